@@ -1,0 +1,5 @@
+"""``python -m headwise`` is the command line too."""
+
+from .cli import main
+
+main()

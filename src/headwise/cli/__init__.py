@@ -1,0 +1,67 @@
+"""The command line: one file per verb; a command parses, calls the library, prints."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import HeadwiseError, nearest
+
+VERBS = {
+    "run": "train with one method",
+    "resume": "go on with a run that was interrupted",
+    "compare": "run several methods and seeds on one partition",
+    "list": "list methods, models, data, partitions or runs",
+    "describe": "show a method: paper, what travels, what stays, options",
+}
+
+
+class Verbs(click.Group):
+    """Commands are imported when they are used, so that help is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which people meet them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The verb's own file."""
+        if cmd_name not in VERBS:
+            raise click.UsageError(f"{cmd_name!r} is not a command: {nearest(cmd_name, VERBS)}")
+        return importlib.import_module(f"headwise.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line each, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="headwise")
+def cli() -> None:
+    """Personalized federated learning: one good model per client."""
+
+
+def main(args: list[str] | None = None) -> Any:
+    """The command line; a user's mistake is one sentence on stderr and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: waiting threads must not spin
+    try:
+        code = cli.main(args, prog_name="headwise", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = 2
+    except (HeadwiseError, click.ClickException) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        click.echo(f"headwise: {' '.join(text.split())}", err=True)
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("headwise: interrupted.", err=True)
+        code = 130
+    except BrokenPipeError:
+        sys.stdout = None  # the reader has gone; nothing more can be said to it
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

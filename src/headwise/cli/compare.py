@@ -1,0 +1,77 @@
+"""``headwise compare``: several methods and seeds on one partition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import ConfigError
+from ..settings import Count, convert
+from .options import experiment_of, experiment_options, literal
+
+if TYPE_CHECKING:
+    from ..comparing import Comparison
+    from ..config import Experiment
+    from ..runs.query import Run
+
+
+@click.command(name="compare")
+@click.argument("what", nargs=-1, metavar="[METHOD]... [CONFIG.toml]")
+@click.option("--methods", help="methods with commas, each with options: fedavg,fedrep:head_epochs=5")
+@click.option("--seeds", default="1", help="how many seeds, from --seed on")
+@experiment_options
+def command(
+    what: tuple[str, ...],
+    methods: str | None,
+    seeds: str,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: str | None,
+) -> None:
+    """Run several methods and seeds on one partition.
+
+    Give the same --out again to go on where it stopped: what is finished is not run again.
+    """
+    configs = [Path(w) for w in what if w.endswith(".toml")]
+    if len(configs) > 1:
+        raise ConfigError(f"there are {len(configs)} TOML files, but only one can be the common base.")
+    named = [w for w in what if not w.endswith(".toml")]
+    for text in (methods, flags.pop("method")):
+        named += text.split(",") if text else []
+    count = convert(literal(seeds), Count, "seeds")
+    base = experiment_of(configs[0] if configs else None, changes, flags)
+
+    from .. import comparing, launch
+    from .display import watching
+
+    def cell(title: str, experiment: Experiment, folder: Path) -> Run:
+        with watching(title, quiet=quiet) as observers:
+            return launch.run_or_resume(experiment, folder, data_dir=data_dir, observers=observers)
+
+    folder = out or launch.free_folder(f"compare-{base.data.name}")
+    show(comparing.compare(base, named, range(base.seed, base.seed + count), folder, cell), as_json)
+
+
+def show(comparison: Comparison, as_json: bool) -> None:
+    """The table, for a program or for a person."""
+    if as_json:
+        click.echo(json.dumps(comparison.plain()))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    head, rows = comparison.table()
+    table = Table(title=f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition", title_justify="left")
+    for i, title in enumerate(head):
+        table.add_column(title, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if Console().is_terminal else 120).print(table)
+    click.echo("\n".join(comparison.words()))
+    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}.")

@@ -1,0 +1,46 @@
+"""``headwise describe``: a method's card."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+from .. import catalog
+
+
+@click.command(name="describe")
+@click.argument("method")
+def command(method: str) -> None:
+    """Show METHOD: paper, what travels, what stays, its records and its options."""
+    cls = catalog.find("method", method)
+    from ..method import record_types
+    from ..records import Nothing, Record, fields_of
+    from ..settings import dump, field_help, field_types, type_words
+
+    click.echo(f"{inspect.getdoc(inspect.getmodule(cls))}\n")
+    click.echo(f"{inspect.getdoc(cls)}\n")
+    facts = {"family": cls.family, "travels": cls.travels, "stays": cls.stays, "different networks": cls.heterogeneous}
+    for name, text in facts.items():
+        click.echo(f"{name:20}{text}")
+
+    def fields(record: type[Record]) -> str:
+        if record is Nothing:
+            return "nothing"
+        words = (inspect.getdoc(record) or "").rstrip(".")
+        return f"{', '.join(fields_of(record))}: {words[:1].lower()}{words[1:]}"
+
+    types = record_types(cls)
+    names = {
+        "server keeps": types.server,
+        "message down": types.down,
+        "message up": types.up,
+        "client keeps": types.client,
+    }
+    for name, record in names.items():
+        click.echo(f"{name:20}{fields(record)}")
+
+    click.echo("\noptions" if field_types(cls) else "\nno options")
+    defaults = dump(cls())
+    for name, kind in field_types(cls).items():
+        click.echo(f"  {name} = {defaults[name]}  ({type_words(kind)})\n      {field_help(cls).get(name, '')}")

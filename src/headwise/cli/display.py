@@ -1,0 +1,92 @@
+"""Looking at a run while it works: a live display in a terminal, plain lines elsewhere. Both go to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted
+
+
+@contextmanager
+def watching(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
+    """The observers that show a run, for as long as it lasts."""
+    if quiet:
+        yield []
+    elif sys.stderr.isatty():
+        watch = Watch(title)
+        with Live(console=Console(stderr=True), get_renderable=watch.picture, refresh_per_second=8, transient=True):
+            yield [watch.see]
+    else:
+        yield [Watch(title).line]
+
+
+class Watch:
+    """What is known of the run so far."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.t, self.rounds, self.first = title, 0, 1, 0
+        self.chosen = self.done = self.samples = self.sent = 0
+        self.begun = time.monotonic()
+        self.row: dict[str, Any] = {}
+
+    def see(self, event: Event) -> None:
+        """Take note of an event."""
+        match event:
+            case RunStarted(rounds, _, start):
+                self.rounds, self.t, self.first, self.begun = rounds, start, start, time.monotonic()
+            case RoundStarted(_, clients):
+                self.chosen, self.done = len(clients), 0
+            case ClientDone(task="fit", samples=samples):
+                self.done, self.samples = self.done + 1, self.samples + samples
+            case RoundEnded(row):
+                self.t, self.row = row["round"], {**self.row, **row}
+                self.sent += row["bytes_up"] + row["bytes_down"]
+            case _:
+                pass
+
+    def line(self, event: Event) -> None:
+        """Take note, and say a line after each evaluation."""
+        self.see(event)
+        if isinstance(event, RoundEnded) and "bytes_evaluation" in event.row:
+            click.echo(f"{self.title}: {', '.join(f'{k} {v}' for k, v in self.facts())}", err=True)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The figures worth showing."""
+        spent = max(time.monotonic() - self.begun, 1e-9)
+        left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
+        moments = [(m, f"{self.row[m]['accuracy']:.4f}") for m in ("pre", "post", "stale", "global")
+                   if "accuracy" in self.row.get(m, {})]  # fmt: skip
+        return [
+            ("round", f"{self.t}/{self.rounds}"),
+            *moments,
+            ("sent", f"{self.sent / 2**20:,.1f} MB"),
+            ("samples/s", f"{self.samples / spent:,.0f}"),
+            ("left", _clock(left)),
+        ]
+
+    def picture(self) -> Table:
+        """One block that is drawn over and over."""
+        grid = Table.grid(padding=(0, 2))
+        now = f"{self.done} of {self.chosen} clients in this round"
+        grid.add_row(f"[bold]{self.title}[/]", ProgressBar(self.rounds, self.t, width=30), now)
+        figures = "  ".join(f"[dim]{k}[/] {v}" for k, v in self.facts())
+        outer = Table.grid()
+        outer.add_row(grid)
+        outer.add_row(figures)
+        return outer
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,65 @@
+"""``headwise list``: what there is; quick, because nothing heavy is imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import catalog
+from ..errors import ConfigError, nearest
+
+KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
+COLUMNS = ("family", "travels", "stays")
+
+
+@click.command(name="list")
+@click.argument("kind")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--runs", "folder", default="runs", type=click.Path(path_type=Path), help="where runs are  [runs]")
+def command(kind: str, as_json: bool, folder: Path) -> None:
+    """List KIND: methods, models, data, partitions or runs."""
+    if kind not in (*KINDS, "runs"):
+        raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, 'runs'])}")
+    rows = _runs(folder) if kind == "runs" else _entries(KINDS[kind])
+    if as_json:
+        click.echo(json.dumps({kind: rows}))
+        return
+    if not rows:
+        click.echo(f"There are no runs in {folder}.")
+        return
+    _print(rows)
+
+
+def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in catalog.names(kind):
+        entry = catalog.entry(kind, name)
+        facts = {c: entry.facts.get(c, "") for c in COLUMNS} if kind == "method" else {}
+        rows.append({"name": name, **facts, "summary": entry.summary, "options": list(entry.fields)})
+    return rows
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    from ..runs.query import find_runs
+
+    rows: list[dict[str, Any]] = []
+    for run in find_runs(folder):
+        s = run.summary()
+        last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
+        rows.append(
+            {"run": s["run"], "method": s["method"], "data": s["data"], "seed": s["seed"], "rounds": s["rounds"],
+             "accuracy": last, "ended": run.ended}
+        )  # fmt: skip
+    return rows
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """Aligned columns, without a table's frame, so that they can be cut and searched."""
+    texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
+    width = {k: max(len(k), *(len(t[k]) for t in texts)) for k in texts[0]}
+    click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
+    for t in texts:
+        click.echo("  ".join(t[k].ljust(width[k]) for k in width).rstrip())

@@ -1,0 +1,23 @@
+"""``headwise resume``: go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .run import show
+
+
+@click.command(name="resume")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are, if they moved")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--quiet", is_flag=True, help="show no progress")
+def command(run: Path, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
+    """Go on with RUN, a folder that `headwise run` made; it ends with the same bits as one that was never interrupted."""
+    from .. import launch
+    from .display import watching
+
+    with watching(run.name, quiet=quiet) as observers:
+        show(launch.resume(run, data_dir=data_dir, observers=observers), as_json)

@@ -1,0 +1,52 @@
+"""``headwise run``: train with one method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import experiment_of, experiment_options
+
+
+@click.command(name="run")
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@experiment_options
+def command(
+    config: Path | None,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: str | None,
+) -> None:
+    """Train with one method, from the TOML file CONFIG and flags."""
+    experiment = experiment_of(config, changes, flags)
+    from .. import launch
+    from .display import watching
+
+    with watching(experiment.method.name, quiet=quiet) as observers:
+        run = launch.run(experiment, out, data_dir=data_dir, observers=observers)
+    show(run, as_json)
+
+
+def show(run: Any, as_json: bool) -> None:
+    """The result of a run, for a program or for a person."""
+    summary = run.summary()
+    if as_json:
+        click.echo(json.dumps({**summary, "ended": run.ended}))
+        return
+    click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+    for moment, s in summary["accuracy"].items():
+        selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
+        click.echo(
+            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}, "
+            f"clients {s['client_mean']:.4f} ± {s['client_std']:.4f}, worst decile {s['worst_decile']:.4f}"
+        )
+    click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
+    click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
+    end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"
+    click.echo(f"  in     {run.path}{end}")

@@ -1,0 +1,168 @@
+"""Several methods, several seeds, one partition: a table with mean and spread, and what it says in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from . import catalog
+from .config import Choice, Experiment
+from .errors import ConfigError, RunError
+from .runs.files import write_bytes, write_json
+from .runs.query import Run
+
+Runner = Callable[[str, Experiment, Path], Run]
+"""runs or resumes one cell of the table in this folder"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method's results over the seeds."""
+
+    method: str
+    runs: tuple[dict[str, Any], ...]
+    """the summaries of its runs"""
+
+    def values(self, what: str, moment: str) -> list[float]:
+        """One figure per seed."""
+        return [r["accuracy"][moment][what] for r in self.runs if moment in r["accuracy"]]
+
+    def mean(self, what: str = "last", moment: str = "pre") -> float:
+        """The mean over the seeds."""
+        return fmean(self.values(what, moment))
+
+    def spread(self, what: str = "last", moment: str = "pre") -> float:
+        """The standard deviation over the seeds; 0 for one seed."""
+        values = self.values(what, moment)
+        return stdev(values) if len(values) > 1 else 0.0
+
+    def per_round(self, what: str) -> float:
+        """Bytes or seconds per round, over all its clients."""
+        return fmean(r[what] / max(r["rounds"], 1) for r in self.runs)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines of the table, in the order asked for."""
+
+    out: Path
+    lines: tuple[Line, ...]
+    floor: float | None
+    seeds: int
+
+    def plain(self) -> dict[str, Any]:
+        """One JSON object."""
+        rows = [
+            {
+                "method": line.method,
+                **{m: _figures(line, m) for m in ("pre", "stale", "global") if line.values("last", m)},
+                "bytes_up_per_round": line.per_round("bytes_up"),
+                "bytes_down_per_round": line.per_round("bytes_down"),
+                "seconds_per_round": line.per_round("seconds"),
+                "runs": list(line.runs),
+            }
+            for line in self.lines
+        ]
+        return {"out": str(self.out), "seeds": self.seeds, "floor": self.floor, "methods": rows, "words": self.words()}
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and cells, as texts."""
+        head = [
+            "method",
+            "accuracy (pre)",
+            "own model (stale)",
+            "worst decile",
+            "KB up / round",
+            "KB down",
+            "s / round",
+        ]
+        return head, [[*_cells(line)] for line in self.lines] + [["majority floor", _percent(self.floor), *[""] * 5]]
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        head, rows = self.table()
+        lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+    def words(self) -> list[str]:
+        """What was learned, in plain sentences."""
+        best = max(self.lines, key=_best)
+        said = [
+            f"{best.method} gives its clients the best models: {_percent(_best(best))} of their test samples are right."
+        ]
+        alone = next((line for line in self.lines if line.method == "standalone"), None)
+        if alone is not None and alone is not best:
+            gain = (_best(best) - _best(alone)) * 100
+            noise = max(best.spread(), alone.spread()) * 100
+            sure = "more" if gain > 2 * noise else "not clearly more"
+            seeds = f", {sure} than the spread over {self.seeds} seeds" if self.seeds > 1 else ""
+            said.append(f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}.")
+        elif alone is not None:
+            said.append("No other method helped: here, clients are best off alone.")
+        below = [line.method for line in self.lines if _best(line) < self.floor]
+        if below:
+            said.append(
+                f"Below the floor of {_percent(self.floor)}, which is always guessing a client's most frequent "
+                f"class: {', '.join(below)}."
+            )
+        return said
+
+
+def compare(base: Experiment, methods: Sequence[str], seeds: Iterable[int], out: Path, runner: Runner) -> Comparison:
+    """Run every method with every seed on one partition; cells that are there already are not run again."""
+    names = [Choice.parse(m, "method").name for m in methods]
+    for name in names:
+        if not name.endswith(".py"):
+            catalog.find("method", name)
+    seeds = list(seeds)
+    labels = [re.sub(r"[^\w.=-]+", "-", m) for m in methods]
+    if len(set(labels)) < len(labels) or not labels:
+        raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
+    lines: list[Line] = []
+    floor: float | None = None
+    for method, label in zip(methods, labels, strict=True):
+        done: list[dict[str, Any]] = []
+        for seed in seeds:
+            experiment = dataclasses.replace(base, method=method, seed=seed)  # pyright: ignore[reportArgumentType]
+            cell = runner(f"{method}, seed {seed}", experiment, out / f"{label}-s{seed}")
+            if not cell.complete:
+                raise RunError(f"{cell.path} stopped before its end ({cell.ended}): the same command goes on with it.")
+            done.append(cell.summary())
+            floor = cell.floor
+        lines.append(Line(method, tuple(done)))
+    found = Comparison(out, tuple(lines), floor, len(seeds))
+    write_json(out / "comparison.json", found.plain())
+    write_bytes(out / "table.md", found.markdown().encode())
+    return found
+
+
+def _figures(line: Line, moment: str) -> dict[str, float]:
+    whats = ("last", "best", "last_ten", "client_mean", "worst_decile")
+    return {w: line.mean(w, moment) for w in whats} | {"std": line.spread("last", moment)}
+
+
+def _best(line: Line) -> float:
+    """A method's accuracy for its clients: with what they download, or with what they keep, whichever serves them better."""
+    moments = [m for m in ("pre", "stale") if line.values("last", m)]
+    return max(line.mean("last", m) for m in moments)
+
+
+def _cells(line: Line) -> list[str]:
+    shown = [_with_spread(line, m) if line.values("last", m) else "" for m in ("pre", "stale")]
+    worst = next((_percent(line.mean("worst_decile", m)) for m in ("pre", "stale") if line.values("last", m)), "")
+    traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
+    return [line.method, *shown, worst, *traffic, f"{line.per_round('seconds'):.2f}"]
+
+
+def _with_spread(line: Line, moment: str) -> str:
+    text = _percent(line.mean("last", moment))
+    return f"{text} ± {line.spread('last', moment) * 100:.1f}" if len(line.runs) > 1 else text
+
+
+def _percent(value: float) -> str:
+    return f"{value * 100:.1f} %"

@@ -1,0 +1,193 @@
+"""`Experiment`: one frozen tree that says everything a run depends on.
+
+It is read from TOML and overrides, written into the run's folder before anything else, and crosses any wire as one JSON text.
+Unknown keys and wrong types are errors that name the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from . import catalog
+from .engine.options import Evaluate, Sampling, Stop, Train
+from .errors import ConfigError
+from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
+
+
+@dataclass(frozen=True)
+class Choice(Plain):
+    """A method, model, data set or partition by name, with options: ``"fedrep"``, ``"dirichlet:0.1"``, a table, or itself."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    values: tuple[str, ...] = ()
+    """options given by position, in the order of the fields"""
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From a text, a table with a name, or an instance of what is chosen."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and value:
+            return cls._from_text(value, at)
+        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+            options = {k: v for k, v in value.items() if k not in ("name", "values")}
+            return cls(value["name"], options, tuple(value.get("values", ())))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return cls(catalog.name_of(_kind(at), type(value)), dump(value))
+        raise ConfigError(f"{at} is {value!r}, but must be a name, or a table with a name.")
+
+    @classmethod
+    def _from_text(cls, text: str, at: str) -> Self:
+        name, *rest = text.split(":")
+        named = dict(part.split("=", 1) for part in rest if "=" in part)
+        options = {k.replace("-", "_"): literal(v) for k, v in named.items()}
+        return cls(name, options, tuple(part for part in rest if "=" not in part))
+
+    def plain(self) -> dict[str, Any]:
+        """A table with the name and what was given."""
+        return {"name": self.name, **self.options, **({"values": list(self.values)} if self.values else {})}
+
+    def make(self, kind: catalog.Kind) -> Any:
+        """The thing itself, its options checked."""
+        cls = catalog.find(kind, self.name)
+        fields = list(field_types(cls))
+        if len(self.values) > len(fields):
+            raise ConfigError(
+                f"{kind} is {':'.join([self.name, *self.values])!r}, but {self.name} has "
+                f"{len(fields)} options ({', '.join(fields) or 'none'})."
+            )
+        given = dict(zip(fields, map(literal, self.values), strict=False))
+        return build(cls, {**given, **self.options}, kind)
+
+    def resolved(self, kind: catalog.Kind) -> Choice:
+        """The same with every option written out."""
+        return Choice(self.name, dump(self.make(kind)))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where it runs; nothing here changes a result."""
+
+    workers: Count = 1
+    """processes that train clients side by side; 1 is this process alone"""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps"""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run depends on.
+
+    >>> Experiment(method="fedrep", data="digits", partition="dirichlet:0.1").method.name
+    'fedrep'
+    """
+
+    method: Choice = "fedavg"  # pyright: ignore[reportAssignmentType] # texts and instances become choices below
+    """how clients learn together"""
+    data: Choice = "digits"  # pyright: ignore[reportAssignmentType]
+    """the data set"""
+    partition: Choice = "dirichlet:0.1"  # pyright: ignore[reportAssignmentType]
+    """who gets which samples"""
+    model: tuple[Choice, ...] = ()
+    """the network; none: the data set's usual one; several: client c has number c modulo their count"""
+    split: str = "75/25"
+    """train/test or train:validation:test, or official for the data set's own test part"""
+    fraction: Share = 1.0
+    """share of the data that is used at all"""
+    clients: Count | None = None
+    """number of clients; none: 20, or the data set's natural clients"""
+    rounds: Annotated[int, Range(1, 10**6)] = 50
+    """rounds of training"""
+    seed: Natural = 0
+    """of the initial model, the sampling of clients and the order of samples"""
+    data_seed: Natural = 0
+    """of the partition: keep it to compare methods and seeds on one partition"""
+    buffers: Literal["params", "all", "local"] = "params"
+    """what of BatchNorm travels: its parameters, its statistics too, or nothing of it"""
+    train: Train = field(default_factory=Train)
+    sampling: Sampling = field(default_factory=Sampling)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    stop: Stop = field(default_factory=Stop)
+    engine: Engine = field(default_factory=Engine)
+
+    def __post_init__(self) -> None:
+        """Turn texts, tables and instances into choices, and check everything that can be checked without loading data."""
+        if self.model and not isinstance(self.model, (tuple, list)):
+            object.__setattr__(self, "model", (self.model,))
+        for name, kind in field_types(type(self)).items():
+            object.__setattr__(self, name, convert(getattr(self, name), kind, name))
+        low, high = self.sampling.ratio_low, self.sampling.ratio
+        if low is not None and low > high:
+            raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")
+
+    def plain(self) -> dict[str, Any]:
+        """The tree as plain values, for JSON."""
+        return dump(self)
+
+    def resolved(self) -> Experiment:
+        """The same with every option of method, data, partition and model written out."""
+        found = {k: getattr(self, k).resolved(k) for k in ("method", "data", "partition")}
+        return dataclasses.replace(self, **found, model=tuple(m.resolved("model") for m in self.model))
+
+
+def experiment_from(values: Mapping[str, Any]) -> Experiment:
+    """From plain values, as TOML and JSON give them."""
+    values = dict(values)
+    if "model" in values and not isinstance(values["model"], list):
+        values["model"] = [values["model"]]
+    return build(Experiment, values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The plain values in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no valid TOML: {error}.") from error
+
+
+def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """Plain values with ``a.b=c`` changes applied, in order."""
+    found = dict(values)
+    for change in changes:
+        path, sign, text = change.partition("=")
+        if not sign or not path.strip():
+            raise ConfigError(f"--set is {change!r}, but must look like train.lr=0.1.")
+        put(found, path.strip(), literal(text.strip()))
+    return found
+
+
+def put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set ``a.b`` in nested tables; a name such as method = "fedrep" becomes a table when an option of it is set."""
+    *tables, last = path.split(".")
+    for name in tables:
+        inner = values.get(name, {})
+        if isinstance(inner, str) and name in catalog.ROOMS:
+            inner = Choice.parse(inner, name).plain()
+        if not isinstance(inner, Mapping):
+            raise ConfigError(f"{path} can't be set: {name} is {inner!r}, not a table.")
+        values[name] = values = dict(inner)
+    values[last] = value
+
+
+def literal(text: str) -> Any:
+    """A value as TOML would write it; anything else is a text."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _kind(at: str) -> catalog.Kind:
+    """Which kind of thing stands at this place of the tree."""
+    name = at.split("[")[0]
+    assert name in catalog.ROOMS
+    return name  # pyright: ignore[reportReturnType]

@@ -1,0 +1,1 @@
+"""Data: a source yields arrays, a partition yields indices, `FederatedData` yields clients."""

@@ -1,0 +1,53 @@
+"""What a source of data yields: all samples in one array each, before anything is divided over clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples, labels, and what is known about them. The public train and test sets are merged, in this order."""
+
+    x: NDArray[Any]
+    """[n, ...]: uint8 images [n, channels, height, width], float32 features, or int32 tokens [n, length]"""
+    y: NDArray[np.int64]
+    """[n] labels from 0 to classes - 1"""
+    classes: tuple[str, ...]
+    """the label names"""
+    mean: tuple[float, ...] = ()
+    """with `std`, per channel: uint8 images become (x / 255 - mean) / std; empty: x is used as it is"""
+    std: tuple[float, ...] = ()
+    official_test: NDArray[np.bool_] | None = None
+    """[n] which samples belong to the public test set, where there is one"""
+    owner: NDArray[np.int64] | None = None
+    """[n] the natural client of each sample (hospital, domain), where there is one"""
+    owners: tuple[str, ...] = ()
+    """the natural clients' names"""
+    vocabulary: int = 0
+    """number of tokens, for text"""
+    notes: tuple[str, ...] = field(default=())
+    """what a user should know about this copy of the data, for instance that it is a subset"""
+
+    def subset(self, kept: NDArray[np.int64]) -> Dataset:
+        """Only these samples."""
+        test = None if self.official_test is None else self.official_test[kept]
+        owner = None if self.owner is None else self.owner[kept]
+        return replace(self, x=self.x[kept], y=self.y[kept], official_test=test, owner=owner)
+
+
+class Source(ABC):
+    """A data set that can be located, or downloaded, and read. A frozen dataclass; its fields are its options."""
+
+    default_model: ClassVar[str] = "cnn"
+    """the model that is used when none is named"""
+
+    @abstractmethod
+    def load(self, folder: Path) -> Dataset:
+        """Read the public files below `folder`, fetching them into it first if they are missing."""

@@ -1,0 +1,209 @@
+"""Public files: found below a folder, else unpacked, else downloaded and checked; read without trusting them."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import lzma
+import os
+import struct
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfileobj
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+
+LARGEST_FILE = 1 << 30
+LARGEST_ARCHIVE = 4 << 30
+
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, RuntimeError, struct.error),
+    *(zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile),
+)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A public file, or an archive of them, and the checksum without which it is not accepted."""
+
+    url: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name: the last part of its address."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it has to be unpacked."""
+        return self.name.endswith((".tar.gz", ".zip"))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The public files of a data set, and the folders in which people keep them."""
+
+    homes: tuple[str, ...]
+    """the usual sub-folders; downloads go into, and archives contain, the first"""
+    files: tuple[str, ...]
+    """their names; those that end in .gz may be unpacked, too"""
+    downloads: tuple[Download, ...] = ()
+    """what brings the files: one archive, or one download each; empty: a user has to put them there"""
+    telling: bool = True
+    """whether the names say which data set it is, so that the folder itself may hold them, whatever its name"""
+
+    def places(self, folder: Path) -> list[Path]:
+        """Where to look, in this order."""
+        itself = self.telling or any(folder.resolve().match(home) for home in self.homes)
+        return [folder / home for home in self.homes] + [folder] * itself
+
+    def find(self, folder: Path) -> list[Path]:
+        """All files, from the first place that has every one of them; empty if there is none."""
+        for place in self.places(folder):
+            found = [_present(place / name) for name in self.files]
+            if all(found):
+                return [path for path in found if path]
+        return []
+
+
+def locate(folder: Path, *layouts: Layout) -> list[Path]:
+    """The files of the first layout that is complete below `folder`, after unpacking or downloading if need be."""
+    for layout in layouts:
+        if found := layout.find(folder):
+            return found
+    layout = next((each for each in layouts if _local_archive(each, folder)), layouts[0])
+    _bring(layout, folder)
+    if found := layout.find(folder):
+        return found
+    home = folder / layout.homes[0]
+    raise DataError(f"{home} must hold {', '.join(layout.files)}: remove it if it is an unfinished copy.")
+
+
+def read_bytes(path: Path, limit: int = LARGEST_FILE) -> bytes:
+    """The file's bytes, unpacked if its name ends in .gz; limited so that no small file can fill the memory."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(limit + 1)
+    except _DAMAGE as error:
+        raise DataError(f"{path} can't be read: {_reason(error)}.") from None
+    if not data or len(data) > limit:
+        raise DataError(f"{path} is {'larger than it may be' if data else 'empty'}.")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The file's text, which must be UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no UTF-8 text: byte {error.start} is wrong.") from None
+
+
+def checked_labels(labels: NDArray[Any], classes: int, samples: int, path: Path) -> NDArray[np.int64]:
+    """The labels, if there is one for each sample and all are between 0 and `classes` - 1."""
+    if labels.shape != (samples,):
+        raise DataError(f"{path} has labels of shape {labels.shape} for {samples} samples.")
+    if labels.dtype.kind not in "ui" or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
+        raise DataError(f"{path} has labels that are not whole numbers from 0 to {classes - 1}.")
+    return labels.astype(np.int64)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack the folder `target.name` of a .zip or .tar.gz as `target`: all of it, or nothing."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as temporary:
+            _extract(archive, Path(temporary).resolve())
+            if not target.exists():
+                os.replace(Path(temporary) / target.name, target)
+    except _DAMAGE as error:
+        raise DataError(f"{archive} can't be unpacked as {target}: {_reason(error)}.") from None
+
+
+def download(item: Download, folder: Path, wanted: str) -> Path:
+    """Fetch a file into `folder` and check it, or leave no trace; `wanted` is what a user can provide instead."""
+    import pooch  # slow to import, and seldom needed
+
+    pooch.get_logger().setLevel(logging.CRITICAL)
+    created = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
+    try:
+        known_hash, bar = f"sha256:{item.sha256}", sys.stderr.isatty()
+        pooch.retrieve(item.url, known_hash, fname=item.name, path=folder, progressbar=bar)
+    except (OSError, ValueError) as error:  # the network's and the file system's, and a wrong checksum
+        for each in created:
+            with suppress(OSError):
+                each.rmdir()
+        why = type(error).__name__ if isinstance(error, OSError) else "its sha256 differs"
+        raise DataError(f"{item.url} could not be downloaded ({why}): please provide {wanted} yourself.") from None
+    return folder / item.name
+
+
+def _bring(layout: Layout, folder: Path) -> None:
+    """Download what is missing, and unpack it."""
+    home = folder / layout.homes[0]
+    if not layout.downloads:
+        wanted = ", ".join(str(home / name) for name in layout.files)
+        raise DataError(f"there is no download with a known checksum: please provide {wanted} yourself.")
+    missing = [each for each in layout.downloads if each.is_archive or not _present(home / each.name)]
+    wanted = ", ".join(str((folder if each.is_archive else home) / each.name) for each in missing)
+    for item in missing:
+        if item.is_archive:
+            unpack(_local_archive(layout, folder) or download(item, folder, wanted), home)
+        else:
+            download(item, home, wanted)
+
+
+def _local_archive(layout: Layout, folder: Path) -> Path | None:
+    paths = (place / d.name for d in layout.downloads if d.is_archive for place in layout.places(folder))
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _present(path: Path) -> Path | None:
+    """The file, or its unpacked form; `os.path` because a forbidden folder is no reason to stop looking."""
+    forms = (path, path.with_suffix("")) if path.suffix == ".gz" else (path,)
+    return next((form for form in forms if os.path.isfile(form)), None)
+
+
+def _extract(archive: Path, room: Path) -> None:
+    """Write the plain files of the archive below `room`; links and devices are none, and so never come to be."""
+    total = 0
+    for name, size, stream in _members(archive):
+        path = (room / name).resolve()
+        if not path.is_relative_to(room):
+            raise DataError(f"{archive} is refused: its file {name!r} would be written outside of its folder.")
+        if (total := total + size) > LARGEST_ARCHIVE:
+            raise DataError(f"{archive} is refused: it unpacks to more than {LARGEST_ARCHIVE >> 30} GiB.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with stream, path.open("wb") as file:
+            copyfileobj(stream, file)
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The archive's plain files: name, size, content."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as bundle:
+            for info in bundle.infolist():
+                if not info.is_dir():
+                    yield info.filename, info.file_size, bundle.open(info)
+    else:
+        with tarfile.open(archive, "r:gz") as bundle:
+            for member in bundle:
+                if member.isfile() and (content := bundle.extractfile(member)):
+                    yield member.name, member.size, content
+
+
+def _reason(error: Exception) -> str:
+    """Why, on one line: the system's words without the path, which the sentence names already."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(words.split()).rstrip(".") or type(error).__name__

@@ -1,0 +1,46 @@
+"""The idx format of MNIST and its kin: two zero bytes, the type, the number of dimensions, their sizes, the values."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .files import Download, Layout, checked_labels, read_bytes
+
+NAMES = tuple(f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+SIDE = 28
+
+_UNSIGNED_BYTE = 8
+
+
+def layout(url: str, hashes: tuple[str, str, str, str], homes: tuple[str, ...], telling: bool) -> Layout:
+    """The four files of a data set in MNIST's form, all below one address."""
+    downloads = tuple(Download(url + name, sha256) for name, sha256 in zip(NAMES, hashes, strict=True))
+    return Layout(homes, NAMES, downloads, telling)
+
+
+def read_pair(images: Path, labels: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images [n, 1, 28, 28] and their labels [n]."""
+    x = read_idx(images, dimensions=3)
+    if x.shape[0] == 0 or x.shape[1:] != (SIDE, SIDE):
+        raise DataError(f"{images} has shape {x.shape}, but must hold images of {SIDE} × {SIDE} pixels.")
+    return x[:, None], checked_labels(read_idx(labels, dimensions=1), classes, len(x), labels)
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """The array of unsigned bytes that the file holds, packed or not."""
+    data = read_bytes(path)
+    if data[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
+        raise DataError(f"{path} does not begin like an idx file of bytes in {dimensions} dimensions.")
+    start = 4 + 4 * dimensions
+    if len(data) < start:
+        raise DataError(f"{path} ends within its header.")
+    shape = struct.unpack(f">{dimensions}I", data[4:start])
+    if len(data) - start != math.prod(shape):
+        raise DataError(f"{path} holds {len(data) - start} values, but its header says {math.prod(shape)}.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

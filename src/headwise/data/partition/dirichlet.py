@@ -1,0 +1,47 @@
+"""Dirichlet — Hsu, Qi, Brown, arXiv 2019. https://arxiv.org/abs/1909.06335
+
+In the form that personalized learning has settled on (PFLlib, after Yurochkin et al., ICML 2019), with a rule that
+keeps clients from growing far beyond the mean size. `balance = false` is the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings import Count, Positive
+from .base import Indices, Partition
+from .repair import settle
+from .shares import deal, dirichlet, tally
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Each class is shared out among all clients by random shares: the smaller alpha, the fewer get most of it."""
+
+    alpha: Positive = 0.1
+    """concentration of the shares: 0.1 makes clients very different, 100 almost alike"""
+    min_size: Count | None = None
+    """samples that every client has at least; none: 40, or half of the mean size if that is less"""
+    balance: bool = True
+    """a client that holds the mean number of samples gets nothing of the remaining classes"""
+
+    def divide(
+        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
+    ) -> Sequence[Indices]:
+        """Draw until every client has the minimum, then cut the shuffled classes."""
+        totals = tally(labels, clients)
+        least = self.min_size or max(min(40, len(labels) // (2 * clients)), 1)
+        if least * clients > len(labels):
+            raise DataError(
+                f"min_size is {least}, but {len(labels)} samples give {clients} clients at most "
+                f"{len(labels) // clients} each: give that, or fewer clients."
+            )
+        everyone = np.ones((clients, len(totals)), dtype=bool)
+        counts = settle(lambda: dirichlet(totals, everyone, self.alpha, self.balance, rng), least, everyone)
+        assert counts is not None, "enough samples for all, and anyone may have any class"
+        return deal(labels, counts, rng)

@@ -1,0 +1,75 @@
+"""Extended Dirichlet — Li, Lyu, arXiv 2023. https://arxiv.org/abs/2311.03154
+
+As the public generator behind FedGMH's tables draws it; `balance = false` is the paper's definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings import Count, Positive
+from .base import Indices, Partition
+from .repair import settle
+from .shares import Mask, check_classes, deal, dirichlet, tally
+
+TRIES = 100
+"""How often owners are drawn before classes are moved from clients of common ones to those of rare ones."""
+
+
+@dataclass(frozen=True)
+class ExDir(Partition):
+    """Every client owns a few random classes, and each class is shared out among its owners by Dirichlet shares."""
+
+    classes_per_client: Count = 2
+    """classes that a client has at most"""
+    alpha: Positive = 0.5
+    """concentration of the shares: a small one gives most of a class to few of its owners"""
+    balance: bool = True
+    """a client that holds the mean number of samples gets nothing of the remaining classes"""
+    min_size: Count = 10
+    """samples that every client has at least"""
+
+    def divide(
+        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
+    ) -> Sequence[Indices]:
+        """Draw owners, then shares among them until every client has the minimum."""
+        totals = tally(labels, clients)
+        check_classes(self.classes_per_client, clients, len(totals))
+        owners = draw_owners(clients, len(totals), self.classes_per_client, rng)
+        counts = None
+        if self.min_size * clients <= len(labels):
+            counts = settle(lambda: dirichlet(totals, owners, self.alpha, self.balance, rng), self.min_size, owners)
+        if counts is None:
+            raise DataError(
+                f"min_size is {self.min_size}, which {clients} clients of {self.classes_per_client} classes can't all "
+                f"have of {len(labels)} samples: give a smaller one, fewer clients or more classes per client."
+            )
+        return deal(labels, counts, rng)
+
+
+def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
+    """[clients, classes] who owns what: drawn until every class has half of its expected owners, and at least one."""
+    least = max(per_client * clients // classes // 2, 1)
+    first = np.tile(np.arange(classes) < per_client, (clients, 1))
+    owners = rng.permuted(first, axis=1)
+    for _ in range(TRIES):
+        if owners.sum(0).min() >= least:
+            break
+        owners = rng.permuted(first, axis=1)
+    return _spread(owners, least, rng)
+
+
+def _spread(owners: Mask, least: int, rng: np.random.Generator) -> Mask:
+    """Owners of the commonest class take the rarest one instead, until every class has enough."""
+    owners, have = owners.copy(), owners.sum(0)
+    while have.min() < least:  # each step mends one lack; the mean is at least `least`, so the commonest has more
+        rare, common = have.argmin(), have.argmax()
+        client = rng.choice(np.flatnonzero(owners[:, common] & ~owners[:, rare]))
+        owners[client, [rare, common]] = True, False
+        have[rare], have[common] = have[rare] + 1, have[common] - 1
+    return owners

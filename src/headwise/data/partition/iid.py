@@ -1,0 +1,29 @@
+"""Independent and identically distributed clients: chance alone decides who gets which sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Indices, Partition
+from .shares import cut, even, group, tally
+
+
+@dataclass(frozen=True)
+class IID(Partition):
+    """Every client gets a random handful of all samples, so all clients look alike."""
+
+    balance: bool = True
+    """true: equal sizes; false: sizes in proportion to uniform draws from 0.1 to 1"""
+
+    def divide(
+        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
+    ) -> Sequence[Indices]:
+        """Shuffled samples, cut into one piece per client."""
+        tally(labels, clients)
+        n = len(labels)
+        sizes = even(n, clients) if self.balance else 1 + cut(rng.uniform(0.1, 1, clients), n - clients)
+        return group(rng.permutation(np.repeat(np.arange(clients), sizes)), clients)

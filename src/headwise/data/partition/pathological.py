@@ -1,0 +1,87 @@
+"""Pathological — McMahan et al., AISTATS 2017, "pathological non-IID". https://arxiv.org/abs/1602.05629
+
+`grouped` is the unbalanced variant of the public generator (PFLlib) behind FedAH's and FedAFK's tables, `shards` the
+original one. Where the public generator would leave a class without clients, or clients without their last classes, the
+number of clients of a class deviates from its ⌈N·c/C⌉.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings import Count
+from .base import Indices, Partition
+from .shares import Mask, check_classes, deal, even, group, tally
+
+
+@dataclass(frozen=True)
+class Pathological(Partition):
+    """Every client sees only a few classes, by default the same ones as its neighbours."""
+
+    classes_per_client: Count = 2
+    """classes of each client; with `shards`, its number of shards"""
+    balance: bool = False
+    """true: the clients of a class get equally much of it; shards are always equal"""
+    assignment: Literal["grouped", "shards"] = "grouped"
+    """grouped: consecutive clients have the same classes; shards: random pieces of the samples sorted by class"""
+
+    def divide(
+        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
+    ) -> Sequence[Indices]:
+        """Classes in order to clients in order, or shards at random; samples of a class in their stored order."""
+        totals = tally(labels, clients)
+        if self.assignment == "shards":
+            return self._shards(labels, clients, rng)
+        check_classes(self.classes_per_client, clients, len(totals))
+        owners = grouped_owners(clients, len(totals), self.classes_per_client)
+        counts = np.zeros(owners.shape, dtype=np.int64)
+        least = min(40, len(labels) / clients / 2) / len(totals)
+        for k, n in enumerate(totals):
+            counts[owners[:, k], k] = self._sizes(int(n), int(owners[:, k].sum()), least, rng)
+        return deal(labels, counts, None)
+
+    def _sizes(self, n: int, clients: int, least: float, rng: np.random.Generator) -> NDArray[np.int64]:
+        """How the n samples of a class are shared among its clients; unbalanced, the last one gets the remainder."""
+        if n < clients:
+            raise DataError(
+                f"classes_per_client is {self.classes_per_client}, which gives a class of {n} samples to {clients} "
+                f"clients: give fewer clients or fewer classes per client."
+            )
+        if self.balance:
+            return even(n, clients)
+        high = max(n // clients, 2)
+        low = min(max(int(max(n / clients / 10, least)), 1), high - 1)
+        sizes = rng.integers(low, high, clients)
+        sizes[-1] = n - sizes[:-1].sum()
+        return sizes
+
+    def _shards(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[Indices]:
+        shards = clients * self.classes_per_client
+        if shards > len(labels):
+            raise DataError(
+                f"classes_per_client is {self.classes_per_client}, but {len(labels)} samples make no {shards} shards "
+                f"for {clients} clients: give fewer clients or fewer classes per client."
+            )
+        client = np.empty(len(labels), dtype=np.int64)
+        sizes = even(len(labels), shards)
+        client[np.argsort(labels, kind="stable")] = np.repeat(rng.permutation(shards) % clients, sizes)
+        return group(client, clients)
+
+
+def grouped_owners(clients: int, classes: int, per_client: int) -> Mask:
+    """[clients, classes] who owns what: each class goes to the first ⌈N·c/C⌉ clients that still lack one."""
+    owners = np.zeros((clients, classes), dtype=bool)
+    free = np.full(clients, per_client)
+    for k in range(classes):
+        later = classes - k - 1
+        wanted = min(-(-clients * per_client // classes), free.sum() - later)  # keeps one place for each later class
+        owners[np.flatnonzero(free)[:wanted], k] = True
+        owners[free > later, k] = True  # who lacks as many classes as are left must have each of them
+        free -= owners[:, k]
+    return owners

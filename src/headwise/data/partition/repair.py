@@ -1,0 +1,102 @@
+"""No client with too few samples: draw again a bounded number of times, then move samples."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .shares import Counts, Mask
+
+CELLS, TRIES = 20_000_000, (10, 1_000)
+"""A scheme may draw about this many numbers in all, but so many times at least and at most."""
+EXCHANGES = 2_000
+"""How many exchanges over several clients a repair may take."""
+
+
+def settle(draw: Callable[[], Counts], least: int, allowed: Mask) -> Counts | None:
+    """The first draw that leaves no client below `least`, else the nearest one, repaired; None if that can't be."""
+    best, missing = None, np.inf
+    for _ in range(int(np.clip(CELLS // allowed.size, *TRIES))):
+        counts = draw()
+        lack = np.maximum(least - counts.sum(1), 0).sum()
+        if lack == 0:
+            return counts
+        if lack < missing:
+            best, missing = counts, lack
+    assert best is not None
+    return lift(best, least, allowed)
+
+
+def lift(counts: Counts, least: int, allowed: Mask) -> Counts | None:
+    """Move samples from clients above `least` to those below it, only of classes `allowed` to the receiver.
+
+    A receiver first gets more of what it has most of, which keeps its mixture; then whatever there is.
+    """
+    counts, (clients, classes) = counts.copy(), counts.shape
+    turn = (np.arange(classes) + np.arange(clients)[:, None]) % classes / classes  # spreads ties over the classes
+    most = np.where(allowed, counts + turn, -1).argmax(1)
+    for wanted in (np.arange(classes) == most[:, None], allowed):
+        _move(counts, least, wanted)
+    for _ in range(EXCHANGES):
+        if (counts.sum(1) >= least).all():
+            return counts
+        if not _exchange(counts, least, allowed):
+            break
+    return None
+
+
+def _move(counts: Counts, least: int, wanted: Mask) -> None:
+    """In place, class by class: everyone above `least` gives in proportion to what it can spare."""
+    spare = counts.sum(1) - least
+    for k in range(counts.shape[1]):
+        give = np.minimum(counts[:, k], spare).clip(0)
+        take = np.where(wanted[:, k], -spare, 0).clip(0)
+        moved = min(give.sum(), take.sum())
+        change = _ration(take, moved) - _ration(give, moved)
+        counts[:, k] += change
+        spare += change
+
+
+def _ration(limits: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Whole numbers that add up to n, in proportion to these limits and within them."""
+    return np.diff(np.cumsum(limits) * n // max(limits.sum(), 1), prepend=0)
+
+
+def _exchange(counts: Counts, least: int, allowed: Mask) -> bool:
+    """In place: help the poorest client over others that receive one class and pass on another.
+
+    This is an augmenting path of a flow, found in breadth over the classes: where there is none, no repair exists.
+    """
+    spare = counts.sum(1) - least
+    poor = int(spare.argmin())
+    receiver = {int(k): (poor, -1) for k in np.flatnonzero(allowed[poor])}  # class -> who gets it, what it passes on
+    queue = deque(receiver)
+    while queue:
+        k = queue.popleft()
+        holders = np.flatnonzero(counts[:, k])
+        if len(holders) and spare[donor := holders[spare[holders].argmax()]] > 0:
+            _pass_on(counts, int(donor), k, receiver, min(spare[donor], -spare[poor]))
+            return True
+        for new in np.flatnonzero(allowed[holders].any(0)):
+            if int(new) not in receiver:
+                receiver[int(new)] = (int(holders[allowed[holders, new].argmax()]), k)
+                queue.append(int(new))
+    return False
+
+
+def _pass_on(counts: Counts, donor: int, k: int, receiver: dict[int, tuple[int, int]], most: int) -> None:
+    """In place: as many samples as everyone on the path can pass on."""
+    gives, takes = [(donor, k)], []
+    while k >= 0:
+        client, passed = receiver[k]
+        takes.append((client, k))
+        gives.append((client, passed))
+        k = passed
+    gives.pop()  # the last of the path keeps what it gets
+    n = min(most, *(counts[cell] for cell in gives))
+    for giving, taking in zip(gives, takes, strict=True):
+        counts[giving] -= n
+        counts[taking] += n

@@ -1,0 +1,55 @@
+"""c/C classes — Shamsian et al., ICML 2021 (pFedHN). https://arxiv.org/abs/2103.04628
+
+FedGH's 2/10 and 10/100. What rounding leaves of a class goes to its last client, so that no sample is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings import Count
+from .base import Indices, Partition
+from .repair import lift
+from .shares import Mask, check_classes, cut, deal, tally
+
+
+@dataclass(frozen=True)
+class Shamsian(Partition):
+    """Every client has the same number of random classes, and clients of a class have about equally much of it."""
+
+    classes_per_client: Count = 2
+    """different classes of each client"""
+
+    def divide(
+        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
+    ) -> Sequence[Indices]:
+        """Draw who has which classes, then shares of each class in proportion to draws from U(0.4, 0.6)."""
+        totals = tally(labels, clients)
+        check_classes(self.classes_per_client, clients, len(totals))
+        owners = even_owners(clients, len(totals), self.classes_per_client, rng)
+        counts = np.zeros(owners.shape, dtype=np.int64)
+        for k, n in enumerate(totals):
+            counts[owners[:, k], k] = cut(rng.uniform(0.4, 0.6, owners[:, k].sum()), n)
+        counts = lift(counts, 1, owners)  # a class may have fewer samples than clients
+        if counts is None:
+            raise DataError(
+                f"clients is {clients}, too many for each to have a sample of its {self.classes_per_client} classes: "
+                f"give fewer clients or more classes per client."
+            )
+        return deal(labels, counts, rng)
+
+
+def even_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
+    """[clients, classes] who owns what: client by client, at random among the classes with the most free places."""
+    owners = np.zeros((clients, classes), dtype=bool)
+    taken = np.zeros(classes)
+    for client in range(clients):
+        picks = np.argsort(taken + rng.random(classes))[:per_client]  # fewest places taken first, ties at random
+        owners[client, picks] = True
+        taken[picks] += 1
+    return owners

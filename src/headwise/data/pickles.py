@@ -1,0 +1,104 @@
+"""The pickles in which CIFAR is published, read without running anything they name.
+
+A pickle may call any function. These need arrays only, so the few names that an array's pickle holds are given inert
+stand-ins that keep what the file says; the array is made from that afterwards. Every other name is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .files import checked_labels, read_bytes
+
+PIXELS = (3, 32, 32)
+
+
+class _Kept:
+    """Stands for an array or its type: keeps what the file says about it, and does nothing."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Careful(pickle.Unpickler):
+    """Knows the names of `known` and refuses all others."""
+
+    known: dict[str, Any]
+    path: Path
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        name = f"{module_name}.{global_name}"
+        if name not in self.known:
+            raise DataError(f"{self.path} is refused: it asks for {name}, which no file of images needs.")
+        return self.known[name]
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """The dictionary that the file holds, arrays as uint8, texts of Python 2 as bytes."""
+    kept = type("Kept", (_Kept,), {})  # afresh, so that no file leaves anything behind for the next
+    reader = _Careful(io.BytesIO(read_bytes(path)), encoding="bytes")
+    reader.path = path
+    reader.known = {
+        "numpy.core.multiarray._reconstruct": kept,
+        "numpy._core.multiarray._reconstruct": kept,
+        "numpy.ndarray": None,  # only handed to _reconstruct
+        "numpy.dtype": kept,
+        "_codecs.encode": _encode,
+    }
+    try:
+        content = {_text(key): value for key, value in reader.load().items()}
+        return {key: _array(value) if isinstance(value, _Kept) else value for key, value in content.items()}
+    except DataError:
+        raise
+    except Exception:  # hostile bytes make a pickle fail in any way there is
+        raise DataError(f"{path} is no pickle of images and labels, or it is damaged.") from None
+
+
+def read_batch(path: Path, key: str, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images [n, 3, 32, 32] and the labels [n] that the batch holds under `key`."""
+    batch = read_pickle(path)
+    x, y = batch.get("data"), batch.get(key)
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
+        raise DataError(f"{path} must hold 'data' of {math.prod(PIXELS)} bytes per image.")
+    if not isinstance(y, list) or not all(type(label) is int and 0 <= label < classes for label in y):
+        raise DataError(f"{path} must hold {key!r}, a list of whole numbers from 0 to {classes - 1}.")
+    return x.reshape(-1, *PIXELS), checked_labels(np.array(y, np.int64), classes, len(x), path)
+
+
+def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
+    """The label names that the file lists under `key`."""
+    names = read_pickle(path).get(key)
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
+        raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
+    return tuple(map(_text, names))
+
+
+def _array(kept: _Kept) -> NDArray[np.uint8]:
+    """An array of bytes in the usual order, from the state that numpy pickles."""
+    _, shape, kind, is_fortran, raw = kept.state
+    if kind.given[0] not in ("u1", b"u1") or is_fortran or not isinstance(raw, bytes):
+        raise ValueError
+    return np.frombuffer(raw, np.uint8).reshape(shape)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes for Python 2; other encodings are never used for it."""
+    if encoding != "latin1":
+        raise ValueError
+    return text.encode("latin1")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

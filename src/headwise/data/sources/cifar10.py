@@ -1,0 +1,60 @@
+"""CIFAR-10 — Krizhevsky, 2009. https://www.cs.toronto.edu/~kriz/cifar.html."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import DataError
+from ..dataset import Dataset, Source
+from ..files import Download, Layout, checked_labels, locate, read_bytes
+from ..pickles import PIXELS, read_batch
+from .images import Part, merged
+
+BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+BINARY = Layout(
+    ("cifar-10-batches-bin", "cifar-10", "cifar-10/cifar-10-batches-bin"),
+    tuple(f"{name}.bin" for name in BATCHES),
+    (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
+    ),
+)
+PYTHON = Layout(
+    ("cifar-10-batches-py", "cifar-10", "cifar-10/cifar-10-batches-py"),
+    BATCHES,
+    (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        ),
+    ),
+)
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class CIFAR10(Source):
+    """60,000 colour images (32 × 32) of ten kinds of animals and vehicles."""
+
+    def load(self, folder: Path) -> Dataset:
+        """Read the binary batches or, if only those are there, the python batches: the images are the same."""
+        *train, test = map(_read, locate(folder, BINARY, PYTHON))
+        return merged(train, [test], CLASSES)
+
+
+def _read(path: Path) -> Part:
+    if path.suffix != ".bin":
+        return read_batch(path, "labels", len(CLASSES))
+    data = np.frombuffer(read_bytes(path), np.uint8)
+    record = 1 + math.prod(PIXELS)
+    if len(data) % record:
+        raise DataError(f"{path} has {len(data)} bytes, but must have {record} for each image.")
+    rows = data.reshape(-1, record)
+    return rows[:, 1:].reshape(-1, *PIXELS), checked_labels(rows[:, 0], len(CLASSES), len(rows), path)

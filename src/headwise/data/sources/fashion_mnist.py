@@ -1,0 +1,38 @@
+"""Fashion-MNIST — Xiao, Rasul, Vollgraf, 2017. https://arxiv.org/abs/1708.07747."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import idx
+from ..dataset import Dataset, Source
+from ..files import locate
+from .images import merged
+
+FILES = idx.layout(
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+    homes=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
+    telling=False,  # the files are named like MNIST's
+)
+
+CLASSES = (
+    *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+
+
+@dataclass(frozen=True)
+class FashionMNIST(Source):
+    """70,000 grey images (28 × 28) of clothes, in the form of MNIST."""
+
+    def load(self, folder: Path) -> Dataset:
+        """Read the four idx files."""
+        x, y, test_x, test_y = locate(folder, FILES)
+        return merged([idx.read_pair(x, y, 10)], [idx.read_pair(test_x, test_y, 10)], CLASSES)

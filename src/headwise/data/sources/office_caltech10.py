@@ -1,0 +1,73 @@
+"""Office-Caltech10 — Gong, Shi, Sha, Grauman, 2012. https://doi.org/10.1109/CVPR.2012.6247911.
+
+SURF features: a histogram of 800 visual words per image. Domains share no statistics: each histogram is scaled by its
+own sum, its square root taken (Hellinger), so that the mean of its squares is 1.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ..dataset import Dataset, Source
+from ..files import Layout, checked_labels, locate, read_bytes
+
+DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
+HOMES = ("office-caltech10", "office_caltech_10", "ToRelease_GFK/data")
+SHORT = Layout(HOMES, tuple(f"{domain}.mat" for domain in DOMAINS))
+ORIGINAL = Layout(HOMES, tuple(f"{domain}_SURF_L10.mat" for domain in ("amazon", "Caltech10", "dslr", "webcam")))
+WORDS = 800
+
+CLASSES = (
+    *("backpack", "bike", "calculator", "headphones", "keyboard"),
+    *("laptop", "monitor", "mouse", "mug", "projector"),
+)
+
+
+@dataclass(frozen=True)
+class OfficeCaltech10(Source):
+    """2,533 images of ten kinds of office things from four origins, as counts of 800 visual words."""
+
+    default_model: ClassVar[str] = "mlp"
+
+    def load(self, folder: Path) -> Dataset:
+        """Read the four .mat files; each domain is a natural client."""
+        sites = [_read(path) for path in locate(folder, SHORT, ORIGINAL)]
+        return Dataset(
+            np.concatenate([x for x, _ in sites]),
+            np.concatenate([y for _, y in sites]),
+            CLASSES,
+            owner=np.repeat(np.arange(len(sites)), [len(y) for _, y in sites]),
+            owners=DOMAINS,
+        )
+
+
+def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    counts, labels = _matrices(path)
+    if counts.ndim != 2 or counts.shape[1] != WORDS or len(counts) == 0:
+        raise DataError(f"{path} has 'fts' of shape {counts.shape}, but must have {WORDS} columns.")
+    if not np.isfinite(counts).all() or counts.min() < 0:
+        raise DataError(f"{path} has 'fts' that are no counts.")
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True, dtype=np.float64), 1)
+    y = checked_labels(labels.ravel().astype(np.int64) - 1, len(CLASSES), len(counts), path)
+    return np.sqrt(WORDS * shares).astype(np.float32), y
+
+
+def _matrices(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    from scipy.io import loadmat  # slow to import
+
+    data = io.BytesIO(read_bytes(path))
+    try:
+        content = loadmat(data, variable_names=["fts", "labels"])
+    except Exception:  # scipy raises whatever a damaged file leads it to
+        raise DataError(f"{path} is no MATLAB file, or it is damaged.") from None
+    matrices = content.get("fts"), content.get("labels")
+    if not all(isinstance(matrix, np.ndarray) and matrix.dtype.kind in "uif" for matrix in matrices):
+        raise DataError(f"{path} must hold the numbers 'fts' and 'labels'.")
+    return matrices  # pyright: ignore[reportReturnType]

@@ -1,0 +1,84 @@
+"""Synthetic — Headwise, 2025: Gaussian classes at sites that differ in labels, features and sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings import Count, Natural, NonNegative, Range
+from ..dataset import Dataset, Source
+
+
+@dataclass(frozen=True)
+class Synthetic(Source):
+    """Made-up samples: one cloud of points per class, seen differently by each site."""
+
+    default_model: ClassVar[str] = "mlp"
+
+    samples: Count = 2000
+    "how many samples all sites have together"
+    classes: Annotated[int, Range(2, 1000)] = 10
+    "number of classes"
+    features: Annotated[int, Range(1, 10_000)] = 20
+    "number of features"
+    separation: NonNegative = 4.0
+    "typical distance between the centres of two classes, whose samples have standard deviation 1"
+    sites: Count = 10
+    "number of natural clients"
+    label_alpha: Annotated[float, Range(0.001, 1e6)] = 0.5
+    "how evenly a site's samples fall on the classes (Dirichlet): small means few classes, large means all alike"
+    feature_skew: Annotated[float, Range(0, 100)] = 0.0
+    "how far each site turns (in radians) and moves the feature space; 0 means all see the same"
+    quantity_skew: Annotated[float, Range(0, 10)] = 0.5
+    "how unequal the sites' sizes are: the standard deviation of their logarithm; 0 means equal sizes"
+    seed: Natural = 0
+    "draws other data of the same kind"
+
+    def load(self, folder: Path) -> Dataset:
+        """Draw the samples; `folder` is not used."""
+        if self.samples < self.sites:
+            raise DataError(f"samples is {self.samples}, but must be at least the number of sites, {self.sites}.")
+        rng = np.random.default_rng(self.seed)
+        sizes = _sizes(self.samples, self.sites, self.quantity_skew, rng)
+        scale = self.separation / math.sqrt(2 * self.features)
+        centres = scale * rng.standard_normal((self.classes, self.features))
+        parts = [self._site(n, centres, each) for n, each in zip(sizes, rng.spawn(self.sites), strict=True)]
+        return Dataset(
+            np.concatenate([x for x, _ in parts]).astype(np.float32),
+            np.concatenate([y for _, y in parts]),
+            tuple(f"class {k}" for k in range(self.classes)),
+            owner=np.repeat(np.arange(self.sites), sizes),
+            owners=tuple(f"site {k}" for k in range(self.sites)),
+        )
+
+    def _site(
+        self, n: int, centres: NDArray[np.float64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        shares = rng.dirichlet(np.full(self.classes, self.label_alpha))
+        y = rng.choice(self.classes, size=n, p=shares)
+        x = centres[y] + rng.standard_normal((n, self.features))
+        return _shift(x, self.feature_skew, rng), y.astype(np.int64)
+
+
+def _sizes(samples: int, sites: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Log-normal sizes of at least one that add up to `samples`."""
+    weights = np.exp(skew * rng.standard_normal(sites))
+    bounds = np.round(np.cumsum(weights) / weights.sum() * (samples - sites)).astype(np.int64)
+    return 1 + np.diff(bounds, prepend=0)
+
+
+def _shift(x: NDArray[np.float64], strength: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Turn random pairs of coordinates by about `strength` radians, and move all by about as much."""
+    half = x.shape[1] // 2
+    a, b = rng.permutation(x.shape[1])[: 2 * half].reshape(2, half)
+    angle = strength * rng.standard_normal(half)
+    turned = x + strength * rng.standard_normal(x.shape[1])
+    turned[:, a] += (np.cos(angle) - 1) * x[:, a] - np.sin(angle) * x[:, b]
+    turned[:, b] += np.sin(angle) * x[:, a] + (np.cos(angle) - 1) * x[:, b]
+    return turned

@@ -1,0 +1,117 @@
+"""Each client's samples in parts for training, validation and test.
+
+75/25           training and test
+8:1:1           training, validation and test
+official        the public test set, shared out as the public training set was
+official:4:1    the same, with validation samples cut out of the training ones
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from .dataset import Dataset
+from .partition.base import Indices, Partition
+from .partition.natural import Natural
+from .partition.shares import apportion, deal, histograms
+
+EXAMPLES = ("75/25", "8:1:1", "official", "official:4:1")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The indices of one client's samples; only the training part is never empty."""
+
+    train: Indices
+    val: Indices
+    test: Indices
+
+
+@dataclass(frozen=True)
+class Split:
+    """How much of a client's samples is for training, validation and test, in whole numbers of any scale."""
+
+    train: int
+    val: int
+    test: int
+    official: bool = False
+    """test on the public test set: the numbers then divide the public training set"""
+
+
+def parse(text: str) -> Split:
+    """A split by its name.
+
+    >>> parse("8:1:1")
+    Split(train=8, val=1, test=1, official=False)
+    """
+    number = r"([1-9]\d{0,8})"
+    if found := re.fullmatch(rf"official(?::{number}:{number})?", text, re.ASCII):
+        return Split(int(found[1] or 1), int(found[2] or 0), 0, official=True)
+    if found := re.fullmatch(rf"{number}(?:/|:{number}:){number}", text, re.ASCII):
+        return Split(int(found[1]), int(found[2] or 0), int(found[3]))
+    raise ConfigError(f"split is {text!r}, but must be like {', '.join(EXAMPLES[:-1])} or {EXAMPLES[-1]}.")
+
+
+def divide_all(
+    dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator
+) -> list[Parts]:
+    """All samples over clients, and each client's samples in parts."""
+    if split.official:
+        groups = partition_official(dataset, partition, clients, rng)
+    else:
+        groups = partition.divide(dataset.y, clients, rng, dataset.owner)
+    return [divide(indices, split, rng, dataset.official_test) for indices in groups]
+
+
+def partition_official(
+    dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator
+) -> Sequence[Indices]:
+    """The public training set by the partition, then the public test set so that its class shares are the same."""
+    y, owner, public_test = dataset.y, dataset.owner, _known(dataset.official_test)
+    if isinstance(partition, Natural):  # test samples have owners of their own
+        return partition.divide(y, clients, rng, owner)
+    seen, unseen = np.flatnonzero(~public_test), np.flatnonzero(public_test)
+    parts = partition.divide(y[seen], clients, rng, None if owner is None else owner[seen])
+    weights = histograms(y[seen], parts, int(y.max()) + 1)
+    weights = np.where(weights.any(0), weights, weights.sum(1, keepdims=True))  # untrained classes: by size
+    totals = np.bincount(y[unseen], minlength=weights.shape[1])
+    tests = deal(y[unseen], apportion(totals, weights, rng), rng)
+    return [np.concatenate([seen[a], unseen[b]]) for a, b in zip(parts, tests, strict=True)]
+
+
+def divide(
+    indices: Indices, split: Split, rng: np.random.Generator, official_test: NDArray[np.bool_] | None = None
+) -> Parts:
+    """One client's samples in parts, at random and not stratified."""
+    order, public = rng.permutation(indices), indices[:0]
+    if split.official:
+        tests = _known(official_test)[order]
+        if tests.all():
+            raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
+        order, public = order[~tests], order[tests]
+    train, val, test = np.split(order, np.cumsum(sizes(len(order), split))[:2])
+    return Parts(train, val, np.concatenate([test, public]))
+
+
+def sizes(n: int, split: Split) -> list[int]:
+    """Whole numbers by rounding down, the rest to the last part; a single sample is for training, two for test too."""
+    weights = (split.train, split.val, split.test)
+    found = [w * n // sum(weights) for w in weights]
+    found[max(i for i, w in enumerate(weights) if w)] += n - sum(found)
+    for part in (0, 2, 1):  # no part that was asked for stays empty as long as another has two samples
+        if weights[part] and not found[part] and max(found) > (0 if part == 0 else 1):
+            found[found.index(max(found))] -= 1
+            found[part] = 1
+    return found
+
+
+def _known(official_test: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    if official_test is None or not official_test.any():
+        raise DataError("split is 'official', but this data set has no public test set: choose one like 75/25.")
+    return official_test

@@ -1,0 +1,1 @@
+"""The engine: one round loop, one worker, and executors between them."""

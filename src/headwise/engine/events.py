@@ -1,0 +1,74 @@
+"""What the driver tells its observers: the display, the run's folder, trackers and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..records import Record
+from .state import ClientState
+
+Reason = Literal["finished", "patience", "budget", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All that a run needs to go on after round t with the same bits, but for the clients' states."""
+
+    t: int
+    server: Record
+    carry: dict[str, Any]
+    """plain values: each client's last score after training, the best evaluation so far"""
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """Before the first round of this session."""
+
+    rounds: int
+    clients: int
+    start: int
+    """rounds that were done before"""
+
+
+@dataclass(frozen=True)
+class RoundStarted:
+    """The clients of round t are known."""
+
+    t: int
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClientDone:
+    """A client has trained or was evaluated."""
+
+    t: int
+    client: int
+    task: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class RoundEnded:
+    """Round t is complete; whoever stores it may now do so."""
+
+    row: dict[str, Any]
+    """the line of rounds.jsonl"""
+    clients: list[dict[str, Any]]
+    """the lines of clients.jsonl"""
+    progress: Progress
+    states: Mapping[int, ClientState]
+    """the states of all clients that the engine keeps"""
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """No more rounds in this session."""
+
+    reason: Reason
+
+
+Event = RunStarted | RoundStarted | ClientDone | RoundEnded | RunEnded
+Observer = Callable[[Event], None]

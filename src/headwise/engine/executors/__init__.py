@@ -1,0 +1,1 @@
+"""Executors: where the clients of a run live."""

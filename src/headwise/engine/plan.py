@@ -1,0 +1,28 @@
+"""What the engine runs: everything that an experiment names, built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..data.federated import FederatedData
+from ..method import Method
+from ..models.split import SplitModel
+from .options import Evaluate, Sampling, Stop, Train
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run needs, built; the same in every process that takes part in it."""
+
+    method: Method[Any, Any, Any, Any]
+    models: tuple[SplitModel, ...]
+    """the initial network of each architecture; client c has number c modulo their count"""
+    data: FederatedData
+    train: Train
+    sampling: Sampling
+    evaluate: Evaluate
+    stop: Stop
+    rounds: int
+    seed: int
+    device: str = "cpu"

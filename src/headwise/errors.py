@@ -1,0 +1,34 @@
+"""Mistakes that a user can mend, each said in one sentence; the command line turns them into exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadwiseError(Exception):
+    """A user's mistake: the text names the field, the value and what is allowed."""
+
+
+class ConfigError(HeadwiseError):
+    """A setting that is unknown, of the wrong type or out of its range."""
+
+
+class DataError(HeadwiseError):
+    """A data set that is missing, damaged, hostile or can't be divided as asked."""
+
+
+class RunError(HeadwiseError):
+    """A run folder that can't be read, written or resumed."""
+
+
+class ClientError(HeadwiseError):
+    """A client's half of a method raised; names method, client, round and phase."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the closest known one, else all of them."""
+    names = sorted(known)
+    if close := difflib.get_close_matches(word, names, n=1):
+        return f"did you mean '{close[0]}'?"
+    return f"allowed are {', '.join(names)}." if names else "there are none."

@@ -1,0 +1,211 @@
+"""From an experiment to a finished run: build everything, choose where clients live, drive, and store what happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .config import Choice, Experiment, experiment_from
+from .data.dataset import Dataset, Source
+from .data.federated import FederatedData
+from .data.splits import divide_all, parse
+from .engine.driver import drive
+from .engine.events import Observer
+from .engine.executors.pool import Pool
+from .engine.executors.serial import Serial
+from .engine.plan import Plan
+from .errors import ConfigError, RunError
+from .method import Method, record_types
+from .models.base import Model
+from .models.split import SplitModel
+from .runs.files import only_writer
+from .runs.manifest import describe, read_manifest
+from .runs.query import Run
+from .runs.store import RunStore, create
+from .seeds import seed_of
+from .settings import dump
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+) -> Run:
+    """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
+    data_dir = data_folder(data_dir)
+    experiment, plan = make_plan(experiment, data_dir)
+    name = f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}"
+    folder = Path(out) if out else free_folder(name)
+    create(folder, describe(experiment.plain(), dump(plan.data.summary), data_dir), plan.data.histograms())
+    return _go(experiment, plan, data_dir, folder, observers)
+
+
+def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers: Iterable[Observer] = ()) -> Run:
+    """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    data_dir = data_folder(data_dir or manifest["data_dir"])
+    experiment, plan = make_plan(experiment_from(manifest["experiment"]), data_dir)
+    found, wanted = plan.data.summary.hash, manifest["partition"]["hash"]
+    if found != wanted:
+        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {found[:12]}: it differs.")
+    return _go(experiment, plan, data_dir, folder, observers)
+
+
+def run_or_resume(
+    experiment: Experiment,
+    out: Path,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+) -> Run:
+    """Run in this folder, or go on there if it holds the same experiment; what is complete is not run again."""
+    if not (out / "manifest.json").exists():
+        return run(experiment, out, data_dir=data_dir, observers=observers)
+    found = Run(out)
+    if experiment_from(found.manifest["experiment"]) != make_plan(experiment, data_folder(data_dir))[0]:
+        raise RunError(f"{out} holds another experiment: choose another --out.")
+    return found if found.complete else resume(out, data_dir=data_dir, observers=observers)
+
+
+def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer]) -> Run:
+    with only_writer(folder), one_thread(), politely_interrupted() as interrupted:
+        store = RunStore(folder, record_types(type(plan.method)))
+        found = store.load()
+        states = found.states if found else {}
+        workers = experiment.engine.workers
+        rebuild = partial(plan_from_json, json.dumps(experiment.plain()), str(data_dir))
+        with closing(Serial(plan, states) if workers == 1 else Pool(plan, rebuild, workers, states)) as executor:
+            start = found.progress if found else None
+            drive(plan, executor, (store, *observers), start=start, interrupted=interrupted)
+    return Run(folder)
+
+
+def make_plan(experiment: Experiment, data_dir: Path) -> tuple[Experiment, Plan]:
+    """Everything that the experiment names, built; and the experiment with all that it left open written out."""
+    method: Method[Any, Any, Any, Any] = experiment.method.make("method")
+    _check_device(experiment.engine.device)
+    source: Source = experiment.data.make("data")
+    data = _divide(experiment, source.load(data_dir))
+    choices = experiment.model or (Choice(source.default_model),)
+    families: list[Model] = [c.make("model") for c in choices]
+    models = tuple(_first(experiment, m, data, k) for k, m in enumerate(families))
+    _check_models(experiment.method.name, method, models)
+    experiment = dataclasses.replace(experiment, model=choices, clients=len(data)).resolved()
+    plan = Plan(
+        method=method,
+        models=models,
+        data=data,
+        train=experiment.train,
+        sampling=experiment.sampling,
+        evaluate=experiment.evaluate,
+        stop=experiment.stop,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        device=experiment.engine.device,
+    )
+    return experiment, plan
+
+
+def plan_from_json(text: str, data_dir: str) -> Plan:
+    """The same plan in another process."""
+    return make_plan(experiment_from(json.loads(text)), Path(data_dir))[1]
+
+
+def make_data(experiment: Experiment, data_dir: Path) -> FederatedData:
+    """The data divided over clients, before anything is trained."""
+    source: Source = experiment.data.make("data")
+    return _divide(experiment, source.load(data_dir))
+
+
+def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
+    if experiment.fraction < 1:
+        rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
+        kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
+        dataset = dataset.subset(kept)
+    rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
+    scheme = experiment.partition.make("partition")
+    natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
+    clients = experiment.clients or natural or 20
+    return FederatedData(dataset, divide_all(dataset, scheme, parse(experiment.split), clients, rng))
+
+
+def _first(experiment: Experiment, family: Model, data: FederatedData, k: int) -> SplitModel:
+    """The initial network of the k-th architecture: drawn once from the run's seed, the same for all who have it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(experiment.seed, "model", k))
+        model = family.build(data.task)
+    model.policy = experiment.buffers
+    return model.eval()
+
+
+def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
+    if len(models) > 1 and method.heterogeneous == "no":
+        raise ConfigError(f"model names {len(models)} networks, but {name} needs the same one for all clients.")
+    heads = {tuple(p.shape for p in m.head.parameters()) for m in models}
+    if len(heads) > 1 and method.heterogeneous == "same head":
+        raise ConfigError(f"model names networks with different heads, but {name} needs one width for all.")
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
+
+
+def data_folder(given: str | Path | None) -> Path:
+    """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home."""
+    return Path(given or os.environ.get("HEADWISE_DATA") or Path.home() / ".cache" / "headwise")
+
+
+def free_folder(name: str, root: Path = Path("runs")) -> Path:
+    """A new folder of this name, numbered where it is taken."""
+    name = re.sub(r"[^\w.-]", "-", name)
+    taken = {p.name for p in root.glob(f"{name}*")}
+    return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads add them up: with one, every engine gives the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def politely_interrupted() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the round finish and leaves a run that can be resumed; the second ends at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,43 @@
+"""FedAvg with fine-tuning — Wang et al., *Federated Evaluation of On-device Personalization*, 2019.
+https://arxiv.org/abs/1910.10252
+
+Training is FedAvg's. To be used, the global model is copied by each client and trained further on its own data;
+the copy is thrown away, so nothing personal is kept. FedALA's tables call it FedAvg-C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..records import Nothing
+from ..settings import Natural
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Averaging[Nothing]):
+    """FedAvg, whose global model every client fine-tunes before it uses it."""
+
+    family: ClassVar[str] = "one global model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "nothing"
+
+    finetune_epochs: Natural = 1
+    """epochs of fine-tuning before use; 0 is FedAvg"""
+    finetune: Literal["all", "head"] = "all"
+    """what is fine-tuned"""
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        local.sgd(m)  # Section 2: federated training is FedAvg's
+        return Update(Shared(m.params()), me, m)
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        m = local.model(down.w)
+        local.sgd(m, only=m.head if self.finetune == "head" else None, epochs=self.finetune_epochs)
+        return m

@@ -1,0 +1,46 @@
+"""FedPer — Arivazhagan et al., *Federated Learning with Personalization Layers*, 2019. https://arxiv.org/abs/1912.00818
+
+    paper   here      meaning
+    W_B     down.w    base layers: the shared body
+    W_Pj    me.h      personalization layers of client j: here, the head
+
+Departs from the paper: the personalization layers are the last fully connected layer alone, as in the papers that
+compare with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..params import Params
+from ..records import Record
+
+
+class Head(Record):
+    """A client's own head."""
+
+    h: Params
+
+
+@dataclass(frozen=True)
+class FedPer(Averaging[Head]):
+    """A shared body under a head of one's own, both trained together."""
+
+    family: ClassVar[str] = "shared body"
+    travels: ClassVar[str] = "body"
+    stays: ClassVar[str] = "head"
+    shares: ClassVar[Literal["", "body", "head"]] = "body"
+
+    def client_init(self, local: Local) -> Head:
+        return Head(local.init().state("head"))
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+        m = local.model(down.w | me.h)
+        local.sgd(m)  # Algorithm 1: (W_B, W_Pj) <- SGD_j(W_B, W_Pj)
+        return Update(Shared(m.params("body")), Head(m.state("head")), m)
+
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w | me.h)

@@ -1,0 +1,50 @@
+"""FedProx — Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020. https://arxiv.org/abs/1812.06127
+
+    paper   here     meaning
+    w^t     w_t      the model that the client was sent, constant during its training
+    mu      mu       strength of the pull back to it
+    gamma   -        inexactness of the local solver: here, the number of epochs
+
+Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each be as inexact as it must), and
+clients are drawn uniformly and weighted by n_k, as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..records import Nothing
+from ..settings import NonNegative
+
+
+@dataclass(frozen=True)
+class FedProx(Averaging[Nothing]):
+    """FedAvg, whose clients are pulled back towards the model they were sent."""
+
+    family: ClassVar[str] = "one global model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "nothing"
+
+    mu: NonNegative = 0.01
+    """weight of the proximal term; 0 is FedAvg"""
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        w_t = down.w.restrict(m.live())
+
+        def h(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2): F_k(w) + mu/2 ||w - w^t||^2
+            return local.loss(m, x, y) + self.mu / 2 * (m.live() - w_t).sq_norm()
+
+        local.sgd(m, loss=h)
+        return Update(Shared(m.params()), me, m)
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w)

@@ -1,0 +1,25 @@
+"""The contract of a model family."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from .split import SplitModel
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model must know about the data: the shape of one sample, the classes, the vocabulary of texts."""
+
+    shape: tuple[int, ...]
+    classes: int
+    vocabulary: int = 0
+
+
+class Model(ABC):
+    """A family of networks. A frozen dataclass; its fields are its options."""
+
+    @abstractmethod
+    def build(self, task: Task) -> SplitModel:
+        """A freshly initialised network for this task."""

@@ -1,0 +1,28 @@
+"""CNN — McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017. https://arxiv.org/abs/1602.05629
+
+The four-layer network of FedAvg as the papers on personalization use it: without padding. The original pads, and is
+therefore larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from .base import Model, Task
+from .parts import convolutions, dense
+from .split import SplitModel
+
+FEATURES = 512
+
+
+@dataclass(frozen=True)
+class CNN(Model):
+    """Two convolutions (32 and 64 channels), 512 features, one linear head; for images of 16 x 16 and more."""
+
+    def build(self, task: Task) -> SplitModel:
+        """A freshly initialised network for this task."""
+        layers, width = convolutions(self, task, 32, 64)
+        body = nn.Sequential(*layers, *dense(width, FEATURES))
+        return SplitModel(body, nn.Linear(FEATURES, task.classes))

@@ -1,0 +1,20 @@
+"""Linear — Cox, Journal of the Royal Statistical Society B 1958. https://doi.org/10.1111/j.2517-6161.1958.tb00292.x"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from .base import Model, Task
+from .parts import flat
+from .split import SplitModel
+
+
+@dataclass(frozen=True)
+class Linear(Model):
+    """Logistic regression: the body only flattens the sample, all parameters are the head's."""
+
+    def build(self, task: Task) -> SplitModel:
+        """A freshly initialised network for this task."""
+        return SplitModel(nn.Flatten(), nn.Linear(flat(self, task), task.classes))

@@ -1,0 +1,52 @@
+"""What several model families share: the checks of the task's shape, and a pair of convolutions."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from torch import nn
+
+from ..errors import ConfigError
+from .base import Model, Task
+
+
+def image(model: Model, task: Task, least: int = 1) -> tuple[int, int, int]:
+    """Channels, height and width of the task's images, which must have at least `least` pixels per side."""
+    if len(task.shape) != 3 or min(task.shape[1:]) < least:
+        raise misfit(model, task, f"images (channels, height, width) of at least {least} x {least} pixels")
+    channels, height, width = task.shape
+    return channels, height, width
+
+
+def flat(model: Model, task: Task) -> int:
+    """The number of values in one sample, which must not be tokens: their numbers have no size."""
+    if task.vocabulary or not task.shape:
+        raise misfit(model, task, "images or features, no texts")
+    return math.prod(task.shape)
+
+
+def misfit(model: Model, task: Task, allowed: str) -> ConfigError:
+    """The one sentence about a task that a model can't take."""
+    given = f"shape {task.shape} and vocabulary {task.vocabulary}"
+    return ConfigError(f"model is {type(model).__name__}, which takes {allowed}, not {given}.")
+
+
+def convolutions(model: Model, task: Task, first: int, second: int) -> tuple[nn.Sequential, int]:
+    """Twice a 5x5 convolution without padding, ReLU and 2x2 max-pooling, flattened; and how wide that is."""
+    channels, height, width = image(model, task, least=16)  # 15 pixels would leave nothing to the second pooling
+    layers = nn.Sequential(*_block(channels, first), *_block(first, second), nn.Flatten())
+    return layers, second * _left(_left(height)) * _left(_left(width))
+
+
+def dense(*widths: int) -> list[nn.Module]:
+    """Fully connected layers of these widths, from input to output, each followed by ReLU."""
+    return [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+
+
+def _block(channels: int, out: int) -> list[nn.Module]:
+    return [nn.Conv2d(channels, out, 5), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+def _left(pixels: int) -> int:
+    return (pixels - 4) // 2

@@ -1,0 +1,82 @@
+"""The one place where a network is divided into a body (feature extractor) and a head (classifier)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+from ..errors import ConfigError
+from ..params import Params
+
+Buffers = Literal["params", "all", "local"]
+"""What of BatchNorm travels: its affine parameters, its statistics too, or nothing of it."""
+
+
+class SplitModel(nn.Module):
+    """``forward(x) = head(body(x))``; parameters are named ``body.…`` and ``head.…``."""
+
+    policy: Buffers = "params"
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return self.head(self.body(x))
+
+    def params(self, part: str = "") -> Params:
+        """A snapshot of what may travel, of everything or of the ``"body"`` or ``"head"``."""
+        return _snapshot(self.live(part) | self._statistics(part))
+
+    def state(self, part: str = "") -> Params:
+        """A snapshot of everything, for what stays at its client: buffers and private layers too."""
+        return _snapshot(Params(self.state_dict())).select(_prefix(part))
+
+    def live(self, part: str = "") -> Params:
+        """The parameters themselves, for use inside a loss: those that may travel."""
+        private = self._norm_names() if self.policy == "local" else frozenset[str]()
+        named = {k: p for k, p in self.named_parameters() if k not in private}
+        return Params(named).select(_prefix(part))
+
+    def _statistics(self, part: str) -> Params:
+        if self.policy != "all":
+            return Params()
+        kept = self.state_dict().keys()  # a non-persistent buffer is scratch space
+        return Params({k: t for k, t in self.named_buffers() if k in kept}).select(_prefix(part))
+
+    def _norm_names(self) -> frozenset[str]:
+        norms = [(n, m) for n, m in self.named_modules() if isinstance(m, _BatchNorm)]
+        return frozenset(f"{n}.{p}" for n, m in norms for p, _ in m.named_parameters())
+
+
+def split(module: nn.Module, head: str) -> SplitModel:
+    """Any network whose output is the output of its submodule `head`, as a body and that head.
+
+    >>> net = split(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), head="2")
+    >>> net.head
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    if head not in (names := [n for n, _ in module.named_modules() if n]):
+        kind, layers = type(module).__name__, ", ".join(names) or "none"
+        raise ConfigError(f"head is {head!r}, but the layers of this {kind} are: {layers}.")
+    body = copy.deepcopy(module)
+    last = body.get_submodule(head)
+    body.set_submodule(head, nn.Identity())
+    return SplitModel(body, last)
+
+
+def has_batchnorm(module: nn.Module) -> bool:
+    """Whether a batch of one sample would have no variance to normalise with."""
+    return any(isinstance(m, _BatchNorm) for m in module.modules())
+
+
+def _snapshot(params: Params) -> Params:
+    return params.map(lambda t: t.detach().clone())
+
+
+def _prefix(part: str) -> str:
+    return f"{part}." if part else ""

@@ -1,0 +1,114 @@
+"""Named tensors that add, subtract and scale like the vectors in a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+
+class Params(Mapping[str, Tensor]):
+    """An immutable mapping ``name -> tensor`` with vector arithmetic.
+
+    Both operands must have the same names; nothing is ever matched by position.
+
+    >>> w, g = Params(a=torch.tensor([3.0])), Params(a=torch.tensor([1.0]))
+    >>> (w - 0.5 * g)["a"].item()
+    2.5
+    """
+
+    __slots__ = ("_tensors",)
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None, /, **named: Tensor) -> None:
+        self._tensors: dict[str, Tensor] = {**(tensors or {}), **named}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{k}: {tuple(t.shape)}" for k, t in self.items())
+        return f"Params({shapes})"
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Params:
+        """The same names, `f` applied to each tensor."""
+        return Params({k: f(t) for k, t in self.items()})
+
+    def zip(self, other: Params, f: Callable[[Tensor, Tensor], Tensor]) -> Params:
+        """`f` applied to the pairs of tensors of the same name; the names must agree."""
+        if self.keys() != other.keys():
+            raise KeyError(f"names differ: {sorted(self.keys() ^ other.keys())}")
+        return Params({k: f(t, other[k]) for k, t in self.items()})
+
+    def __add__(self, other: Params) -> Params:
+        return self.zip(other, torch.add)
+
+    def __sub__(self, other: Params) -> Params:
+        return self.zip(other, torch.sub)
+
+    def __mul__(self, other: Params | Tensor | float) -> Params:
+        """Times a scalar, or element by element times other parameters."""
+        if isinstance(other, Params):
+            return self.zip(other, torch.mul)
+        return self.map(lambda t: t * other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scalar: float) -> Params:
+        return self.map(lambda t: t / scalar)
+
+    def __or__(self, other: Params) -> Params:
+        """All names of both; a name in both is an error."""
+        if both := self.keys() & other.keys():
+            raise KeyError(f"named twice: {sorted(both)}")
+        return Params({**self, **other})
+
+    def select(self, prefix: str) -> Params:
+        """Those whose name starts with the prefix."""
+        return Params({k: t for k, t in self.items() if k.startswith(prefix)})
+
+    def restrict(self, names: Iterable[str]) -> Params:
+        """Those of these names, which must all be there, in this order."""
+        return Params({k: self[k] for k in names})
+
+    def zeros(self) -> Params:
+        """Zeros of the same names and shapes."""
+        return self.map(torch.zeros_like)
+
+    def dot(self, other: Params) -> Tensor:
+        """The inner product over all entries."""
+        products = self.zip(other, torch.mul).map(torch.sum)
+        return torch.stack(list(products.values())).sum() if products else torch.zeros(())
+
+    def sq_norm(self) -> Tensor:
+        """The squared Euclidean norm over all entries."""
+        return self.dot(self)
+
+    def numel(self) -> int:
+        """The number of entries."""
+        return sum(t.numel() for t in self.values())
+
+
+def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Params:
+    """The weighted mean sum_k p_k w_k, the p_k normalised to one; integer tensors are those of the first item.
+
+    Sums in the order of the items, so equal inputs in equal order give equal bits.
+    """
+    items = list(items)
+    shares = [1.0] * len(items) if weights is None else list(weights)
+    if not items or (total := sum(shares)) <= 0:
+        raise ValueError("the mean of nothing is not defined")
+    result = items[0].map(lambda t: t * (shares[0] / total) if t.is_floating_point() else t)
+    for item, share in zip(items[1:], shares[1:], strict=True):
+        result = result.zip(item, _adder(share / total))
+    return result
+
+
+def _adder(share: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda total, t: torch.add(total, t, alpha=share) if total.is_floating_point() else total

@@ -1,0 +1,175 @@
+"""Records: the only things that travel between the halves of a method or outlive a round.
+
+A record is a frozen dataclass whose fields are `Params`, `Tensor`, `dict[int, Params]` (by client) or a scalar, each possibly
+``None``. `pack` flattens one to plain tensors and scalars, `encode` makes bytes of it (the safetensors format). Decoding is always
+against a type that the reader names: what was sent decides nothing, and nothing is ever unpickled or imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from .params import Params
+
+Scalar = int | float | str | bool
+R = TypeVar("R", bound="Record")
+
+
+class RecordError(ValueError):
+    """Bytes or tensors that are not the record they should be."""
+
+
+@dataclass_transform(frozen_default=True)
+class Record:
+    """Subclass with typed fields; each becomes a frozen dataclass by itself."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
+
+
+class Nothing(Record):
+    """An empty message, or the state of a stateless half."""
+
+
+class Packed(NamedTuple):
+    """A record as plain tensors and scalars, in a fixed order."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Scalar]
+
+
+def pack(record: Record) -> Packed:
+    """Flatten: every transport and every checkpoint uses this."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Scalar] = {}
+    for field in dataclasses.fields(record):
+        name, value = field.name, getattr(record, field.name)
+        if value is None:
+            scalars[f"{name}?"] = False
+        elif isinstance(value, Params):
+            tensors |= {f"{name}/{k}": t.detach() for k, t in value.items()}
+        elif isinstance(value, Tensor):
+            tensors[name] = value.detach()
+        elif isinstance(value, Mapping):
+            many: Mapping[int, Params] = value
+            scalars[name] = ",".join(map(str, many))
+            tensors |= {f"{name}/{c}/{k}": t.detach() for c, p in many.items() for k, t in p.items()}
+        else:
+            scalars[name] = value
+    return Packed(tensors, scalars)
+
+
+def unpack(cls: type[R], packed: Packed) -> R:
+    """The record of this type; too much, too little or a wrong type is a `RecordError`."""
+    tensors, scalars = dict(packed.tensors), dict(packed.scalars)
+    values = {name: _take(name, kind, tensors, scalars) for name, kind in fields_of(cls).items()}
+    if rest := [*tensors, *scalars]:
+        raise RecordError(f"{cls.__name__} has no field for {rest[0]!r}")
+    return cls(**values)
+
+
+def encode(record: Record) -> bytes:
+    """The record as bytes in the safetensors format."""
+    return to_bytes(pack(record))
+
+
+def decode(cls: type[R], data: bytes) -> R:
+    """The record of this type that `encode` made these bytes from."""
+    return unpack(cls, from_bytes(data))
+
+
+def to_bytes(packed: Packed) -> bytes:
+    """Safetensors, with the scalars and the order of the names in its metadata."""
+    note = {"scalars": packed.scalars, "order": list(packed.tensors)}
+    own = {k: t.clone(memory_format=torch.contiguous_format) for k, t in packed.tensors.items()}
+    return safetensors.torch.save(own, {"headwise": json.dumps(note)})
+
+
+def from_bytes(data: bytes) -> Packed:
+    """What `to_bytes` made these bytes from; anything else is a `RecordError`."""
+    try:
+        tensors = safetensors.torch.load(data)
+        size = int.from_bytes(data[:8], "little")
+        note = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headwise"])
+        packed = Packed({k: tensors[k] for k in note["order"]}, dict(note["scalars"]))
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecordError(f"these bytes are no record: {error}") from error
+    if len(packed.tensors) != len(tensors):
+        raise RecordError("these bytes are no record: they hold tensors that are not named")
+    return packed
+
+
+def nbytes(record: Record) -> int:
+    """What the record weighs on the wire: tensors by their own type, numbers 4 bytes, truth values 1, texts UTF-8."""
+    tensors, scalars = pack(record)
+    sizes = {bool: 1, int: 4, float: 4}
+    names = {f.name for f in dataclasses.fields(record)}
+    plain = [v for k, v in scalars.items() if k in names and not isinstance(getattr(record, k), Mapping)]
+    scalar_bytes = sum(sizes[type(v)] if not isinstance(v, str) else len(v.encode()) for v in plain)
+    return sum(t.numel() * t.element_size() for t in tensors.values()) + scalar_bytes
+
+
+def same(a: Record, b: Record) -> bool:
+    """Bit-for-bit equality, names and order included; NaN equals NaN."""
+    (ta, sa), (tb, sb) = pack(a), pack(b)
+    if type(a) is not type(b) or list(ta) != list(tb) or repr(sa) != repr(sb):
+        return False
+    return all(_same_bits(ta[k], tb[k]) for k in ta)
+
+
+def map_tensors(record: R, f: Callable[[Tensor], Tensor]) -> R:
+    """The same record with `f` applied to every tensor."""
+    tensors, scalars = pack(record)
+    return unpack(type(record), Packed({k: f(t) for k, t in tensors.items()}, scalars))
+
+
+def fields_of(cls: type[Record]) -> dict[str, Any]:
+    """The declared fields with their types."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> Any:
+    """Remove and return what belongs to one field."""
+    if get_origin(kind) in (Union, types.UnionType):
+        if scalars.pop(f"{name}?", True) is False:
+            return None
+        kind = next(k for k in get_args(kind) if k is not types.NoneType)
+    if kind is Params:
+        return _take_params(f"{name}/", tensors)
+    if get_origin(kind) is dict:
+        ids = str(_pop(scalars, name)).split(",")
+        return {int(c): _take_params(f"{name}/{c}/", tensors) for c in ids if c}
+    if kind is Tensor:
+        return _pop(tensors, name)
+    value = _pop(scalars, name)
+    if type(value) is not kind:
+        raise RecordError(f"field {name!r} is {value!r}, but must be {kind.__name__}")
+    return value
+
+
+def _take_params(prefix: str, tensors: dict[str, Tensor]) -> Params:
+    return Params({k[len(prefix) :]: tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
+
+
+def _pop(values: dict[str, Any], name: str) -> Any:
+    if name not in values:
+        raise RecordError(f"field {name!r} is missing")
+    return values.pop(name)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8)))

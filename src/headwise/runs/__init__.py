@@ -1,0 +1,1 @@
+"""Runs on disk: a folder each, written safely, read without torch."""

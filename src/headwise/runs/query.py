@@ -1,0 +1,126 @@
+"""Reading runs: numbers from their folders, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..errors import RunError
+from .files import read_json
+from .manifest import read_manifest
+
+MOMENTS = ("pre", "post", "stale", "global")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, finished or not."""
+
+    path: Path
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What the run is: its experiment, partition, versions and hardware."""
+        return read_manifest(self.path)
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.manifest["experiment"]["method"]["name"]
+
+    @property
+    def floor(self) -> float | None:
+        """The accuracy of predicting each client's most frequent class; what a model must beat to be worth anything."""
+        return self.manifest["partition"]["floor"]["weighted"]
+
+    @property
+    def ended(self) -> str:
+        """Why the last session ended; ``unfinished`` if it was killed or still runs."""
+        result = self.path / "result.json"
+        return read_json(result)["ended"] if result.exists() else "unfinished"
+
+    @property
+    def complete(self) -> bool:
+        """Whether no round is left to run."""
+        return self.ended in ("finished", "patience")
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl: one per round, metrics by moment."""
+        return list(_lines(self.path / "rounds.jsonl"))
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """The lines of clients.jsonl: one per client and round."""
+        return list(_lines(self.path / "clients.jsonl"))
+
+    def accuracy(self, moment: str = "pre") -> float:
+        """The last accuracy at this moment, over all samples of all clients."""
+        curve = [row[moment]["accuracy"] for row in self.rounds if "accuracy" in row.get(moment, {})]
+        if not curve:
+            raise RunError(f"{self.path} has no evaluation at the moment {moment!r}.")
+        return curve[-1]
+
+    def summary(self) -> dict[str, Any]:
+        """The run in one JSON object."""
+        rows, experiment = self.rounds, self.manifest["experiment"]
+        return {
+            "run": str(self.path),
+            "method": experiment["method"]["name"],
+            "data": experiment["data"]["name"],
+            "partition": experiment["partition"]["name"],
+            "clients": experiment["clients"],
+            "seed": experiment["seed"],
+            "rounds": len(rows),
+            "floor": self.floor,
+            "accuracy": {m: s for m in MOMENTS if (s := summarize([r for r in rows if "accuracy" in r.get(m, {})], m))},
+            "bytes_up": sum(r["bytes_up"] for r in rows),
+            "bytes_down": sum(r["bytes_down"] for r in rows),
+            "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
+            "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
+        }
+
+
+def summarize(rows: list[dict[str, Any]], moment: str) -> dict[str, Any]:
+    """What a curve comes to: its last, best and last ten, and the round chosen on the validation part."""
+    if not rows:
+        return {}
+    curve = [r[moment]["accuracy"] for r in rows]
+    best = max(range(len(curve)), key=lambda i: (curve[i], -i))
+    last = rows[-1][moment]
+    found = {
+        "last": curve[-1],
+        "best": curve[best],
+        "best_round": rows[best]["round"],
+        "last_ten": fmean(curve[-10:]),
+        **{k: last[k] for k in ("client_mean", "client_std", "worst_decile", "balanced", "f1", "loss")},
+    }
+    judged = [i for i, r in enumerate(rows) if "val_accuracy" in r[moment]]
+    if judged:
+        chosen = max(judged, key=lambda i: (rows[i][moment]["val_accuracy"], -i))
+        found |= {"selected": curve[chosen], "selected_round": rows[chosen]["round"]}
+    return found
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """All runs in this folder and below it."""
+    return [Run(p.parent) for p in sorted(folder.glob("**/manifest.json"))]
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Whole lines only: the last one of a run that was killed may be torn."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise RunError(f"{path} is damaged at line {number}: it is no valid JSON.") from error

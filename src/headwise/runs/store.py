@@ -1,0 +1,71 @@
+"""The run's folder, as an observer of the driver: a line per round, a line per client, a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..engine.events import Event, RoundEnded, RunEnded
+from ..errors import RunError
+from ..method import RecordTypes
+from .checkpoint import Checkpoint, Checkpoints
+from .files import append_lines, failing_clearly, write_bytes, write_json
+from .query import Run
+
+LINES = ("rounds.jsonl", "clients.jsonl")
+
+
+class RunStore:
+    """Writes what happens into the run's folder, so that a crash at any moment loses at most the round in flight."""
+
+    def __init__(self, folder: Path, types: RecordTypes) -> None:
+        self.folder, self.types = folder, types
+        self._checkpoints = Checkpoints(folder / "checkpoint", types)
+
+    def __call__(self, event: Event) -> None:
+        """Store a finished round; sum up at the end."""
+        match event:
+            case RoundEnded(row, clients, progress, states):
+                sizes = {
+                    "rounds.jsonl": append_lines(self.folder / "rounds.jsonl", [row]),
+                    "clients.jsonl": append_lines(self.folder / "clients.jsonl", clients),
+                }
+                changed = {c: states[c] for c in row["clients"] if c in states}
+                self._checkpoints.save(progress, changed, sizes)
+            case RunEnded(reason):
+                write_json(self.folder / "result.json", {"ended": reason, **Run(self.folder).summary()})
+            case _:
+                pass
+
+    def load(self) -> Checkpoint | None:
+        """Where to go on; lines of rounds that were not completed are cut off."""
+        found = self._checkpoints.load()
+        for name in LINES:
+            path, size = self.folder / name, found.sizes[name] if found else 0
+            with failing_clearly(path):
+                have = path.stat().st_size if path.exists() else 0
+                if have < size:
+                    raise RunError(
+                        f"{path} is damaged: it has {have} bytes, but round {found and found.progress.t} "
+                        f"ended at {size}."
+                    )
+                if path.exists():
+                    os.truncate(path, size)
+        return found
+
+
+def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> None:
+    """Make a run's folder, its manifest and who has which labels; a folder that holds something else is left alone."""
+    if folder.exists() and (not folder.is_dir() or any(p.name != "lock" for p in folder.iterdir())):
+        raise RunError(f"{folder} exists already and is not empty: choose another --out, or go on with it by resume.")
+    with failing_clearly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        write_bytes(folder / "partition.json", json.dumps(partition).encode())
+        write_json(folder / "manifest.json", manifest)
+    except RunError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
