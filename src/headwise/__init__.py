@@ -1,3 +1,74 @@
-"""Headwise: personalized federated learning, one good model per client."""
+"""Headwise: personalized federated learning, one good model per client.
+
+import headwise as hw
+
+run = hw.run(hw.Experiment(method="fedrep", data="digits", partition="dirichlet:0.1", rounds=20))
+print(run.accuracy())
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .averaging import Averaging, Shared
+    from .comparing import compare
+    from .config import Experiment
+    from .errors import HeadwiseError
+    from .launch import resume, run
+    from .method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+    from .models.split import SplitModel, split
+    from .params import Params, mean
+    from .records import Nothing, Record
+    from .runs.query import Run
+    from .testing import check_method
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Averaging",
+    "Central",
+    "ClassMeans",
+    "Experiment",
+    "HeadwiseError",
+    "Local",
+    "Method",
+    "Nothing",
+    "Params",
+    "Predictor",
+    "Record",
+    "Reply",
+    "Run",
+    "Shared",
+    "SplitModel",
+    "Update",
+    "check_method",
+    "compare",
+    "mean",
+    "resume",
+    "run",
+    "split",
+]
+
+_HOMES = {
+    "averaging": ("Averaging", "Shared"),
+    "comparing": ("compare",),
+    "config": ("Experiment",),
+    "errors": ("HeadwiseError",),
+    "launch": ("resume", "run"),
+    "method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
+    "models.split": ("SplitModel", "split"),
+    "params": ("Params", "mean"),
+    "records": ("Nothing", "Record"),
+    "runs.query": ("Run",),
+    "testing": ("check_method",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used, so that the command line starts without torch."""
+    for room, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from . import catalog
 from .config import Choice, Experiment
+from .engine.events import Observer
 from .errors import ConfigError, RunError
+from .launch import free_folder, run_or_resume
 from .runs.files import write_bytes, write_json
 from .runs.query import Run
 
-Runner = Callable[[str, Experiment, Path], Run]
-"""runs or resumes one cell of the table in this folder"""
+Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
+"""gives the observers that show a run of this title"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,10 @@ class Comparison:
             "KB down",
             "s / round",
         ]
-        return head, [[*_cells(line)] for line in self.lines] + [["majority floor", _percent(self.floor), *[""] * 5]]
+        return head, [[*_texts(line)] for line in self.lines] + self._floor_row()
+
+    def _floor_row(self) -> list[list[str]]:
+        return [] if self.floor is None else [["majority floor", _percent(self.floor), *[""] * 5]]
 
     def markdown(self) -> str:
         """The table in Markdown."""
@@ -104,41 +109,52 @@ class Comparison:
             said.append(f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}.")
         elif alone is not None:
             said.append("No other method helped: here, clients are best off alone.")
-        below = [line.method for line in self.lines if _best(line) < self.floor]
+        below = [line.method for line in self.lines if self.floor is not None and _best(line) < self.floor]
         if below:
             said.append(
-                f"Below the floor of {_percent(self.floor)}, which is always guessing a client's most frequent "
+                f"Below the floor of {_percent(self.floor or 0)}, which is always guessing a client's most frequent "
                 f"class: {', '.join(below)}."
             )
         return said
 
 
-def compare(base: Experiment, methods: Sequence[str], seeds: Iterable[int], out: Path, runner: Runner) -> Comparison:
-    """Run every method with every seed on one partition; cells that are there already are not run again."""
-    names = [Choice.parse(m, "method").name for m in methods]
-    for name in names:
-        if not name.endswith(".py"):
-            catalog.find("method", name)
-    seeds = list(seeds)
-    labels = [re.sub(r"[^\w.=-]+", "-", m) for m in methods]
-    if len(set(labels)) < len(labels) or not labels:
-        raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
-    lines: list[Line] = []
-    floor: float | None = None
-    for method, label in zip(methods, labels, strict=True):
-        done: list[dict[str, Any]] = []
-        for seed in seeds:
-            experiment = dataclasses.replace(base, method=method, seed=seed)  # pyright: ignore[reportArgumentType]
-            cell = runner(f"{method}, seed {seed}", experiment, out / f"{label}-s{seed}")
-            if not cell.complete:
-                raise RunError(f"{cell.path} stopped before its end ({cell.ended}): the same command goes on with it.")
-            done.append(cell.summary())
-            floor = cell.floor
-        lines.append(Line(method, tuple(done)))
-    found = Comparison(out, tuple(lines), floor, len(seeds))
-    write_json(out / "comparison.json", found.plain())
-    write_bytes(out / "table.md", found.markdown().encode())
+def compare(
+    base: Experiment,
+    methods: Sequence[str],
+    seeds: int = 1,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    watch: Watch = lambda title: nullcontext(()),
+) -> Comparison:
+    """Run every method with so many seeds on one partition; with the same `out` again, what is done is not repeated."""
+    cells = _cells(base, methods, range(base.seed, base.seed + seeds))
+    folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
+    done: dict[str, list[Run]] = {}
+    for method, experiment, name in cells:
+        with watch(f"{method}, seed {experiment.seed}") as observers:
+            run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=observers)
+        if not run.complete:
+            raise RunError(f"{run.path} stopped before its end ({run.ended}): the same command goes on with it.")
+        done.setdefault(method, []).append(run)
+    lines = tuple(Line(method, tuple(run.summary() for run in runs)) for method, runs in done.items())
+    found = Comparison(folder, lines, next(iter(done.values()))[0].floor, seeds)
+    write_json(folder / "comparison.json", found.plain())
+    write_bytes(folder / "table.md", found.markdown().encode())
     return found
+
+
+def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> list[tuple[str, Experiment, str]]:
+    """Each method with each seed, and the name of its folder; a method that can't be made is found before any run."""
+    labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
+    if len(labels) < len(methods) or not labels:
+        raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
+    cells: list[tuple[str, Experiment, str]] = []
+    for seed in seeds:
+        for label, method in labels.items():
+            choice = Choice.parse(method, "method").resolved("method")
+            cells.append((method, dataclasses.replace(base, method=choice, seed=seed), f"{label}-s{seed}"))
+    return cells
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
@@ -147,12 +163,12 @@ def _figures(line: Line, moment: str) -> dict[str, float]:
 
 
 def _best(line: Line) -> float:
-    """A method's accuracy for its clients: with what they download, or with what they keep, whichever serves them better."""
+    """A method's accuracy for its clients: with what they download or what they keep, whichever is better."""
     moments = [m for m in ("pre", "stale") if line.values("last", m)]
     return max(line.mean("last", m) for m in moments)
 
 
-def _cells(line: Line) -> list[str]:
+def _texts(line: Line) -> list[str]:
     shown = [_with_spread(line, m) if line.values("last", m) else "" for m in ("pre", "stale")]
     worst = next((_percent(line.mean("worst_decile", m)) for m in ("pre", "stale") if line.values("last", m)), "")
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]

@@ -1,7 +1,7 @@
 """`Experiment`: one frozen tree that says everything a run depends on.
 
-It is read from TOML and overrides, written into the run's folder before anything else, and crosses any wire as one JSON text.
-Unknown keys and wrong types are errors that name the nearest valid one.
+It is read from TOML and overrides, written into the run's folder before anything else, and crosses any wire as one
+JSON text. Unknown keys and wrong types are errors that name the nearest valid one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .settings import Count, Natural, Plain, Range, Share, build, convert, dump,
 
 @dataclass(frozen=True)
 class Choice(Plain):
-    """A method, model, data set or partition by name, with options: ``"fedrep"``, ``"dirichlet:0.1"``, a table, or itself."""
+    """A method, model, data set or partition by name, with options: ``"fedrep"``, ``"dirichlet:0.1"`` or a table."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -117,7 +117,7 @@ class Experiment:
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:
-        """Turn texts, tables and instances into choices, and check everything that can be checked without loading data."""
+        """Turn texts, tables and instances into choices, and check what can be checked without loading data."""
         if self.model and not isinstance(self.model, (tuple, list)):
             object.__setattr__(self, "model", (self.model,))
         for name, kind in field_types(type(self)).items():

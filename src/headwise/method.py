@@ -1,8 +1,8 @@
 """The whole contract: what an author of a method writes, and what they are handed.
 
-A method is a frozen dataclass with two halves that meet only through records. What a client keeps, gets and sends are three
-different types, so uploading a private head by mistake is a type error. Functions return new records and never change their
-arguments; nothing is kept on ``self``.
+A method is a frozen dataclass with two halves that meet only through records. What a client keeps, gets and sends are
+three different types, so uploading a private head by mistake is a type error. Functions return new records and never
+change their arguments; nothing is kept on ``self``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +153,12 @@ class Method(ABC, Generic[S, C, D, U]):
     """what is sent, down and up"""
     stays: ClassVar[str] = ""
     """what never leaves the client"""
+    leaves: ClassVar[tuple[str, ...]] = ()
+    """fields of the client's record that it also sends; all others are private"""
+    down: ClassVar[str] = "0"
+    """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
+    up: ClassVar[str] = "0"
+    """scalars sent by a client per round, in the same letters"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
 
@@ -208,6 +214,6 @@ def _arguments(cls: Any, known: dict[Any, Any]) -> tuple[Any, ...]:
             given = tuple(known.get(a, a) for a in get_args(base))
             if origin is Method:
                 return given
-            names = getattr(origin, "__parameters__", ())
+            names: tuple[Any, ...] = getattr(cast(Any, origin), "__parameters__", ())
             return _arguments(origin, dict(zip(names, given, strict=True)))
     raise TypeError(f"{cls.__name__} does not say which records it uses: Method[Server, Client, Down, Up]")

@@ -1,8 +1,9 @@
 """Records: the only things that travel between the halves of a method or outlive a round.
 
-A record is a frozen dataclass whose fields are `Params`, `Tensor`, `dict[int, Params]` (by client) or a scalar, each possibly
-``None``. `pack` flattens one to plain tensors and scalars, `encode` makes bytes of it (the safetensors format). Decoding is always
-against a type that the reader names: what was sent decides nothing, and nothing is ever unpickled or imported.
+A record is a frozen dataclass whose fields are `Params`, `Tensor`, `dict[int, Params]` (by client) or a scalar, each
+possibly ``None``. `pack` flattens one to plain tensors and scalars, `encode` makes bytes of it (the safetensors
+format). Decoding is always against a type that the reader names: what was sent decides nothing, and nothing is ever
+unpickled or imported.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ import dataclasses
 import json
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import safetensors
 import safetensors.torch
@@ -62,7 +74,7 @@ def pack(record: Record) -> Packed:
         elif isinstance(value, Tensor):
             tensors[name] = value.detach()
         elif isinstance(value, Mapping):
-            many: Mapping[int, Params] = value
+            many = cast(Mapping[int, Params], value)
             scalars[name] = ",".join(map(str, many))
             tensors |= {f"{name}/{c}/{k}": t.detach() for c, p in many.items() for k, t in p.items()}
         else:

@@ -5,8 +5,8 @@
         mu: Annotated[float, Range(0)] = 0.01
         "weight of the proximal term"
 
-`build` makes one from plain values (TOML, JSON, the command line), `check` examines one made in Python, `dump` gives plain
-values back. A mistake is one sentence that names the field, the value and what is allowed.
+`build` makes one from plain values (TOML, JSON, the command line), `check` examines one made in Python, `dump` gives
+plain values back. A mistake is one sentence that names the field, the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from .options import experiment_of, experiment_options, literal
 
 if TYPE_CHECKING:
     from ..comparing import Comparison
-    from ..config import Experiment
-    from ..runs.query import Run
 
 
 @click.command(name="compare")
@@ -47,15 +46,11 @@ def command(
     count = convert(literal(seeds), Count, "seeds")
     base = experiment_of(configs[0] if configs else None, changes, flags)
 
-    from .. import comparing, launch
+    from .. import comparing
     from .display import watching
 
-    def cell(title: str, experiment: Experiment, folder: Path) -> Run:
-        with watching(title, quiet=quiet) as observers:
-            return launch.run_or_resume(experiment, folder, data_dir=data_dir, observers=observers)
-
-    folder = out or launch.free_folder(f"compare-{base.data.name}")
-    show(comparing.compare(base, named, range(base.seed, base.seed + count), folder, cell), as_json)
+    watch = partial(watching, quiet=quiet)
+    show(comparing.compare(base, named, count, out, data_dir=data_dir, watch=watch), as_json)
 
 
 def show(comparison: Comparison, as_json: bool) -> None:

@@ -20,7 +20,13 @@ def command(method: str) -> None:
 
     click.echo(f"{inspect.getdoc(inspect.getmodule(cls))}\n")
     click.echo(f"{inspect.getdoc(cls)}\n")
-    facts = {"family": cls.family, "travels": cls.travels, "stays": cls.stays, "different networks": cls.heterogeneous}
+    facts = {
+        "family": cls.family,
+        "travels": cls.travels,
+        "stays": cls.stays,
+        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, C classes, c the client's own)",
+        "different networks": cls.heterogeneous,
+    }
     for name, text in facts.items():
         click.echo(f"{name:20}{text}")
 

@@ -15,7 +15,7 @@ from .run import show
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 @click.option("--quiet", is_flag=True, help="show no progress")
 def command(run: Path, data_dir: Path | None, as_json: bool, quiet: bool) -> None:
-    """Go on with RUN, a folder that `headwise run` made; it ends with the same bits as one that was never interrupted."""
+    """Go on with RUN, the folder of a run; it ends with the same bits as one that was never interrupted."""
     from .. import launch
     from .display import watching
 

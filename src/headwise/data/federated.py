@@ -38,7 +38,7 @@ class ClientData:
 
 
 class FederatedData:
-    """A data set divided over clients. One such partition, with its hash, is shared by all methods that are compared."""
+    """A data set divided over clients. All methods that are compared share one, known by its hash."""
 
     def __init__(self, dataset: Dataset, parts: list[Parts]) -> None:
         self.dataset, self.parts = dataset, parts

@@ -16,8 +16,8 @@ from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .bench import ClientBench
-from .evaluation import Score, score
 from .plan import Plan
+from .scores import Score, score
 from .state import ClientState
 
 Task = Literal["fit", "pre", "global"]

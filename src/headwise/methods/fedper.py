@@ -32,6 +32,8 @@ class FedPer(Averaging[Head]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
+    down: ClassVar[str] = "F"
+    up: ClassVar[str] = "F"
     shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     def client_init(self, local: Local) -> Head:

@@ -5,8 +5,8 @@
     mu      mu       strength of the pull back to it
     gamma   -        inexactness of the local solver: here, the number of epochs
 
-Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each be as inexact as it must), and
-clients are drawn uniformly and weighted by n_k, as in FedAvg.
+Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each be as inexact as it must),
+and clients are drawn uniformly and weighted by n_k, as in FedAvg.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class FedProx(Averaging[Nothing]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
 
     mu: NonNegative = 0.01
     """weight of the proximal term; 0 is FedAvg"""

@@ -6,8 +6,8 @@ https://arxiv.org/abs/2102.07078
     h_i     me.h           client i's head; it never leaves the client
     tau     head_epochs    head updates per round
 
-Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes their plain mean; head and body updates count
-epochs, as in the authors' code.
+Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes their plain mean; head and body updates
+count epochs, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class FedRep(Averaging[Head]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
+    down: ClassVar[str] = "F"
+    up: ClassVar[str] = "F"
     shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     head_epochs: Natural = 10

@@ -1,5 +1,5 @@
-"""LG-FedAvg — Liang et al., *Think Locally, Act Globally: Federated Learning with Local and Global Representations*, 2020.
-https://arxiv.org/abs/2001.01523
+"""LG-FedAvg — Liang et al., *Think Locally, Act Globally: Federated Learning with Local and Global Representations*,
+2020. https://arxiv.org/abs/2001.01523
 
     paper     here      meaning
     theta_l   me.phi    local model: client m's own representation, here the body
@@ -32,6 +32,8 @@ class LGFedAvg(Averaging[Body]):
     family: ClassVar[str] = "shared head"
     travels: ClassVar[str] = "head"
     stays: ClassVar[str] = "body"
+    down: ClassVar[str] = "L"
+    up: ClassVar[str] = "L"
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
     shares: ClassVar[Literal["", "body", "head"]] = "head"
 

@@ -1,8 +1,8 @@
 """Checkpoints: after each round, what the next one needs to give the same bits.
 
-A round writes the server's state and those of the clients that trained into files of their own, then names them all, with their
-checksums, in ``index-<round>.json``. Only when that file is there does the round count. The last two are kept; a damaged one is
-passed over for the one before it.
+A round writes the server's state and those of the clients that trained into files of their own, then names them all,
+with their checksums, in ``index-<round>.json``. Only when that file is there does the round count. The last two are
+kept; a damaged one is passed over for the one before it.
 """
 
 from __future__ import annotations

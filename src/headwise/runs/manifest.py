@@ -43,7 +43,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder / 'manifest.json'} is damaged: its format is {version!r}.")
     if version > FORMAT:
         raise RunError(
-            f"{folder} was written in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
+            f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
     return found
 

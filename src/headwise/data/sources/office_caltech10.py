@@ -23,6 +23,7 @@ HOMES = ("office-caltech10", "office_caltech_10", "ToRelease_GFK/data")
 SHORT = Layout(HOMES, tuple(f"{domain}.mat" for domain in DOMAINS))
 ORIGINAL = Layout(HOMES, tuple(f"{domain}_SURF_L10.mat" for domain in ("amazon", "Caltech10", "dslr", "webcam")))
 WORDS = 800
+MOST = 1_000_000
 
 CLASSES = (
     *("backpack", "bike", "calculator", "headphones", "keyboard"),
@@ -52,8 +53,10 @@ def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     counts, labels = _matrices(path)
     if counts.ndim != 2 or counts.shape[1] != WORDS or len(counts) == 0:
         raise DataError(f"{path} has 'fts' of shape {counts.shape}, but must have {WORDS} columns.")
-    if not np.isfinite(counts).all() or counts.min() < 0:
-        raise DataError(f"{path} has 'fts' that are no counts.")
+    if not ((counts >= 0) & (counts <= MOST)).all():
+        raise DataError(f"{path} has 'fts' that are not counts from 0 to {MOST:,}.")
+    if not np.isin(labels, np.arange(1, 1 + len(CLASSES))).all():
+        raise DataError(f"{path} has labels that are not whole numbers from 1 to {len(CLASSES)}.")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True, dtype=np.float64), 1)
     y = checked_labels(labels.ravel().astype(np.int64) - 1, len(CLASSES), len(counts), path)
     return np.sqrt(WORDS * shares).astype(np.float32), y

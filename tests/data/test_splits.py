@@ -1,0 +1,176 @@
+"""Parts of a client's samples: exact sizes, nothing lost, the public test set by the training set's law."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.data.dataset import Dataset
+from headwise.data.partition.dirichlet import Dirichlet
+from headwise.data.partition.exdir import ExDir
+from headwise.data.partition.iid import IID
+from headwise.data.partition.natural import Natural
+from headwise.data.partition.shamsian import Shamsian
+from headwise.data.partition.shares import apportion, histograms
+from headwise.data.splits import EXAMPLES, Split, divide, divide_all, parse, sizes
+from headwise.errors import ConfigError, DataError
+
+OFFICIAL = parse("official")
+
+
+def seeded(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def data(n: int = 7_000, classes: int = 10, **more) -> Dataset:
+    names = tuple(map(str, range(classes)))
+    return Dataset(np.zeros((n, 1), dtype=np.float32), np.arange(n) % classes, names, **more)
+
+
+def public(n: int = 7_000, classes: int = 10) -> Dataset:
+    return data(n, classes, official_test=np.arange(n) >= n * 6 // 7)
+
+
+def everything(parts) -> list[int]:
+    return sorted(int(i) for p in parts for part in (p.train, p.val, p.test) for i in part)
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("75/25", Split(75, 0, 25)),
+        ("80/20", Split(80, 0, 20)),
+        ("8:1:1", Split(8, 1, 1)),
+        ("7:1:2", Split(7, 1, 2)),
+        ("official", Split(1, 0, 0, official=True)),
+        ("official:4:1", Split(4, 1, 0, official=True)),
+    ],
+)
+def test_parse(text, split):
+    assert parse(text) == split
+
+
+@pytest.mark.parametrize(
+    "text", ["", "75", "75/0", "0/1", "8:1", "8:1:1:1", "a/b", "75/25\n", "-1/2", "offical", "٣/٤", "1" * 99 + "/1"]
+)
+def test_bad_text_is_one_sentence(text):
+    with pytest.raises(ConfigError, match=r"but must be like 75/25, 8:1:1, official or official:4:1\."):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "expected"),
+    [
+        ("75/25", 1, [1, 0, 0]),
+        ("75/25", 2, [1, 0, 1]),
+        ("75/25", 3, [2, 0, 1]),
+        ("75/25", 7, [5, 0, 2]),
+        ("75/25", 100, [75, 0, 25]),
+        ("8:1:1", 1, [1, 0, 0]),
+        ("8:1:1", 2, [1, 0, 1]),
+        ("8:1:1", 3, [1, 1, 1]),
+        ("8:1:1", 5, [3, 1, 1]),
+        ("8:1:1", 9, [6, 1, 2]),
+        ("8:1:1", 19, [15, 1, 3]),
+        ("8:1:1", 600, [480, 60, 60]),
+        ("1:8:1", 3, [1, 1, 1]),
+        ("1:1:8", 2, [1, 0, 1]),
+        ("official", 5, [5, 0, 0]),
+        ("official:4:1", 1, [1, 0, 0]),
+        ("official:4:1", 10, [8, 2, 0]),
+    ],
+)
+def test_sizes(text, n, expected):
+    assert sizes(n, parse(text)) == expected
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**6), st.tuples(st.integers(1, 99), st.integers(0, 99), st.integers(1, 99)))
+def test_sizes_add_up_and_leave_no_part_empty(n, weights):
+    found = sizes(n, Split(*weights))
+    assert sum(found) == n
+    assert min(found) >= 0
+    assert found[0] > 0
+    assert found[2] > 0 or n < 2
+    assert found[1] > 0 or n < 3 or not weights[1]
+    if min(w * n // sum(weights) for w in weights if w):
+        assert found[:2] == [w * n // sum(weights) for w in weights[:2]]
+
+
+def test_divide_is_random_pure_and_not_stratified():
+    indices = np.arange(100, 200)
+    first, again, other = (divide(indices, parse("75/25"), seeded(s)) for s in (1, 1, 2))
+    assert np.array_equal(first.train, again.train)
+    assert not np.array_equal(first.train, other.train)
+    assert everything([first]) == list(range(100, 200))
+    assert np.array_equal(indices, np.arange(100, 200))
+    assert len(first.val) == 0
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("partition", [IID(), Dirichlet(), ExDir(), Shamsian()], ids=repr)
+def test_nothing_lost_and_training_never_empty(text, partition):
+    parts = divide_all(public(), partition, parse(text), 20, seeded())
+    assert everything(parts) == list(range(7_000))
+    assert min(len(p.train) for p in parts) > 0
+    assert bool(sum(len(p.val) for p in parts)) == (text in ("8:1:1", "official:4:1"))
+
+
+def test_tiny_clients():
+    parts = divide_all(data(30), IID(), parse("8:1:1"), 30, seeded())
+    assert [(len(p.train), len(p.val), len(p.test)) for p in parts] == [(1, 0, 0)] * 30
+
+
+@pytest.mark.parametrize("partition", [Dirichlet(), ExDir(), Shamsian()], ids=repr)
+def test_official_test_samples_follow_the_training_shares(partition):
+    dataset = public(70_000)
+    parts = divide_all(dataset, partition, OFFICIAL, 20, seeded())
+    train = histograms(dataset.y, [p.train for p in parts], 10)
+    test = histograms(dataset.y, [p.test for p in parts], 10)
+    assert dataset.official_test is not None
+    assert not dataset.official_test[np.concatenate([p.train for p in parts])].any()
+    assert dataset.official_test[np.concatenate([p.test for p in parts])].all()
+    assert np.abs(test - train / 6).max() < 1
+
+
+def test_official_class_without_training_samples_goes_by_size():
+    dataset = Dataset(np.zeros(90), np.repeat([0, 1], [60, 30]), ("a", "b"), official_test=np.arange(90) >= 60)
+    parts = divide_all(dataset, IID(), OFFICIAL, 3, seeded())
+    assert [(len(p.train), len(p.test)) for p in parts] == [(20, 10)] * 3
+
+
+def test_official_natural_clients_keep_their_own_test_samples():
+    owner = np.arange(7_000) % 5
+    dataset = data(owner=owner, official_test=np.arange(7_000) >= 6_000)
+    for client, p in enumerate(divide_all(dataset, Natural(), OFFICIAL, 5, seeded())):
+        assert set(owner[np.concatenate([p.train, p.test])]) == {client}
+        assert (len(p.train), len(p.test)) == (1_200, 200)
+
+
+def test_official_errors():
+    for mask in (None, np.zeros(7_000, dtype=bool)):
+        with pytest.raises(DataError, match=r"this data set has no public test set: choose one like 75/25\."):
+            divide_all(data(official_test=mask), IID(), OFFICIAL, 5, seeded())
+    dataset = data(4, 2, owner=np.array([0, 0, 1, 1]), official_test=np.array([False, True, True, True]))
+    with pytest.raises(DataError, match=r"a client has only public test samples"):
+        divide_all(dataset, Natural(), OFFICIAL, 2, seeded())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 10**6))
+def test_apportion_is_within_one_of_proportional(clients, classes, seed):
+    rng = seeded(seed)
+    weights = rng.integers(0, 50, (clients, classes))
+    weights[0] += 1
+    totals = rng.integers(0, 200, classes)
+    given_out = apportion(totals, weights, rng)
+    assert np.array_equal(given_out.sum(0), totals)
+    assert (np.abs(given_out - weights / weights.sum(0) * totals) < 1).all()
+    assert not given_out[weights == 0].any()
+
+
+def test_ten_thousand_clients_with_the_official_test_set():
+    parts = divide_all(public(700_000, 100), ExDir(5), parse("official:4:1"), 10_000, seeded())
+    assert sum(len(p.test) for p in parts) == 100_000
