@@ -14,7 +14,7 @@ from typing import Any
 from .config import Choice, Experiment
 from .engine.events import Observer
 from .errors import ConfigError, RunError
-from .launch import free_folder, run_or_resume
+from .launch import data_folder, free_folder, make_plan, run_or_resume
 from .runs.files import write_bytes, write_json
 from .runs.query import Run
 
@@ -33,6 +33,11 @@ class Line:
     def values(self, what: str, moment: str) -> list[float]:
         """One figure per seed."""
         return [r["accuracy"][moment][what] for r in self.runs if moment in r["accuracy"]]
+
+    @property
+    def measured(self) -> list[str]:
+        """The moments that speak for its clients' models."""
+        return [m for m in ("pre", "stale", "global") if self.values("last", m)]
 
     def mean(self, what: str = "last", moment: str = "pre") -> float:
         """The mean over the seeds."""
@@ -62,7 +67,7 @@ class Comparison:
         rows = [
             {
                 "method": line.method,
-                **{m: _figures(line, m) for m in ("pre", "stale", "global") if line.values("last", m)},
+                **{m: _figures(line, m) for m in line.measured},
                 "bytes_up_per_round": line.per_round("bytes_up"),
                 "bytes_down_per_round": line.per_round("bytes_down"),
                 "seconds_per_round": line.per_round("seconds"),
@@ -96,11 +101,14 @@ class Comparison:
 
     def words(self) -> list[str]:
         """What was learned, in plain sentences."""
-        best = max(self.lines, key=_best)
+        lines = [line for line in self.lines if line.measured]
+        if not lines:
+            return ["Nothing was measured: no client has test samples, or evaluate.moments asks for nothing."]
+        best = max(lines, key=_best)
         said = [
             f"{best.method} gives its clients the best models: {_percent(_best(best))} of their test samples are right."
         ]
-        alone = next((line for line in self.lines if line.method == "standalone"), None)
+        alone = next((line for line in lines if line.method == "standalone"), None)
         if alone is not None and alone is not best:
             gain = (_best(best) - _best(alone)) * 100
             noise = max(best.spread(), alone.spread()) * 100
@@ -109,7 +117,7 @@ class Comparison:
             said.append(f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}.")
         elif alone is not None:
             said.append("No other method helped: here, clients are best off alone.")
-        below = [line.method for line in self.lines if self.floor is not None and _best(line) < self.floor]
+        below = [line.method for line in lines if self.floor is not None and _best(line) < self.floor]
         if below:
             said.append(
                 f"Below the floor of {_percent(self.floor or 0)}, which is always guessing a client's most frequent "
@@ -130,12 +138,14 @@ def compare(
     """Run every method with so many seeds on one partition; with the same `out` again, what is done is not repeated."""
     cells = _cells(base, methods, range(base.seed, base.seed + seeds))
     folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
+    for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
+        make_plan(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
     done: dict[str, list[Run]] = {}
     for method, experiment, name in cells:
         with watch(f"{method}, seed {experiment.seed}") as observers:
             run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=observers)
         if not run.complete:
-            raise RunError(f"{run.path} stopped before its end ({run.ended}): the same command goes on with it.")
+            raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
         done.setdefault(method, []).append(run)
     lines = tuple(Line(method, tuple(run.summary() for run in runs)) for method, runs in done.items())
     found = Comparison(folder, lines, next(iter(done.values()))[0].floor, seeds)
@@ -164,8 +174,8 @@ def _figures(line: Line, moment: str) -> dict[str, float]:
 
 def _best(line: Line) -> float:
     """A method's accuracy for its clients: with what they download or what they keep, whichever is better."""
-    moments = [m for m in ("pre", "stale") if line.values("last", m)]
-    return max(line.mean("last", m) for m in moments)
+    own = [m for m in line.measured if m != "global"] or line.measured
+    return max(line.mean("last", m) for m in own)
 
 
 def _texts(line: Line) -> list[str]:

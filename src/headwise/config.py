@@ -7,6 +7,7 @@ JSON text. Unknown keys and wrong types are errors that name the nearest valid o
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,16 @@ from typing import Annotated, Any, Literal, Self
 
 from . import catalog
 from .engine.options import Evaluate, Sampling, Stop, Train
-from .errors import ConfigError
+from .errors import ConfigError, HeadwiseError, nearest
 from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
+
+_BASES: dict[catalog.Kind, tuple[str, str]] = {
+    "method": ("method", "Method"),
+    "model": ("models.base", "Model"),
+    "data": ("data.dataset", "Source"),
+    "partition": ("data.partition.base", "Partition"),
+}
+"""the contract of each kind; by name, because importing them takes torch"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Choice(Plain):
             return cls._from_text(value, at)
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
             options = {k: v for k, v in value.items() if k not in ("name", "values")}
-            return cls(value["name"], options, tuple(value.get("values", ())))
+            return cls(value["name"], options, convert(value.get("values", ()), tuple[str, ...], f"{at}.values"))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return cls(catalog.name_of(_kind(at), type(value)), dump(value))
         raise ConfigError(f"{at} is {value!r}, but must be a name, or a table with a name.")
@@ -55,7 +64,8 @@ class Choice(Plain):
 
     def make(self, kind: catalog.Kind) -> Any:
         """The thing itself, its options checked."""
-        cls = catalog.find(kind, self.name)
+        name, _, preset = self.name.partition("@")
+        cls = find_class(kind, name)
         fields = list(field_types(cls))
         if len(self.values) > len(fields):
             raise ConfigError(
@@ -63,18 +73,19 @@ class Choice(Plain):
                 f"{len(fields)} options ({', '.join(fields) or 'none'})."
             )
         given = dict(zip(fields, map(literal, self.values), strict=False))
-        return build(cls, {**given, **self.options}, kind)
+        return build(cls, {**_preset(cls, preset, self.name, kind), **given, **self.options}, kind)
 
     def resolved(self, kind: catalog.Kind) -> Choice:
-        """The same with every option written out."""
-        return Choice(self.name, dump(self.make(kind)))
+        """The same with every option written out, and a user's own file by its full path."""
+        name = self.name.partition("@")[0]
+        return Choice(str(Path(name).resolve()) if name.endswith(".py") else name, dump(self.make(kind)))
 
 
 @dataclass(frozen=True)
 class Engine:
     """Where it runs; nothing here changes a result."""
 
-    workers: Count = 1
+    workers: Annotated[int, Range(1, 256)] = 1
     """processes that train clients side by side; 1 is this process alone"""
     device: str = "cpu"
     """cpu, cuda, cuda:1, mps"""
@@ -136,6 +147,23 @@ class Experiment:
         return dataclasses.replace(self, **found, model=tuple(m.resolved("model") for m in self.model))
 
 
+def find_class(kind: catalog.Kind, name: str) -> type[Any]:
+    """The class of this name; one in a user's own file must be what its kind asks for."""
+    try:
+        cls = catalog.find(kind, name)
+    except HeadwiseError:
+        raise
+    except Exception as error:  # a user's own file can fail in any way
+        raise ConfigError(f"{kind} is {name!r}, which can't be imported: {type(error).__name__}: {error}.") from error
+    room, base = _BASES[kind]
+    wanted = getattr(importlib.import_module(f"headwise.{room}"), base)
+    if not issubclass(cls, wanted) or not dataclasses.is_dataclass(cls):
+        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass that derives from {base}.")
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
+    return cls
+
+
 def experiment_from(values: Mapping[str, Any]) -> Experiment:
     """From plain values, as TOML and JSON give them."""
     values = dict(values)
@@ -150,7 +178,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers too long and tables too deep are no TOMLDecodeError
         raise ConfigError(f"{path} is no valid TOML: {error}.") from error
 
 
@@ -182,8 +210,18 @@ def literal(text: str) -> Any:
     """A value as TOML would write it; anything else is a text."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, Any]:
+    """The options behind ``name@preset``."""
+    if not preset:
+        return {}
+    presets: Mapping[str, Mapping[str, Any]] = getattr(cls, "presets", {})
+    if preset not in presets:
+        raise ConfigError(f"{kind} is {name!r}, which has no such preset: {nearest(preset, presets)}")
+    return presets[preset]
 
 
 def _kind(at: str) -> catalog.Kind:

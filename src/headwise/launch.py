@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -29,7 +30,7 @@ from .engine.plan import Plan
 from .errors import ConfigError, RunError
 from .method import Method, record_types
 from .models.base import Model
-from .models.split import SplitModel
+from .models.split import SplitModel, convolves
 from .runs.files import only_writer
 from .runs.manifest import describe, read_manifest
 from .runs.query import Run
@@ -50,7 +51,8 @@ def run(
     experiment, plan = make_plan(experiment, data_dir)
     name = f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}"
     folder = Path(out) if out else free_folder(name)
-    create(folder, describe(experiment.plain(), dump(plan.data.summary), data_dir), plan.data.histograms())
+    manifest = describe(experiment.plain(), dump(plan.data.summary), data_dir.absolute())
+    create(folder, manifest, plan.data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
 
 
@@ -58,11 +60,13 @@ def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers:
     """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
     folder = Path(folder)
     manifest = read_manifest(folder)
+    if (found := Run(folder)).complete:
+        return found
     data_dir = data_folder(data_dir or manifest["data_dir"])
     experiment, plan = make_plan(experiment_from(manifest["experiment"]), data_dir)
-    found, wanted = plan.data.summary.hash, manifest["partition"]["hash"]
-    if found != wanted:
-        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {found[:12]}: it differs.")
+    now, wanted = plan.data.summary.hash, manifest["partition"]["hash"]
+    if now != wanted:
+        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
     return _go(experiment, plan, data_dir, folder, observers)
 
 
@@ -105,6 +109,7 @@ def make_plan(experiment: Experiment, data_dir: Path) -> tuple[Experiment, Plan]
     families: list[Model] = [c.make("model") for c in choices]
     models = tuple(_first(experiment, m, data, k) for k, m in enumerate(families))
     _check_models(experiment.method.name, method, models)
+    data.channels_last = any(convolves(m) for m in models)
     experiment = dataclasses.replace(experiment, model=choices, clients=len(data)).resolved()
     plan = Plan(
         method=method,
@@ -150,7 +155,8 @@ def _first(experiment: Experiment, family: Model, data: FederatedData, k: int) -
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(data.task)
     model.policy = experiment.buffers
-    return model.eval()
+    model.eval()
+    return model.to(memory_format=torch.channels_last) if convolves(model) else model  # pyright: ignore[reportCallIssue]
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
@@ -163,8 +169,9 @@ def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[S
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        with warnings.catch_warnings(action="ignore"):  # torch's words about devices of the past
+            torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
 
 

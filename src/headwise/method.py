@@ -8,7 +8,7 @@ change their arguments; nothing is kept on ``self``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, get_origin
 
@@ -48,8 +48,8 @@ class Update(Generic[U, C]):
     """whose BatchNorm statistics stay for the next download, where that is not `model`"""
 
 
-class ClassMeans(NamedTuple):
-    """The mean feature of every class that a client holds."""
+class ClassMeans(Record):
+    """The mean feature of every class that a client holds, and the class."""
 
     labels: Tensor
     """[c] int32, ascending"""
@@ -79,18 +79,30 @@ class Bench(Protocol):
         """A model with these parameters; what they leave open is the client's own, else the initial."""
         ...
 
+    def random_head(self, *key: int | str) -> Params:
+        """A freshly drawn head; the same key gives the same head everywhere and in every round."""
+        ...
+
 
 class Central(Bench, Protocol):
     """The server's workbench."""
+
+    def labels(self, client: int) -> tuple[int, ...]:
+        """The classes that this client asked for: those of its training samples, ascending."""
+        ...
 
 
 class Local(Bench, Protocol):
     """A client's workbench: its data and an optimiser besides."""
 
+    client: int
+    """this client"""
     n: int
     """training samples"""
     lr: float
     """this round's learning rate, decay included"""
+    epochs: int
+    """passes over the data per round, as the experiment says"""
     class_counts: Tensor
     """[classes] training samples of each class"""
     validation: tuple[Tensor, Tensor] | None
@@ -131,8 +143,13 @@ class Local(Bench, Protocol):
         lr: float | None = None,
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
+        train: Sequence[nn.Module] = (),
     ) -> Params:
-        """Plain gradient descent on quantities that are no module; `through` a frozen body, `loss` sees features."""
+        """Plain gradient descent on quantities that are no module, all from their values before the batch.
+
+        `project` puts each step's result back where it must be. `through` a frozen body, `loss` sees features. Modules
+        that `loss` calls and that learn are named in `train`: they are in training mode meanwhile.
+        """
         ...
 
     def features(self, body: nn.Module) -> Tensor:
@@ -159,6 +176,8 @@ class Method(ABC, Generic[S, C, D, U]):
     """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
     up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """named sets of options: ``fedgmh@code``"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
 
@@ -175,6 +194,10 @@ class Method(ABC, Generic[S, C, D, U]):
     def aggregate(self, server: S, replies: Sequence[Reply[U]], central: Central) -> S:
         """The server's state after a round; replies are sorted by client."""
 
+    def updates_idle(self) -> bool:
+        """Whether clients that were not drawn are sent something in each round, for `idle_update`."""
+        return False
+
     def global_model(self, server: S, central: Central) -> SplitModel | None:
         """One model for everybody, where the method has one."""
         return None
@@ -187,6 +210,10 @@ class Method(ABC, Generic[S, C, D, U]):
     @abstractmethod
     def local_update(self, me: C, down: D, local: Local) -> Update[U, C]:
         """A client's training."""
+
+    def idle_update(self, me: C, down: D, local: Local) -> C:
+        """What a client that was not drawn makes of a download, where `updates_idle` says that it is sent one."""
+        return me
 
     @abstractmethod
     def personalize(self, me: C, down: D, local: Local) -> Predictor:

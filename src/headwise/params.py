@@ -110,5 +110,21 @@ def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Par
     return result
 
 
+def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
+    """The gradient of the scalar `f` at this point.
+
+    >>> gradient(Params.sq_norm, Params(a=torch.tensor([3.0])))["a"].item()
+    6.0
+    """
+    point = at.map(lambda t: t.detach().requires_grad_())
+    slopes = torch.autograd.grad(f(point), list(point.values()))
+    return Params(dict(zip(point, slopes, strict=True)))
+
+
+def step(at: Params, slope: Params, lr: float) -> Params:
+    """One step of gradient descent: at - lr * slope."""
+    return at.zip(slope, lambda t, g: t.detach() - lr * g)
+
+
 def _adder(share: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda total, t: torch.add(total, t, alpha=share) if total.is_floating_point() else total

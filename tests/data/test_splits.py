@@ -171,6 +171,11 @@ def test_apportion_is_within_one_of_proportional(clients, classes, seed):
     assert not given_out[weights == 0].any()
 
 
+def test_apportion_breaks_ties_at_random():
+    winners = {int(apportion(np.array([1]), np.ones((50, 1), dtype=np.int64), seeded(s)).argmax()) for s in range(20)}
+    assert len(winners) > 5
+
+
 def test_ten_thousand_clients_with_the_official_test_set():
     parts = divide_all(public(700_000, 100), ExDir(5), parse("official:4:1"), 10_000, seeded())
     assert sum(len(p.test) for p in parts) == 100_000

@@ -58,6 +58,9 @@ def main(args: list[str] | None = None) -> Any:
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"headwise: {' '.join(text.split())}", err=True)
         code = 2
+    except MemoryError as error:
+        click.echo(f"headwise: this needs more memory than there is: {error or 'choose something smaller'}.", err=True)
+        code = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("headwise: interrupted.", err=True)
         code = 130

@@ -6,14 +6,14 @@ import inspect
 
 import click
 
-from .. import catalog
+from ..config import find_class
 
 
 @click.command(name="describe")
 @click.argument("method")
 def command(method: str) -> None:
     """Show METHOD: paper, what travels, what stays, its records and its options."""
-    cls = catalog.find("method", method)
+    cls = find_class("method", method)
     from ..method import record_types
     from ..records import Nothing, Record, fields_of
     from ..settings import dump, field_help, field_types, type_words
@@ -24,7 +24,7 @@ def command(method: str) -> None:
         "family": cls.family,
         "travels": cls.travels,
         "stays": cls.stays,
-        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, C classes, c the client's own)",
+        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, c own classes)",
         "different networks": cls.heterogeneous,
     }
     for name, text in facts.items():

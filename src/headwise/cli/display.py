@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -78,7 +79,7 @@ class Watch:
         """One block that is drawn over and over."""
         grid = Table.grid(padding=(0, 2))
         now = f"{self.done} of {self.chosen} clients in this round"
-        grid.add_row(f"[bold]{self.title}[/]", ProgressBar(self.rounds, self.t, width=30), now)
+        grid.add_row(f"[bold]{escape(self.title)}[/]", ProgressBar(self.rounds, self.t, width=30), now)
         figures = "  ".join(f"[dim]{k}[/] {v}" for k, v in self.facts())
         outer = Table.grid()
         outer.add_row(grid)

@@ -60,7 +60,7 @@ def _apply(values: dict[str, Any], name: str, text: str) -> None:
         put(values, "sampling.ratio_low", literal(low))
         text = high
     if name == "model":
-        values["model"] = text.split(",")
+        values["model"] = text.split(",") if "," in text else text
     elif name in ("method", "data", "partition", "split"):
         values[name] = text
     else:

@@ -46,7 +46,8 @@ def show(run: Any, as_json: bool) -> None:
             f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}, "
             f"clients {s['client_mean']:.4f} ± {s['client_std']:.4f}, worst decile {s['worst_decile']:.4f}"
         )
-    click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
+    if summary["floor"] is not None:
+        click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
     end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"
     click.echo(f"  in     {run.path}{end}")

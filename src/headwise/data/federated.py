@@ -42,6 +42,8 @@ class FederatedData:
 
     def __init__(self, dataset: Dataset, parts: list[Parts]) -> None:
         self.dataset, self.parts = dataset, parts
+        self.channels_last = False
+        """how images lie in memory, as their model likes it best"""
         self._clients: dict[int, ClientData] = {}
 
     def __len__(self) -> int:
@@ -77,7 +79,10 @@ class FederatedData:
         return self._clients[c]
 
     def _samples(self, indices: NDArray[np.int64]) -> Samples:
-        return Samples(to_input(self.dataset, indices), torch.from_numpy(self.dataset.y[indices]))
+        x = to_input(self.dataset, indices)
+        if self.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Samples(x, torch.from_numpy(self.dataset.y[indices]))
 
 
 def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from ..data.federated import Samples
 from ..method import ClassMeans, Predictor
 from ..models.split import SplitModel, has_batchnorm
-from ..params import Params
+from ..params import Params, gradient, step
 from ..seeds import seed_of
 from .plan import Plan
 
@@ -43,6 +44,20 @@ class ServerBench:
         m.load_state_dict({**known, **self.kept, **params})
         return m
 
+    def random_head(self, *key: int | str) -> Params:
+        """A freshly drawn head; the same key gives the same head everywhere and in every round."""
+        m = self.init()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self._plan.seed, "head", *key))
+            for layer in m.head.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+        return m.state("head")
+
+    def labels(self, client: int) -> tuple[int, ...]:
+        """The classes of this client's training samples."""
+        return tuple(self._plan.data.client(client).train.y.unique().tolist())
+
 
 class ClientBench(ServerBench):
     """What a client's half may ask for."""
@@ -54,12 +69,15 @@ class ClientBench(ServerBench):
         self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, client, t))
         data = plan.data.client(client)
         self._train = _on(data.train, plan.device)
-        self.n = len(data.train)
+        self.client, self.n = client, len(data.train)
         self.class_counts = torch.bincount(data.train.y, minlength=self.classes).to(plan.device)
         val = _on(data.val, plan.device)
         self.validation = (val.x, val.y) if len(val) else None
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
         self.lr = plan.train.lr * plan.train.lr_decay**decays
+        self.epochs = plan.train.epochs
+        self._features: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
+        """the last body whose features were asked for, and these"""
         self.samples = 0
         """samples that gradients were taken on, for the speed display"""
 
@@ -91,7 +109,11 @@ class ClientBench(ServerBench):
         weights = list(part.parameters())
         if not weights:
             return 0
-        step = torch.optim.SGD(
+        inputs = self._train.x
+        if loss is None:  # under a frozen body, the head sees the same features in every epoch
+            learner, inputs = (model.head, self.features(model.body)) if only is model.head else (model, inputs)
+            loss = partial(self.loss, learner)
+        optimiser = torch.optim.SGD(
             weights,
             lr=self.lr if lr is None else lr,
             momentum=settings.momentum,
@@ -100,10 +122,9 @@ class ClientBench(ServerBench):
         steps = 0
         with _training(model, part, alone=self.n == 1):
             for i in self._shuffles(epochs, drop_single=has_batchnorm(part)):
-                x, y = self._train.x[i], self._train.y[i]
-                step.zero_grad()
-                (self.loss(model, x, y) if loss is None else loss(x, y)).backward()
-                step.step()
+                optimiser.zero_grad()
+                loss(inputs[i], self._train.y[i]).backward()
+                optimiser.step()
                 if project is not None:
                     with torch.no_grad():
                         project()
@@ -119,24 +140,33 @@ class ClientBench(ServerBench):
         lr: float | None = None,
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
+        train: Sequence[nn.Module] = (),
     ) -> Params:
-        """Plain gradient descent on quantities that are no module."""
+        """Plain gradient descent on quantities that are no module, all from their values before the batch."""
         rate, now = self.lr if lr is None else lr, start
-        for x, y in self.batches(epochs, through=through):
-            point = now.map(lambda t: t.detach().requires_grad_())
-            slopes = torch.autograd.grad(loss(point, x, y), list(point.values()))
-            with torch.no_grad():
-                now = point - rate * Params(dict(zip(point, slopes, strict=True)))
-                now = now if project is None else project(now)
-        return now.map(lambda t: t.detach())
+        x, y = self._train.x if through is None else self.features(through), self._train.y
+        norms = any(has_batchnorm(m) for m in train)
+        for m in train:
+            m.train(not (norms and self.n == 1))
+        for i in self._shuffles(epochs, drop_single=norms):
+            now = step(now, gradient(lambda p, i=i: loss(p, x[i], y[i]), now), rate)
+            now = now if project is None else project(now)
+        for m in train:
+            m.eval()
+        return now
 
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
+        state = body.state_dict()
+        known, found = self._features
+        if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
+            return found  # phases of a round often ask for the same body
         mode = body.training
         body.eval()
         with torch.no_grad():
             found = torch.cat([body(x) for x in self._train.x.split(FEATURE_BATCH)])
         body.train(mode)
+        self._features = {k: t.clone() for k, t in state.items()}, found
         return found
 
     def class_means(self, body: nn.Module) -> ClassMeans:
@@ -149,7 +179,7 @@ class ClientBench(ServerBench):
     def _shuffles(self, epochs: int | None, *, drop_single: bool) -> Iterator[Tensor]:
         """The indices of each batch; every epoch is a new order."""
         size = self._plan.train.batch
-        for _ in range(self._plan.train.epochs if epochs is None else epochs):
+        for _ in range(self.epochs if epochs is None else epochs):
             for i in torch.randperm(self.n, generator=self.rng).split(size):
                 too_small = len(i) < size and self._plan.train.drop_last
                 if too_small or (drop_single and len(i) == 1 and self.n > 1):

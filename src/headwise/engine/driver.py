@@ -35,8 +35,10 @@ def drive(
     now = start or Progress(0, plan.method.server_init(ServerBench(plan, 0)), {"last": {}, "best": None, "waited": 0})
     tell(RunStarted(plan.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
+    first = now.t
     while now.t < plan.rounds:
-        if early := _stops(plan, now, begun, interrupted):
+        spent = time.monotonic() - begun if now.t > first else 0.0  # however small the budget, a session does a round
+        if early := _stops(plan, now, spent, interrupted):
             reason = early
             break
         ended = _round(plan, executor, now, tell)
@@ -46,12 +48,12 @@ def drive(
     return reason
 
 
-def _stops(plan: Plan, now: Progress, begun: float, interrupted: Callable[[], bool]) -> Reason | None:
+def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bool]) -> Reason | None:
     if interrupted():
         return "interrupted"
     if plan.stop.patience is not None and now.carry["waited"] >= plan.stop.patience:
         return "patience"
-    if plan.stop.budget is not None and time.monotonic() - begun >= plan.stop.budget:
+    if plan.stop.budget is not None and spent >= plan.stop.budget:
         return "budget"
     return None
 
@@ -66,6 +68,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> Rou
     # post is measured in every round, or a client's last score would not be that of its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
     answers = collect(executor, jobs, tell)
+    idle = _idle(plan, executor, now.server, t, chosen, tell)
     trained = time.perf_counter()
     server = plan.method.aggregate(now.server, [Reply(c, _up(a), a.n) for c, a in answers.items()], central)
 
@@ -73,12 +76,24 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> Rou
     traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": nbytes(downs[c])} for c, a in answers.items()}
     row: dict[str, Any] = {"round": t, "clients": chosen}
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
+    row |= {"bytes_idle": sum(idle.values())} if idle else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
         row |= evaluation.measure()
     row["samples"] = sum(a.samples for a in answers.values())
     row["seconds"] = {"train": trained - begun, "round": time.perf_counter() - begun}
     carry = {"last": evaluation.last, **_patience(now.carry, row)}
-    return RoundEnded(row, evaluation.lines(traffic), Progress(t, server, carry), executor.states)
+    return RoundEnded(row, evaluation.lines(traffic), Progress(t, server, carry), executor.states, (*chosen, *idle))
+
+
+def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:
+    """Methods whose clients also learn from downloads when they are not drawn; the bytes sent to each of them."""
+    if not plan.method.updates_idle():
+        return {}
+    central = ServerBench(plan, t)
+    rest = [c for c in range(len(plan.data)) if c not in set(chosen)]
+    jobs = [Job("idle", c, t, plan.method.broadcast(server, c, central)) for c in rest]
+    collect(executor, jobs, tell)
+    return {job.client: nbytes(job.down) for job in jobs}
 
 
 def _up(answer: Answer) -> Record:

@@ -61,6 +61,8 @@ class RoundEnded:
     progress: Progress
     states: Mapping[int, ClientState]
     """the states of all clients that the engine keeps"""
+    changed: tuple[int, ...]
+    """the clients whose state is new"""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .plan import Plan
 from .scores import Score, score
 from .state import ClientState
 
-Task = Literal["fit", "pre", "global"]
+Task = Literal["fit", "idle", "pre", "global"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, Cli
             me, down = (map_tensors(r, lambda t: t.to(plan.device)) for r in (me, job.down))
             if job.task == "fit":
                 return _fit(plan, job, me, down, local, trained)
+            if job.task == "idle":
+                mine = map_tensors(plan.method.idle_update(me, down, local), _home)
+                return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
             return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
         except Exception as error:
             name = type(plan.method).__name__

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from ..errors import ConfigError
@@ -36,11 +39,24 @@ class SplitModel(nn.Module):
         """A snapshot of everything, for what stays at its client: buffers and private layers too."""
         return _snapshot(Params(self.state_dict())).select(_prefix(part))
 
+    def weights(self, part: str = "") -> Params:
+        """The parameters themselves, those that never travel too."""
+        return Params(dict(self.named_parameters())).select(_prefix(part))
+
     def live(self, part: str = "") -> Params:
         """The parameters themselves, for use inside a loss: those that may travel."""
         private = self._norm_names() if self.policy == "local" else frozenset[str]()
-        named = {k: p for k, p in self.named_parameters() if k not in private}
-        return Params(named).select(_prefix(part))
+        return Params({k: p for k, p in self.weights(part).items() if k not in private})
+
+    def head_with(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The head with these parameters (named as `params("head")` names them), as a function of features."""
+        named = {k.removeprefix("head."): t for k, t in params.items()}
+        return lambda features: functional_call(self.head, named, features)
+
+    def body_with(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The body with these parameters (named as `params("body")` names them), as a function of inputs."""
+        named = {k.removeprefix("body."): t for k, t in params.items()}
+        return lambda x: functional_call(self.body, named, x)
 
     def _statistics(self, part: str) -> Params:
         if self.policy != "all":
@@ -74,8 +90,14 @@ def has_batchnorm(module: nn.Module) -> bool:
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
+def convolves(module: nn.Module) -> bool:
+    """Whether it works on images, which a CPU convolves faster with the channels last."""
+    return any(isinstance(m, nn.Conv2d) for m in module.modules())
+
+
 def _snapshot(params: Params) -> Params:
-    return params.map(lambda t: t.detach().clone())
+    """Copies in the ordinary layout: sums over them must not depend on how the model lies in memory."""
+    return params.map(lambda t: t.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _prefix(part: str) -> str:

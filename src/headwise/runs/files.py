@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -32,13 +33,21 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """A JSON file, written safely."""
-    write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
+    write_bytes(path, (to_json(value, indent=1) + "\n").encode())
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as its standard has it, which knows no infinity: the loss of a model that diverged becomes null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent)
 
 
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> int:
     """Add one JSON line per row, flushed to disk; return the file's size."""
     with failing_clearly(path), path.open("ab") as file:
-        file.write(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+        file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
@@ -61,20 +70,31 @@ def checksum(data: bytes) -> int:
     return zlib.crc32(data)
 
 
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @contextmanager
 def failing_clearly(path: Path) -> Iterator[None]:
     """Turn an error of the disk into one sentence."""
     try:
         yield
     except OSError as error:
-        remedy = " Free some space, then go on with: headwise resume" if error.errno == errno.ENOSPC else ""
-        raise RunError(f"{path} can't be written: {error.strerror}.{remedy}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = ": free some, then headwise resume goes on with a run that has begun" if full else ""
+        raise RunError(f"{path} can't be written: {error.strerror}{remedy}.") from error
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the folder's lock: two processes must not write one run. A crash gives the lock back by itself."""
-    with failing_clearly(folder / "lock"), (folder / "lock").open("w") as file:
+    with failing_clearly(folder / "lock"):
+        file = (folder / "lock").open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -45,6 +45,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
+    kinds = {"experiment": dict, "partition": dict, "data_dir": str}
+    if broken := [k for k, kind in kinds.items() if not isinstance(found.get(k), kind)]:
+        raise RunError(f"{folder / 'manifest.json'} is damaged: its {broken[0]} is {found.get(broken[0])!r}.")
     return found
 
 

@@ -23,6 +23,10 @@ class Run:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        """A text will do."""
+        object.__setattr__(self, "path", Path(self.path))
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What the run is: its experiment, partition, versions and hardware."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..engine.events import Event, RoundEnded, RunEnded
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
 from ..errors import RunError
 from ..method import RecordTypes
 from .checkpoint import Checkpoint, Checkpoints
@@ -16,6 +16,8 @@ from .files import append_lines, failing_clearly, write_bytes, write_json
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl")
+EARLY = ("lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
+"""all that there can be of a run that was killed before it had a manifest: as good as nothing"""
 
 
 class RunStore:
@@ -28,12 +30,14 @@ class RunStore:
     def __call__(self, event: Event) -> None:
         """Store a finished round; sum up at the end."""
         match event:
-            case RoundEnded(row, clients, progress, states):
+            case RunStarted():
+                (self.folder / "result.json").unlink(missing_ok=True)  # it told how the session before ended
+            case RoundEnded(row, clients, progress, states, who):
                 sizes = {
                     "rounds.jsonl": append_lines(self.folder / "rounds.jsonl", [row]),
                     "clients.jsonl": append_lines(self.folder / "clients.jsonl", clients),
                 }
-                changed = {c: states[c] for c in row["clients"] if c in states}
+                changed = {c: states[c] for c in who if c in states}
                 self._checkpoints.save(progress, changed, sizes)
             case RunEnded(reason):
                 write_json(self.folder / "result.json", {"ended": reason, **Run(self.folder).summary()})
@@ -43,6 +47,8 @@ class RunStore:
     def load(self) -> Checkpoint | None:
         """Where to go on; lines of rounds that were not completed are cut off."""
         found = self._checkpoints.load()
+        if found is None and (lines := len(Run(self.folder).rounds)) > 1:
+            raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to go on from: start a new run.")
         for name in LINES:
             path, size = self.folder / name, found.sizes[name] if found else 0
             with failing_clearly(path):
@@ -59,13 +65,21 @@ class RunStore:
 
 def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> None:
     """Make a run's folder, its manifest and who has which labels; a folder that holds something else is left alone."""
-    if folder.exists() and (not folder.is_dir() or any(p.name != "lock" for p in folder.iterdir())):
-        raise RunError(f"{folder} exists already and is not empty: choose another --out, or go on with it by resume.")
     with failing_clearly(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
+            raise RunError(
+                f"{folder} exists already and is not empty: choose another --out, or go on with it by resume."
+            )
+        new = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
+        with failing_clearly(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "partition.json", json.dumps(partition).encode())
         write_json(folder / "manifest.json", manifest)
     except RunError:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            (folder / "partition.json").unlink(missing_ok=True)
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
         raise

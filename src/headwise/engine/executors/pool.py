@@ -31,7 +31,7 @@ class Pool:
         self, plan: Plan, rebuild: Callable[[], Plan], workers: int, states: Mapping[int, ClientState] | None = None
     ) -> None:
         self.states, self._types = dict(states or {}), record_types(type(plan.method))
-        self._rebuild, self._workers = rebuild, workers
+        self._rebuild, self._workers = rebuild, min(workers, len(plan.data))
         self._pool = self._open()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:

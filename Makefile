@@ -1,0 +1,45 @@
+# The two commands are `make demo` and `make test`; both do all of the set-up first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+export OMP_WAIT_POLICY := passive
+
+.PHONY: help setup demo test fmt lint type check bench clean
+
+help:  ## show this
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## make .venv with everything in it
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "headwise needs Python 3.11 or newer, but $(PYTHON) is older: try make PYTHON=python3.11 setup"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)  ## compare three methods on embedded data, with a report at the end
+	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedrep --seeds 2
+
+test: $(READY)  ## the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+fmt: $(READY)  ## format the code
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
+
+lint: $(READY)  ## style and errors
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+
+type: $(READY)  ## types
+	$(BIN)/pyright
+
+check: lint type test  ## all of them
+
+bench: $(READY)  ## longer measurements
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove .venv and caches, never runs
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

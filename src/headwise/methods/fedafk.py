@@ -1,0 +1,158 @@
+"""FedAFK — Yin and Mao, *Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer*,
+2024. https://arxiv.org/abs/2410.15073
+
+    paper      here       meaning
+    theta_G    down.w     global feature extractor, trained by each client under a fixed random head
+    theta_i    me.theta   client i's own feature extractor
+    phi_i      me.phi     its own head
+    phi_rd     random     the fixed random head, the same for all clients
+    mu_i       me.mu      how much of theta_i stays when theta_G is mixed in
+    lambda     lam        weight of knowledge transfer
+
+Departs from the paper, which leaves these open: features become distributions by a softmax (Eq. (8) needs them); mu is
+clipped to [0, 1]; Eq. (6) differentiates a loss that does not contain mu, so its gradient is taken along
+theta_i - theta_G (`chain`) or through the mixture (`exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div, log_softmax
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Natural, Unit
+
+
+class Own(Record):
+    """A client's body, its head and its mixing coefficient."""
+
+    theta: Params
+    phi: Params
+    mu: Tensor
+
+
+@dataclass(frozen=True)
+class FedAFK(Method[Shared, Own, Shared, Shared]):
+    """A personal body that learns from the global one by imitation, and is mixed with it by a learned coefficient."""
+
+    family: ClassVar[str] = "mixed body"
+    travels: ClassVar[str] = "body"
+    stays: ClassVar[str] = "whole model"
+    down: ClassVar[str] = "F + L * global_head"
+    up: ClassVar[str] = "F + L * global_head"
+
+    lam: Unit = 0.3
+    """weight of knowledge transfer against the supervised loss; 0: without knowledge transfer"""
+    mu: Unit = 0.5
+    """mixing coefficient before the first round: 1 keeps one's own body, 0 takes the global one"""
+    mix: Literal["epoch", "batch", "never"] = "epoch"
+    """when the bodies are mixed; never: without adaptive feature aggregation"""
+    mu_grad: Literal["chain", "exact"] = "chain"
+    """gradient of mu: along the difference of the bodies, or through their mixture (one more pass)"""
+    kl: Literal["local_global", "global_local"] = "local_global"
+    """direction of the divergence between the bodies' features"""
+    random_head: Literal["shared", "per_client"] = "shared"
+    """who shares the fixed random head"""
+    global_head: bool = False
+    """train a global head with the global body instead, and send it too: there is then a global model"""
+    head_epochs: Natural = 1
+    """epochs on the own head, with the body frozen, at the end of a round"""
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params("" if self.global_head else "body"))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        if not replies:
+            return server
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1, line 16
+
+    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+        return central.model(server.w) if self.global_head else None
+
+    def client_init(self, local: Local) -> Own:
+        m = local.init()
+        return Own(m.state("body"), m.state("head"), torch.tensor(self.mu))
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        own = local.model(me.theta | me.phi)
+        world = local.model(down.w if self.global_head else down.w | self._random(local))
+        start = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
+        now = start | Params(mu=me.mu)
+        for _ in range(local.epochs):
+            now = local.descend(
+                now,
+                lambda p, x, y: self._loss(p, own, world, local, x, y),
+                epochs=1,
+                project=lambda p: self._mixed(_clipped(p), self.mix == "batch"),
+                train=(own.body, world.body),
+            )  # lines 9-11
+            now = self._mixed(now, self.mix == "epoch")  # line 12
+        own, world = _renewed(own, _of("i", now), local), _renewed(world, _of("G", now), local)
+        local.sgd(own, only=own.head, epochs=self.head_epochs)  # Eq. (7)
+        up = Shared(world.params("" if self.global_head else "body"))
+        return Update(up, Own(own.state("body"), own.state("head"), now["mu"]), own, keep=world)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return local.model(me.theta | me.phi)
+
+    def _random(self, local: Local) -> Params:
+        return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
+
+    def _loss(self, p: Params, own: SplitModel, world: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of the three losses: each reaches only its own quantities, so one step updates all of them."""
+        theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
+        f_G = world.body_with(theta_G.select("body."))(x)
+        head = theta_G.select("head.") if self.global_head else world.state("head")
+        total = local.loss(world.head_with(head), f_G, y)  # Eq. (4)
+        target = f_G.detach()
+        here, there = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
+        if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>
+            theta_i = theta_i + (here - there) * (mu - mu.detach())
+        else:
+            total = total + self._total(here * mu + there * (1 - mu), target, own, local, x, y)  # Eq. (6)
+        return total + self._total(theta_i, target, own, local, x, y)  # Eq. (5)
+
+    def _total(self, theta: Params, f_G: Tensor, own: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
+        """Eq. (9): (1 - lambda) l_sup + lambda l_kt."""
+        f = own.body_with(theta)(x)
+        sup = local.loss(own.head, f, y)
+        p, q = log_softmax(f, 1), log_softmax(f_G, 1)
+        p, q = (p, q) if self.kl == "local_global" else (q, p)
+        return (1 - self.lam) * sup + self.lam * kl_div(q, p, reduction="batchmean", log_target=True)  # Eq. (8)
+
+    def _mixed(self, p: Params, now: bool) -> Params:
+        """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""
+        if not now:
+            return p
+        theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
+        mixed = mu * theta_i + (1 - mu) * theta_G.select("body.")
+        return _named("G", theta_G) | _named("i", mixed) | Params(mu=mu)
+
+
+def _named(owner: str, params: Params) -> Params:
+    return Params({f"{owner}/{k}": t for k, t in params.items()})
+
+
+def _of(owner: str, params: Params) -> Params:
+    return Params({k.removeprefix(f"{owner}/"): t for k, t in params.select(f"{owner}/").items()})
+
+
+def _clipped(p: Params) -> Params:
+    return Params({**p, "mu": p["mu"].clamp(0, 1)})
+
+
+def _renewed(m: SplitModel, params: Params, local: Local) -> SplitModel:
+    """The model with these parameters; its BatchNorm statistics are those it has gathered."""
+    return local.model(Params({**m.state(), **params}))

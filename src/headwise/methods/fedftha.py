@@ -1,0 +1,136 @@
+"""FedFTHA — Wang et al., *A Fine-Tuning and Head Aggregation Method in Federated Learning*, IEEE IoT Journal 2023.
+FedFT is its client half, FedHA its server half.
+
+    paper      here           meaning
+    G          down.w         global shared representation: the body
+    H_i        me.h           client i's head, kept by the server in a dictionary
+    tau_sync   train.epochs   epochs on body and head together
+    tau_head   head_epochs    epochs of head fine-tuning
+
+Departs from the paper: Eq. (7) prints an update of the pair; the sentence before it says that only the head moves,
+which is what we do. Eq. (8) divides by all N clients; we take the mean over those that uploaded (`include_unseen`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Natural
+
+
+class Server(Record):
+    """The body, the dictionary of heads, and of each head's client how many samples and which classes it has."""
+
+    G: Params
+    heads: dict[int, Params]
+    about: dict[int, Params]
+
+
+class Up(Record):
+    """A client's body, its head, and which classes it owns, each where it is sent."""
+
+    G: Params
+    h: Params | None
+    owned: Tensor | None
+
+
+class Head(Record):
+    """A client's own head."""
+
+    h: Params
+
+
+@dataclass(frozen=True)
+class FedFTHA(Method[Server, Head, Shared, Up]):
+    """A shared body under personal heads that are fine-tuned, and a global head that is their mean."""
+
+    family: ClassVar[str] = "shared body"
+    travels: ClassVar[str] = "body down, body and head up"
+    stays: ClassVar[str] = "head (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("h",)
+    down: ClassVar[str] = "F"
+    up: ClassVar[str] = "F + L * upload_heads"
+
+    head_epochs: Natural = 5
+    """tau_head: epochs of head fine-tuning, with the body frozen, after `train.epochs` on both"""
+    head_agg: Literal["mean", "owner_mean", "n_mean"] = "mean"
+    """global head: plain mean; each class's row over the clients that own the class; mean weighted by samples"""
+    include_unseen: bool = False
+    """clients that never uploaded count with the initial head, as Eq. (8) is printed"""
+    upload_heads: bool = True
+    """off: FedFT alone, heads never leave their clients and there is no global model"""
+
+    def server_init(self, central: Central) -> Server:
+        return Server(central.init().params("body"), {}, {})
+
+    def broadcast(self, server: Server, client: int, central: Central) -> Shared:
+        return Shared(server.G)
+
+    def client_init(self, local: Local) -> Head:
+        return Head(local.init().state("head"))
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Up, Head]:
+        m = local.model(down.w | me.h)
+        local.sgd(m)  # Eq. (6), tau_sync epochs
+        local.sgd(m, only=m.head, epochs=self.head_epochs)  # Eq. (7)
+        owned = local.class_counts > 0 if self.upload_heads and self.head_agg == "owner_mean" else None
+        h = m.params("head") if self.upload_heads else None
+        return Update(Up(m.params("body"), h, owned), Head(m.state("head")), m)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
+        if not replies:
+            return server
+        heads = {r.client: r.up.h for r in replies if r.up.h is not None}
+        about = {r.client: _about(r) for r in replies if r.up.h is not None}
+        G = mean(r.up.G for r in replies)  # Eq. (9): every client counts the same
+        return Server(G, _merged(server.heads, heads), _merged(server.about, about))
+
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w | me.h)
+
+    def global_model(self, server: Server, central: Central) -> SplitModel | None:
+        if not self.upload_heads:
+            return None
+        h_0 = central.init().params("head")
+        heads, n = list(server.heads.values()), [a["n"].item() for a in server.about.values()]
+        unseen = central.N - len(heads) if self.include_unseen or not heads else 0
+        everyone, usual = [*heads, *[h_0] * unseen], sum(n) / max(len(n), 1) or 1.0
+        weights = [*n, *[usual] * unseen] if self.head_agg == "n_mean" else None
+        h = mean(everyone, weights)  # Eq. (8)
+        if self.head_agg == "owner_mean" and heads:
+            owned = torch.stack([a["owned"] for a in server.about.values()])
+            h = _by_owners(h, heads, owned)
+        return central.model(server.G | h)
+
+
+def _about(reply: Reply[Up]) -> Params:
+    owned = {} if reply.up.owned is None else {"owned": reply.up.owned}
+    return Params({"n": torch.tensor(reply.n), **owned})
+
+
+def _merged(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, Params]:
+    """In the order of the clients, so that sums over the dictionary always give the same bits."""
+    return dict(sorted({**old, **new}.items()))
+
+
+def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
+    """Row c of every tensor is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
+    counts = owned.sum(0)
+
+    def rows(name: str, fallback: Tensor) -> Tensor:
+        shape = (-1,) + (1,) * (fallback.dim() - 1)
+        stacked = torch.stack([head[name] for head in heads])
+        total = (stacked * owned.view(len(heads), *shape)).sum(0)
+        return torch.where(counts.view(shape) > 0, total / counts.clamp(min=1).view(shape), fallback)
+
+    return Params({name: rows(name, t) for name, t in h.items()})

@@ -1,0 +1,60 @@
+"""`check_method`: whether a method keeps the contract, for those in this package and for those that users write.
+
+from headwise.testing import check_method
+
+check_method(MyMethod)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..launch import one_thread
+from . import behaviour, claims
+from .toy import AnyMethod
+from .watching import Watched
+
+Check = Callable[[AnyMethod], None]
+
+CHECKS: dict[str, Check] = {
+    "card": claims.card,
+    "documentation": claims.documentation,
+    "records round-trip": behaviour.records_round_trip,
+    "inputs untouched": behaviour.inputs_untouched,
+    "same seed, same bits": behaviour.same_seed_same_bits,
+    "order of answers": behaviour.order_does_not_matter,
+    "resume is uninterrupted": behaviour.resume_is_uninterrupted,
+    "partial participation": behaviour.partial_participation,
+    "unseen client": behaviour.unseen_client,
+    "awkward clients": behaviour.awkward_clients,
+    "BatchNorm": behaviour.batch_norm,
+    "different networks": behaviour.different_networks,
+    "nothing private": claims.nothing_private,
+    "bytes as the card says": claims.bytes_as_the_card_says,
+    "every hyperparameter counts": claims.every_hyperparameter_counts,
+    "differs from Standalone": claims.differs_from_standalone,
+    "learns": behaviour.learns,
+    "pool is serial": behaviour.pool_is_serial,
+}
+"""the checks by name, in the order in which they run; the last one starts processes"""
+
+
+def check_method(method: AnyMethod | type[AnyMethod]) -> None:
+    """Run all checks on a method, a class with its defaults or an instance; the first that fails raises.
+
+    The `AssertionError` is one sentence that names the method, the check and what is wrong.
+    """
+    for name in CHECKS:
+        run_check(name, method)
+
+
+def run_check(name: str, method: AnyMethod | type[AnyMethod]) -> None:
+    """One check of `CHECKS`."""
+    cls = method if isinstance(method, type) else type(method)
+    try:
+        with one_thread():
+            CHECKS[name](method() if isinstance(method, type) else method)
+    except Exception as error:
+        what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        what = " ".join(what.replace(Watched.__name__, cls.__name__).split())
+        raise AssertionError(f"{cls.__name__} fails the check {name!r}: {what}") from error

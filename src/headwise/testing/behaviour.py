@@ -1,0 +1,244 @@
+"""Checks of what a method does: each runs it on a small federation and raises if something is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..config import Choice
+from ..engine.bench import ServerBench
+from ..engine.events import Event, RoundEnded
+from ..engine.executors.pool import Pool
+from ..engine.executors.serial import Serial
+from ..engine.options import Train
+from ..engine.plan import Plan
+from ..engine.state import encode_state
+from ..engine.worker import Job, handle
+from ..method import Reply, record_types
+from ..models.split import Buffers, SplitModel
+from ..records import Record, decode, encode, pack, same, unpack
+from ..runs.checkpoint import Checkpoints
+from .toy import (
+    AWKWARD,
+    EASY,
+    NEVER,
+    ONE_CLASS,
+    ONE_SAMPLE,
+    SOME,
+    TRAIN,
+    AnyMethod,
+    Recorder,
+    Trace,
+    divided,
+    federation,
+    network,
+    play,
+    rebuilt,
+    toy_plan,
+)
+from .watching import Backwards, Listening, Watched
+
+
+def need(holds: bool, text: str) -> None:
+    """Raise with this text if it does not hold; unlike ``assert``, also when Python runs optimised."""
+    if not holds:
+        raise AssertionError(text)
+
+
+def records_round_trip(method: AnyMethod) -> None:
+    """Every record is of its declared type and comes back from tensors, and from bytes, bit for bit."""
+    plan, types = toy_plan(method, ratio=SOME), record_types(type(method))
+    executor = Listening(plan)
+    ended = play(plan, executor).ended
+    seen: list[tuple[type[Record], Record]] = [(types.server, e.progress.server) for e in ended]
+    for visit in executor.visits:
+        assert visit.answer.up is not None
+        seen += [(types.client, visit.after), (types.down, visit.job.down), (types.up, visit.answer.up)]
+    for cls, record in seen:
+        need(type(record) is cls, f"it declares {cls.__name__}, but returned {type(record).__name__}")
+        need(same(unpack(cls, pack(record)), record), f"{cls.__name__} changes when it is flattened to tensors")
+        need(same(decode(cls, encode(record)), record), f"{cls.__name__} changes when it is made bytes")
+
+
+def inputs_untouched(method: AnyMethod) -> None:
+    """No half changes the records it is handed, the initial model or the data."""
+    plan = toy_plan(Watched(method), ratio=SOME)
+    before = _belongings(plan)
+    _finish(plan)
+    need(before == _belongings(plan), "the initial model or the clients' data were changed in place")
+
+
+def same_seed_same_bits(method: AnyMethod) -> None:
+    """A second run of the same object gives the same bits, whatever global generators are at."""
+    traces: list[Trace] = []
+    for luck in (1, 2):
+        with _luck(luck):
+            traces.append(play(toy_plan(method, ratio=SOME)).trace())
+    _equal(traces[0], traces[1], "a second run differs: does it keep something on self, or draw from a generator that "
+           "is not local.rng or central.rng?")  # fmt: skip
+
+
+def order_does_not_matter(method: AnyMethod) -> None:
+    """Clients that work, and answer, in the opposite order give the same bits."""
+    plan = toy_plan(method, ratio=SOME)
+    _equal(play(plan).trace(), play(plan, Backwards(Serial(plan))).trace(), "the order of answers changes the result")
+
+
+def pool_is_serial(method: AnyMethod) -> None:
+    """Two worker processes give the same bits as one process."""
+    choice = Choice.parse(method, "method")
+    plan = toy_plan(method, ratio=SOME)
+    with closing(Pool(plan, partial(rebuilt, choice.name, dict(choice.options)), 2)) as pool:
+        _equal(play(plan).trace(), play(plan, pool).trace(), "two workers give another result than one process")
+
+
+def resume_is_uninterrupted(method: AnyMethod) -> None:
+    """A run that goes on from its checkpoint, with a new object of the method, gives the same bits."""
+    whole = play(toy_plan(method, ratio=SOME)).trace()
+    with tempfile.TemporaryDirectory() as folder:
+        first = _interrupted(toy_plan(method, ratio=SOME), Path(folder))
+        found = Checkpoints(Path(folder), record_types(type(method))).load()
+    assert found is not None
+    plan = toy_plan(dataclasses.replace(method), ratio=SOME)  # pyright: ignore[reportArgumentType]
+    second = play(plan, Serial(plan, found.states), start=found.progress)
+    joined = Recorder()
+    joined.ended = [*first.ended, *second.ended]
+    _equal(whole, joined.trace(), "going on from a checkpoint gives another result than an uninterrupted run")
+
+
+def partial_participation(method: AnyMethod) -> None:
+    """Clients that do not take part keep their state; rounds of one client work."""
+    plan = toy_plan(Watched(method), ratio=SOME)
+    ended = _finish(plan).ended
+    for before, after in pairwise(ended):
+        for c in before.states.keys() - set(after.row["clients"]):
+            kept = encode_state(before.states[c]) == encode_state(after.states[c])
+            need(kept, f"client {c} did not take part in round {after.row['round']}, but its state changed")
+    _finish(toy_plan(Watched(method), ratio=1 / len(AWKWARD)))
+
+
+def unseen_client(method: AnyMethod) -> None:
+    """A client that never took part gets a model, and can join late."""
+    plan = toy_plan(Watched(method), ratio=SOME)
+    ended = _finish(plan).ended
+    lines = [line for e in ended for line in e.clients if line["client"] == NEVER]
+    scores = [line["pre"]["test"]["loss"] for line in lines]
+    need(len(scores) == plan.rounds and all(map(math.isfinite, scores)), "a client that never trained got no model")
+    server, central = ended[-1].progress.server, ServerBench(plan, plan.rounds)
+    job = Job("fit", NEVER, plan.rounds, plan.method.broadcast(server, NEVER, central))
+    answer, _ = handle(plan, job, None)
+    server = plan.method.aggregate(server, [Reply(NEVER, answer.up, answer.n)], central)
+    need(_finite(server), "the server's state is not finite after a client joined late")
+
+
+def awkward_clients(method: AnyMethod) -> None:
+    """Clients with one class, with one sample and with less than one batch, among others and among themselves."""
+    few = (AWKWARD[ONE_CLASS], AWKWARD[ONE_SAMPLE], AWKWARD[ONE_SAMPLE])
+    among_themselves = divided(federation(few), few)
+    for train in (TRAIN, Train(batch=8, lr=0.1, drop_last=True)):
+        _finish(toy_plan(Watched(method), train=train))
+        _finish(toy_plan(Watched(method), data=among_themselves, train=train))
+
+
+def batch_norm(method: AnyMethod) -> None:
+    """A network with BatchNorm works with every policy of what travels, and nothing travels that must not."""
+    policies: tuple[Buffers, ...] = ("params", "all", "local")
+    for policy in policies:
+        plan = toy_plan(Watched(method), models=[network(norm=True)], buffers=policy)
+        executor = Listening(plan)
+        _finish(plan, executor)
+        stays = _staying(plan.models[0])
+        for visit in executor.visits:
+            assert visit.answer.up is not None
+            sent = {k.split("/")[-1] for r in (visit.job.down, visit.answer.up) for k in pack(r).tensors}
+            need(not sent & stays, f"with buffers={policy!r}, {sorted(sent & stays)} must not travel: send m.params()")
+
+
+def different_networks(method: AnyMethod) -> None:
+    """A method that allows it runs with two networks, of different width where their heads may differ."""
+    if method.heterogeneous == "no":
+        return
+    other = network(hidden=7) if method.heterogeneous == "same head" else network(width=7, hidden=4)
+    plan = toy_plan(Watched(method), models=[network(), other], ratio=SOME)
+    _equal(_finish(plan).trace(), play(plan, Backwards(Serial(plan))).trace(), "with two networks, runs differ")
+
+
+def learns(method: AnyMethod) -> None:
+    """On an easy problem it is clearly better than always guessing a client's most frequent class."""
+    data = divided(federation(EASY), EASY)
+    plan = toy_plan(method, data=data, rounds=15, train=Train(batch=10, lr=0.1), moments=("pre", "post"))
+    rows = play(plan).trace().parsed()
+    best, floor = max(row[m]["accuracy"] for row in rows for m in ("pre", "stale")), data.summary.floor.weighted
+    assert floor is not None
+    need(
+        best > floor + 0.2, f"its best accuracy is {best:.2f}, where guessing the most frequent class gives {floor:.2f}"
+    )
+
+
+def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
+    """Run a plan whose method is watched; raise if it complained or left behind what is not finite."""
+    recorder = play(plan, executor)
+    assert isinstance(plan.method, Watched)
+    need(not plan.method.complaints, "; ".join(dict.fromkeys(plan.method.complaints)))
+    last = recorder.ended[-1]
+    need(_finite(last.progress.server), "the server's state is not finite")
+    for c, state in last.states.items():
+        need(_finite(state.me), f"the state of client {c} is not finite")
+    return recorder
+
+
+def _interrupted(plan: Plan, folder: Path) -> Recorder:
+    """The first rounds of a run, its checkpoints in this folder."""
+    checkpoints = Checkpoints(folder, record_types(type(plan.method)))
+
+    def save(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            checkpoints.save(event.progress, {c: event.states[c] for c in event.row["clients"]}, {})
+
+    return play(plan, rounds=plan.rounds - 1, watching=save)
+
+
+def _equal(a: Trace, b: Trace, text: str) -> None:
+    parts = [f.name for f in dataclasses.fields(Trace) if getattr(a, f.name) != getattr(b, f.name)]
+    need(not parts, f"{text} (different: {', '.join(parts)})")
+
+
+def _finite(record: Record) -> bool:
+    return all(bool(t.isfinite().all()) for t in pack(record).tensors.values())
+
+
+def _staying(model: SplitModel) -> set[str]:
+    """What the model's policy keeps at the client."""
+    return set(model.state()) - set(model.params())
+
+
+def _belongings(plan: Plan) -> list[bytes]:
+    models = [t.detach().clone() for m in plan.models for t in m.state().values()]
+    clients = [plan.data.client(c) for c in range(len(plan.data))]
+    samples = [t for c in clients for part in (c.train, c.val, c.test) for t in (part.x, part.y)]
+    return [t.numpy().tobytes() for t in [*models, *samples]]
+
+
+@contextmanager
+def _luck(seed: int) -> Iterator[None]:
+    """Global generators at a certain point; as they were, afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])

@@ -1,0 +1,208 @@
+"""Checks of what a method says about itself: its card, its formulas, its options, its privacy, its documentation."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import operator
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..engine.bench import ClientBench
+from ..engine.plan import Plan
+from ..method import record_types
+from ..methods.standalone import Standalone
+from ..models.split import SplitModel
+from ..params import Params
+from ..records import Nothing, Record, fields_of, nbytes, pack
+from ..settings import check, field_help
+from .behaviour import need
+from .options import alternatives, neighbours
+from .toy import FEATURES, SOME, AnyMethod, Trace, divided, federation, play, toy_plan
+from .watching import Listening, Visit
+
+
+def card(method: AnyMethod) -> None:
+    """It is a frozen dataclass with valid settings, and what it says travels and stays is what its records are."""
+    cls, types = type(method), record_types(type(method))
+    frozen = "__dataclass_params__" in vars(cls) and vars(cls)["__dataclass_params__"].frozen
+    need(frozen, "it must be a dataclass with frozen=True: its fields are its hyperparameters")
+    check(method)
+    for name in ("family", "travels", "stays"):
+        need(bool(getattr(cls, name)), f"its class variable {name!r} says nothing")
+    silent = types.down is Nothing and types.up is Nothing
+    kept, sent = types.client.__name__, f"{types.down.__name__} down and {types.up.__name__} up"
+    need((cls.stays == "nothing") == (types.client is Nothing), f"stays is {cls.stays!r}, but it keeps {kept}")
+    need((cls.travels == "nothing") == silent, f"travels is {cls.travels!r}, but it sends {sent}")
+    unknown = set(cls.leaves) - set(fields_of(types.client))
+    need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
+
+
+def documentation(method: AnyMethod) -> None:
+    """Its file says whose it is and where to read it, its class says what it does in one sentence."""
+    cls = type(method)
+    text = sys.modules[cls.__module__].__doc__ or ""
+    title = " ".join(text.split("\n\n")[0].split())
+    need(re.match(r"\S[^—]* — \S", title) is not None, "its file must begin with a title: Name — authors, title, year.")
+    published = cls.__module__.startswith("headwise.methods.") and cls is not Standalone
+    need(not published or "https://" in text, "its file names no address where the paper can be read")
+    said = (vars(cls).get("__doc__") or "").strip()
+    one = said.endswith(".") and "\n\n" not in said and not re.search(r"[.!?]\s+[A-Z]", said)
+    need(one and not said.startswith(f"{cls.__name__}("), "its class must have a docstring of one sentence")
+    silent = [f.name for f in dataclasses.fields(method) if not field_help(cls).get(f.name)]  # pyright: ignore[reportArgumentType]
+    need(not silent, f"no text stands under {', '.join(silent)}: it is the option's help")
+
+
+def nothing_private(method: AnyMethod) -> None:
+    """No tensor that stays at a client, and no row of one, appears in what it sends."""
+    plan = toy_plan(method)
+    executor = Listening(plan)
+    play(plan, executor)
+    for visit in executor.visits:
+        known = [_bytes(t) for t in _known(plan, visit)]
+        assert visit.answer.up is not None
+        sent = [_bytes(t) for t in pack(visit.answer.up).tensors.values()]
+        for name, piece in _secrets(method, visit):
+            leaked = any(piece in s for s in sent) and not any(piece in k for k in known)
+            need(not leaked, f"client {visit.job.client} sends its {name!r}, which is not among its `leaves`")
+
+
+def bytes_as_the_card_says(method: AnyMethod) -> None:
+    """Every message weighs what the formulas `down` and `up` say, four bytes per scalar."""
+    plan = toy_plan(method)
+    executor = Listening(plan)
+    play(plan, executor)
+    for visit in executor.visits:
+        values = letters(method, plan, visit.job.client)
+        for way, record in (("down", visit.job.down), ("up", visit.answer.up)):
+            formula = getattr(type(method), way)
+            if formula == "?":  # depends on the data
+                continue
+            assert record is not None
+            said, found = 4 * evaluate(formula, values), nbytes(record)
+            need(said == found, f"{way} is {formula!r}, which is {said:g} bytes, but {found} were sent")
+
+
+def every_hyperparameter_counts(method: AnyMethod) -> None:
+    """Every option has another value that changes the server's state, a client's or a prediction.
+
+    An option that only matters together with another one is tried with that one's alternatives too.
+    """
+    traces: dict[str, Trace] = {}
+
+    def run(m: AnyMethod) -> Trace:
+        if repr(m) not in traces:
+            traces[repr(m)] = play(toy_plan(m, ratio=SOME)).trace()
+        return traces[repr(m)]
+
+    def differs(name: str, value: object) -> bool:
+        return any(run(a) != run(b) for a, b in neighbours(method, name, value))
+
+    for field in dataclasses.fields(method):  # pyright: ignore[reportArgumentType]
+        choices, numbers = alternatives(method, field.name)
+        need(bool(choices or numbers), f"no other value of {field.name!r} is known: give it a range or a Literal type")
+        dead = [v for v in choices if not differs(field.name, v)]
+        need(not dead, f"{field.name} = {dead and dead[0]!r} changes nothing")
+        need(
+            not numbers or any(differs(field.name, v) for v in numbers), f"no value of {field.name!r} changes anything"
+        )
+
+
+def differs_from_standalone(method: AnyMethod) -> None:
+    """A method that communicates gives other models than training alone, and what other clients hold matters."""
+    if type(method).travels == "nothing":
+        return
+    mine = _losses(play(toy_plan(method)).trace())
+    alone = _losses(play(toy_plan(Standalone())).trace())
+    need(any(abs(mine[k] - alone[k]) > 1e-6 for k in mine), "all clients end up with the models they would have alone")
+    spoilt = _losses(play(toy_plan(method, data=divided(federation(spoilt=0)))).trace())
+    others = [k for k in mine if k[1] != 0]
+    need(any(mine[k] != spoilt[k] for k in others), "what one client holds makes no difference to any other")
+
+
+def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, float]:
+    """What the letters of the card's formulas stand for at this client, and the method's own numbers."""
+    model: SplitModel = plan.models[client % len(plan.models)]
+    own: dict[str, float] = {k: v for k, v in vars(method).items() if isinstance(v, (int, float))}
+    with torch.no_grad():
+        width = model.body(torch.zeros(2, FEATURES)).shape[1]
+    return own | {
+        "P": model.params().numel(),
+        "F": model.params("body").numel(),
+        "L": model.params("head").numel(),
+        "K": width,
+        "C": plan.data.task.classes,
+        "c": len(plan.data.client(client).train.y.unique()),
+    }
+
+
+_OPERATORS: dict[type, Callable[[Any, Any], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula of numbers, letters, + - * / // ** and brackets.
+
+    >>> evaluate("c*(K + 1)", {"c": 2, "K": 5})
+    12
+    """
+
+    def value(node: ast.AST) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.Name(id=name) if name in values:
+                return values[name]
+            case ast.BinOp(left=a, op=op, right=b) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(a), value(b))
+            case _:
+                known = ", ".join(values)
+                raise AssertionError(f"{ast.unparse(node)!r} in the formula {formula!r} is none of {known}, or + - * /")
+
+    try:
+        return value(ast.parse(formula, mode="eval").body)
+    except SyntaxError as error:
+        raise AssertionError(f"the formula {formula!r} can't be read: write 2*P, not 2P") from error
+
+
+def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
+    """Every loss that was measured, by round, client and moment."""
+    lines = [json.loads(line) for line in trace.lines]
+    scored = [(line, m) for line in lines for m in ("pre", "post") if line.get(m, {}).get("test")]
+    return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
+
+
+def _known(plan: Plan, visit: Visit) -> list[Tensor]:
+    """What the server knows without being told: the initial values, and what it has just sent itself."""
+    bench = ClientBench(plan, visit.job.client, 0, purpose="init", kept=Params(), trained=0)
+    first = plan.method.client_init(bench)
+    initial = [t for m in plan.models for t in m.state().values()]
+    return [*initial, *pack(first).tensors.values(), *pack(visit.job.down).tensors.values()]
+
+
+def _secrets(method: AnyMethod, visit: Visit) -> Iterator[tuple[str, bytes]]:
+    """The private tensors of a client before and after its training, whole and by rows; constants are no secrets."""
+    records: list[Record] = [r for r in (visit.before, visit.after) if r is not None]
+    for name, t in (item for r in records for item in pack(r).tensors.items()):
+        field = name.split("/")[0]
+        if field in type(method).leaves:
+            continue
+        for piece in [t, *(t if t.ndim > 1 else ())]:
+            if piece.numel() and bool((piece != piece.flatten()[0]).any()):
+                yield field, _bytes(piece)
+
+
+def _bytes(t: Tensor) -> bytes:
+    return t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()

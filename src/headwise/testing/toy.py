@@ -1,0 +1,171 @@
+"""The small federations that methods are checked on, and runs of them that can be compared bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..config import Choice
+from ..data.dataset import Dataset
+from ..data.federated import FederatedData
+from ..data.splits import Parts
+from ..engine.driver import drive
+from ..engine.events import Event, Progress, RoundEnded
+from ..engine.executors.base import Executor
+from ..engine.executors.serial import Serial
+from ..engine.options import Evaluate, Moment, Sampling, Stop, Train
+from ..engine.plan import Plan
+from ..engine.sampling import sample
+from ..engine.state import encode_state
+from ..method import Method
+from ..models.split import Buffers, SplitModel
+from ..records import encode
+
+AnyMethod = Method[Any, Any, Any, Any]
+
+CLASSES, FEATURES, WIDTH, ROUNDS = 4, 6, 5, 3
+ONE_CLASS, ONE_SAMPLE, NEVER = 2, 3, 4
+"""clients of `AWKWARD`: one class, one sample (and no test samples), never drawn where only some take part"""
+AWKWARD = ((13, 4, (0, 1, 2, 3)), (9, 0, (0, 1)), (6, 2, (2,)), (1, 0, (3,)), (8, 2, (1, 3)))
+"""for each client: training samples, validation samples, classes; with batches of 4, some end in a batch of one"""
+EASY = ((30, 0, (0, 1, 2)), (24, 0, (1, 2, 3)), (30, 0, (0, 2, 3)), (36, 0, (0, 1, 3)))
+"""enough samples to learn from; nobody's most frequent class is much more than a third of its own"""
+TRAIN = Train(batch=4, lr=0.1)
+SOME = 0.6
+"""the share of clients that takes part where not all do"""
+
+
+def federation(clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD, *, spoilt: int | None = None) -> Dataset:
+    """Clouds of points around one centre per class; the `spoilt` client has all its labels moved on by one."""
+    rng = np.random.default_rng(0)
+    centres = 2.5 * rng.standard_normal((CLASSES, FEATURES))
+    owner = np.concatenate([np.full(sum(_sizes(c)), k) for k, c in enumerate(clients)])
+    y = np.concatenate([np.resize(labels, n) for c in clients for n, labels in zip(_sizes(c), [c[2]] * 3, strict=True)])
+    x = (centres[y] + rng.standard_normal((len(y), FEATURES))).astype(np.float32)
+    y = np.where(owner == spoilt, (y + 1) % CLASSES, y) if spoilt is not None else y
+    return Dataset(x, y.astype(np.int64), tuple(f"class {k}" for k in range(CLASSES)), owner=owner)
+
+
+def divided(dataset: Dataset, clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD) -> FederatedData:
+    """The federation's samples, each client's in the order training, validation, test."""
+    cuts = np.cumsum([n for c in clients for n in _sizes(c)])[:-1]
+    blocks = np.split(np.arange(len(dataset.y)), cuts)
+    return FederatedData(dataset, [Parts(*blocks[i : i + 3]) for i in range(0, len(blocks), 3)])
+
+
+def _sizes(client: tuple[int, int, tuple[int, ...]]) -> tuple[int, int, int]:
+    train, val, _ = client
+    return train, val, 8 if train > 1 else 0
+
+
+def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False) -> SplitModel:
+    """A tiny network, the same in every process: features of this width, after a hidden layer if one is asked for."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        layers = [nn.Linear(FEATURES, hidden), nn.ReLU()] if hidden else []
+        layers += [nn.Linear(hidden or FEATURES, width), *([nn.BatchNorm1d(width)] if norm else []), nn.ReLU()]
+        return SplitModel(nn.Sequential(*layers), nn.Linear(width, CLASSES)).eval()
+
+
+def toy_plan(
+    method: AnyMethod,
+    *,
+    models: Sequence[SplitModel] = (),
+    data: FederatedData | None = None,
+    ratio: float = 1.0,
+    rounds: int = ROUNDS,
+    buffers: Buffers = "params",
+    train: Train = TRAIN,
+    moments: tuple[Moment, ...] = ("pre", "post", "global"),
+) -> Plan:
+    """A run of this method on the awkward federation, unless other data is given."""
+    models = tuple(models) or (network(),)
+    for m in models:
+        m.policy = buffers
+    return Plan(
+        method=method,
+        models=models,
+        data=data or divided(federation()),
+        train=train,
+        sampling=Sampling(ratio),
+        evaluate=Evaluate(moments=moments),
+        stop=Stop(),
+        rounds=rounds,
+        seed=_seed(),
+    )
+
+
+def rebuilt(name: str, options: Mapping[str, Any]) -> Plan:
+    """The plain toy plan in another process."""
+    return toy_plan(Choice(name, options).make("method"), ratio=SOME)
+
+
+def _seed() -> int:
+    """The first seed with which one client is never drawn where only some are, and all others are at least once."""
+    others = set(range(len(AWKWARD))) - {NEVER}
+    for seed in range(10_000):
+        rounds = [sample(Sampling(SOME), len(AWKWARD), seed, t) for t in range(1, ROUNDS + 1)]
+        if {c for drawn in rounds for c in drawn} == others:
+            return seed
+    raise LookupError("no seed leaves exactly one client out")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that a run leaves behind, as values that `==` compares bit for bit."""
+
+    rows: tuple[str, ...]
+    """the lines of rounds.jsonl, without the time they took"""
+    lines: tuple[str, ...]
+    """the lines of clients.jsonl"""
+    server: bytes
+    states: dict[int, bytes]
+
+    def parsed(self) -> list[dict[str, Any]]:
+        """The rows as values."""
+        return [json.loads(row) for row in self.rows]
+
+
+class Recorder:
+    """An observer that keeps what the rounds leave behind."""
+
+    def __init__(self) -> None:
+        self.ended: list[RoundEnded] = []
+
+    def __call__(self, event: Event) -> None:
+        """Keep a finished round; the states are copied, for the executor goes on changing its table of them."""
+        if isinstance(event, RoundEnded):
+            self.ended.append(dataclasses.replace(event, states=dict(event.states)))
+
+    def trace(self) -> Trace:
+        """What there is to compare."""
+        last = self.ended[-1]
+        rows = [json.dumps({k: v for k, v in e.row.items() if k != "seconds"}) for e in self.ended]
+        lines = [json.dumps(line) for e in self.ended for line in e.clients]
+        states = {c: encode_state(s) for c, s in sorted(last.states.items())}
+        return Trace(tuple(rows), tuple(lines), encode(last.progress.server), states)
+
+
+def play(
+    plan: Plan,
+    executor: Executor | None = None,
+    *,
+    start: Progress | None = None,
+    rounds: int | None = None,
+    watching: Callable[[Event], None] = lambda event: None,
+) -> Recorder:
+    """Run the plan, or the first `rounds` of it, and return what it left behind."""
+    recorder = Recorder()
+
+    def stop() -> bool:
+        return rounds is not None and len(recorder.ended) >= rounds
+
+    drive(plan, executor or Serial(plan), (recorder, watching), start=start, interrupted=stop)
+    return recorder

@@ -1,0 +1,137 @@
+"""Methods and executors wrapped so that a check sees what goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from ..engine.executors.base import Executor
+from ..engine.executors.serial import Serial
+from ..engine.plan import Plan
+from ..engine.state import ClientState
+from ..engine.worker import Answer, Job
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..records import Record, encode
+from .toy import FEATURES, AnyMethod
+
+
+class Watched(Method[Record, Record, Record, Record]):
+    """The method itself; what it does to its arguments, or answers wrongly, is noted in `complaints`."""
+
+    def __init__(self, method: AnyMethod) -> None:
+        self.method, self.complaints = method, list[str]()
+
+    def server_init(self, central: Central) -> Record:
+        """As the method does."""
+        return self.method.server_init(central)
+
+    def broadcast(self, server: Record, client: int, central: Central) -> Record:
+        """As the method does."""
+        with self._untouched("broadcast", server=server):
+            return self.method.broadcast(server, client, central)
+
+    def aggregate(self, server: Record, replies: Sequence[Reply[Record]], central: Central) -> Record:
+        """As the method does."""
+        ups = {f"reply of client {r.client}": r.up for r in replies}
+        with self._untouched("aggregate", **{"server": server, **ups}):
+            return self.method.aggregate(server, replies, central)
+
+    def global_model(self, server: Record, central: Central) -> SplitModel | None:
+        """As the method does."""
+        with self._untouched("global_model", server=server):
+            return self.method.global_model(server, central)
+
+    def client_init(self, local: Local) -> Record:
+        """As the method does."""
+        return self.method.client_init(local)
+
+    def local_update(self, me: Record, down: Record, local: Local) -> Update[Record, Record]:
+        """As the method does."""
+        with self._untouched("local_update", me=me, down=down):
+            update = self.method.local_update(me, down, local)
+        self._sane("Update.model", update.model, local)
+        return update
+
+    def personalize(self, me: Record, down: Record, local: Local) -> Predictor:
+        """As the method does."""
+        with self._untouched("personalize", me=me, down=down):
+            model = self.method.personalize(me, down, local)
+        self._sane("personalize", model, local)
+        return model
+
+    @contextmanager
+    def _untouched(self, who: str, **records: Record) -> Iterator[None]:
+        before = {name: encode(r) for name, r in records.items()}
+        yield
+        changed = [name for name, r in records.items() if encode(r) != before[name]]
+        self.complaints += [f"{who} changed the record {name!r} in place" for name in changed]
+
+    def _sane(self, who: str, model: Predictor, local: Local) -> None:
+        """A predictor gives each sample one finite score per class."""
+        if isinstance(model, torch.nn.Module):
+            model.eval()
+        x = torch.linspace(-2, 2, 3 * FEATURES).view(3, FEATURES)
+        with torch.no_grad():
+            z = model(x)
+        if tuple(z.shape) != (3, local.classes):
+            self.complaints.append(f"{who} gives scores of shape {tuple(z.shape)} for (3, {local.classes})")
+        elif not z.isfinite().all():
+            self.complaints.append(f"{who} gives scores that are not finite")
+
+
+class Visit(NamedTuple):
+    """One client's training, as seen from outside."""
+
+    job: Job
+    answer: Answer
+    before: Record | None
+    after: Record
+
+
+class Listening:
+    """Serial execution that keeps every training's messages and states."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._serial, self.visits = Serial(plan), list[Visit]()
+
+    @property
+    def states(self) -> Mapping[int, ClientState]:
+        """The states of the clients that have trained."""
+        return self._serial.states
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        """Do the jobs in their order."""
+        for job in jobs:
+            before = self.states.get(job.client)
+            for answer in self._serial.run([job]):
+                if job.task == "fit":
+                    me = before.me if before else None
+                    self.visits.append(Visit(job, answer, me, self.states[job.client].me))
+                yield answer
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Backwards:
+    """Clients work, and their answers arrive, in the opposite order."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def states(self) -> Mapping[int, ClientState]:
+        """The states of the clients that have trained."""
+        return self._executor.states
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        """Do the jobs, the last one first."""
+        yield from self._executor.run(list(jobs)[::-1])
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._executor.close()

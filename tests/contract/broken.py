@@ -1,0 +1,337 @@
+"""Broken — methods that break the contract on purpose, each in one way; `check_method` must catch every one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from headwise import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean
+from headwise.methods.fedavg import FedAvg
+from headwise.methods.fedper import FedPer, Head
+from headwise.methods.lg_fedavg import LGFedAvg
+from headwise.methods.standalone import Own, Standalone
+from headwise.settings import NonNegative
+
+
+class ChangesItsState(FedPer):
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+        me.h["head.bias"].add_(1)
+        return FedPer.local_update(self, me, down, local)
+
+
+class ChangesItsDownload(FedPer):
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+        for t in down.w.values():
+            t.mul_(0.9)
+        return FedPer.personalize(self, me, down, local)
+
+
+class ChangesTheServer(FedAvg):
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        found = FedAvg.aggregate(self, server, replies, central)
+        for name, t in server.w.items():
+            t.copy_(found.w[name])
+        return server
+
+
+class ChangesAReply(FedAvg):
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        replies[0].up.w["head.bias"].zero_()
+        return FedAvg.aggregate(self, server, replies, central)
+
+
+class ChangesTheInitialModel(FedAvg):
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        next(iter(local._template.parameters())).data.add_(0.1)  # type: ignore[attr-defined]
+        return FedAvg.local_update(self, me, down, local)
+
+
+class BodyAndHead(Record):
+    w: Params
+    h: Params
+
+
+class Flat(Record):
+    w: Params
+    extra: torch.Tensor
+
+
+class Leaks(Method[Shared, Head, Shared, BodyAndHead]):
+    """FedPer that uploads the head which it says stays."""
+
+    server_init, broadcast, client_init, personalize = (
+        FedPer.server_init,
+        FedPer.broadcast,
+        FedPer.client_init,
+        FedPer.personalize,
+    )
+    shares = "body"
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[BodyAndHead, Head]:
+        u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
+        return Update(BodyAndHead(u.up.w, u.me.h), u.me, u.model)
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Any]], central: Central) -> Shared:
+        return Shared(mean(r.up.w for r in replies))
+
+
+class LeaksOneRow(Leaks, Method[Shared, Head, Shared, Flat]):
+    """The same, but one row of the head inside a longer tensor."""
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
+        u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
+        row = u.me.h["head.weight"][1]
+        return Update(Flat(u.up.w, torch.cat([torch.zeros(3), row])), u.me, u.model)
+
+
+class ServerDice(FedAvg):
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        return Shared(FedAvg.aggregate(self, server, replies, central).w.map(lambda t: t + 0.01 * torch.randn_like(t)))
+
+
+class ClientDice(FedAvg):
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        u = FedAvg.local_update(self, me, down, local)
+        return Update(Shared(u.up.w * (1 + 0.01 * random.random())), me, u.model)
+
+
+class KeepsOnSelf(FedAvg):
+    """Counts its trainings on self, and trains less and less."""
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        calls = getattr(self, "calls", 0) + 1
+        object.__setattr__(self, "calls", calls)
+        m = local.model(down.w)
+        local.sgd(m, lr=local.lr / calls)
+        return Update(Shared(m.params()), me, m)
+
+
+class ForgetsAtTheStart(FedAvg):
+    """Keeps the step size on self, but clears it in round 1, so that whole runs look alike."""
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        seen = 1 if central.t == 1 else getattr(self, "seen", 1) + 1
+        object.__setattr__(self, "seen", seen)
+        new = FedAvg.aggregate(self, server, replies, central)
+        return Shared(server.w + (new.w - server.w) / seen)
+
+
+class Gossips(FedAvg):
+    """A client starts from where the client before it ended, through a class variable."""
+
+    last: ClassVar[dict[int, Params]] = {}
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        u = FedAvg.local_update(self, me, Shared(self.last.get(local.t, down.w)), local)
+        self.last.clear()
+        self.last[local.t] = u.up.w
+        return u
+
+
+@dataclass(frozen=True)
+class DeadOption(FedAvg):
+    """FedAvg with an option that nothing reads."""
+
+    mu: NonNegative = 0.1
+    """does nothing"""
+
+
+@dataclass(frozen=True)
+class DeadChoice(FedAvg):
+    """FedAvg with a choice of which one does the same as the default."""
+
+    how: Literal["well", "slowly", "fast"] = "well"
+    """nothing is faster"""
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        local.sgd(m, lr=local.lr / 2 if self.how == "slowly" else None)
+        return Update(Shared(m.params()), me, m)
+
+
+class WrongDown(FedPer):
+    down = "P"
+
+
+class WrongUp(FedPer):
+    up = "F + 1"
+
+
+class NoFormula(FedPer):
+    up = "2F"
+
+
+class Disguised(Method[Shared, Own, Shared, Shared]):
+    """Sends and averages whole models, and uses none of it."""
+
+    travels, stays, shares, leaves = "whole model", "whole model", "", ("w",)
+    server_init, broadcast, aggregate = FedAvg.server_init, FedAvg.broadcast, FedAvg.aggregate
+    client_init, personalize = Standalone.client_init, Standalone.personalize
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        m = local.model(me.w)
+        local.sgd(m)
+        return Update(Shared(m.params()), Own(m.state()), m)
+
+
+class DisguisedAndSlow(Disguised):
+    """The same with steps of its own, so that it is not quite Standalone."""
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        m = local.model(me.w)
+        local.sgd(m, lr=local.lr / 2)
+        return Update(Shared(m.params()), Own(m.state()), m)
+
+
+class OtherRecord(FedPer):
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
+        u = FedPer.local_update(self, me, down, local)
+        return Update(Head(u.up.w), u.me, u.model)
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Any]], central: Central) -> Shared:
+        return Shared(mean(r.up.h for r in replies))
+
+
+@dataclass(frozen=True)
+class WrongStays(FedPer):
+    stays: ClassVar[str] = "nothing"
+
+
+@dataclass(frozen=True)
+class WrongTravels(Standalone):
+    travels: ClassVar[str] = "head"
+
+
+@dataclass(frozen=True)
+class WrongLeaves(FedPer):
+    leaves: ClassVar[tuple[str, ...]] = ("w",)
+
+
+@dataclass
+class Thawed(Method[Nothing, Own, Nothing, Nothing]):
+    family, travels, stays = "no sharing", "nothing", "whole model"
+    server_init, broadcast, aggregate = Standalone.server_init, Standalone.broadcast, Standalone.aggregate
+    client_init, local_update, personalize = Standalone.client_init, Standalone.local_update, Standalone.personalize
+
+
+@dataclass(frozen=True)
+class Undocumented(FedAvg):
+    mu: float = 1.0
+    """an option"""
+
+
+@dataclass(frozen=True)
+class NoHelp(FedAvg):
+    """An option without a word about it."""
+
+    mu: float = 1.0
+
+
+@dataclass(frozen=True)
+class Talkative(FedAvg):
+    """Says one thing. And then another."""
+
+
+class NeedsEverybody(FedAvg):
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        return Shared(mean((replies[c].up.w for c in range(central.N)), [1.0] * central.N))
+
+
+class Heads(Record):
+    w: Params
+    heads: dict[int, Params]
+
+
+class KnowsOnlyItsOwn(Method[Heads, Nothing, Shared, Shared]):
+    """Sends a client its last model, which a client that never took part does not have."""
+
+    def server_init(self, central: Central) -> Heads:
+        return Heads(central.init().params(), {})
+
+    def broadcast(self, server: Heads, client: int, central: Central) -> Shared:
+        return Shared(server.w if central.t == 1 and not server.heads else server.heads[client])
+
+    def aggregate(self, server: Heads, replies: Sequence[Reply[Shared]], central: Central) -> Heads:
+        return Heads(server.w, {**server.heads, **{r.client: r.up.w for r in replies}})
+
+    client_init, local_update, personalize = FedAvg.client_init, FedAvg.local_update, FedAvg.personalize
+
+
+class DividesByTheSpread(FedAvg):
+    """Normalises by the spread of a client's class counts' samples, which one sample does not have."""
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        features = local.features(m.body)
+        scale = features.std(0).mean() if len(features) > 1 else features.new_tensor(float("nan"))
+        return Update(Shared(m.params().map(lambda t: t * scale / scale)), me, m)
+
+
+class SendsStatistics(FedAvg):
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        local.sgd(m)
+        return Update(Shared(m.state()), me, m)
+
+
+class FalselyFlexible(FedAvg):
+    heterogeneous = "any"
+
+
+class FalselyFlexibleHead(LGFedAvg):
+    heterogeneous = "any"
+
+
+class OneScoreTooMany(FedAvg):
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        m = local.model(down.w)
+        return lambda x: torch.nn.functional.pad(m(x), (0, 1), value=-9.0)
+
+
+class NeverTrains(FedAvg):
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        return Update(down, me, local.model(down.w))
+
+
+BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
+    ChangesItsState: ("inputs untouched", "local_update changed the record 'me'"),
+    ChangesItsDownload: ("inputs untouched", "personalize changed the record 'down'"),
+    ChangesTheServer: ("inputs untouched", "aggregate changed the record 'server'"),
+    ChangesAReply: ("inputs untouched", "aggregate changed the record 'reply of client 0'"),
+    ChangesTheInitialModel: ("inputs untouched", "initial model"),
+    Leaks: ("nothing private", "client 0 sends its 'h'"),
+    LeaksOneRow: ("nothing private", "client 0 sends its 'h'"),
+    ServerDice: ("same seed, same bits", "a second run differs"),
+    ClientDice: ("same seed, same bits", "a second run differs"),
+    KeepsOnSelf: ("same seed, same bits", "a second run differs"),
+    ForgetsAtTheStart: ("resume is uninterrupted", "another result than an uninterrupted run"),
+    Gossips: ("order of answers", "the order of answers changes the result"),
+    DeadOption: ("every hyperparameter counts", "no value of 'mu' changes anything"),
+    DeadChoice: ("every hyperparameter counts", "how = 'fast' changes nothing"),
+    WrongDown: ("bytes as the card says", "down is 'P', which is 236 bytes, but 140 were sent"),
+    WrongUp: ("bytes as the card says", "up is 'F [+] 1', which is 144 bytes, but 140 were sent"),
+    NoFormula: ("bytes as the card says", "the formula '2F' can't be read"),
+    Disguised: ("differs from Standalone", "the models they would have alone"),
+    DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
+    OtherRecord: ("records round-trip", "declares Shared, but returned Head"),
+    WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
+    WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
+    WrongLeaves: ("card", "leaves names ..w"),
+    Thawed: ("card", "frozen=True"),
+    Undocumented: ("documentation", "docstring of one sentence"),
+    Talkative: ("documentation", "docstring of one sentence"),
+    NoHelp: ("documentation", "no text stands under mu"),
+    NeedsEverybody: ("partial participation", "IndexError"),
+    KnowsOnlyItsOwn: ("unseen client", "KeyError"),
+    DividesByTheSpread: ("awkward clients", "not finite"),
+    OneScoreTooMany: ("awkward clients", "shape .3, 5. for .3, 4."),
+    SendsStatistics: ("BatchNorm", "with buffers='params', .*running_mean.* must not travel"),
+    FalselyFlexible: ("different networks", "FalselyFlexible failed at client .*size mismatch for body"),
+    FalselyFlexibleHead: ("different networks", "size mismatch for head"),
+    NeverTrains: ("learns", "its best accuracy is 0.1"),
+}
+"""which check must catch each of them, and what it says (as a pattern)"""
