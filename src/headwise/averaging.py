@@ -1,14 +1,27 @@
-"""FedAvg's server half, for the many methods that change only the client half."""
+"""FedAvg's server half, for the many methods that change only the client half; with a server optimiser if asked.
+
+Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+The mean change of the clients is taken as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is
+FedYogi.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, final
+
+import torch
+from torch import Tensor
 
 from .method import C, Central, Method, Reply
 from .models.split import SplitModel
 from .params import Params, mean
 from .records import Record
+from .settings import Positive, Unit
+
+TAU = 1e-3  # adaptivity: keeps the adaptive optimisers' steps finite, as in the paper's experiments
+BETA_2 = 0.99
 
 
 class Shared(Record):
@@ -17,30 +30,76 @@ class Shared(Record):
     w: Params
 
 
-class Averaging(Method[Shared, C, Shared, Shared], Generic[C]):
+class Averaged(Record):
+    """The shared part, and the server optimiser's moments where it has any."""
+
+    w: Params
+    m: Params | None
+    v: Params | None
+
+
+@dataclass(frozen=True)
+class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it by the clients' mean, weighted by their samples."""
 
     shares: ClassVar[Literal["", "body", "head"]] = ""
     """what travels: the whole model, its body or its head"""
 
+    server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
+    """how the server applies the clients' mean: as it is, or as a step of FedAvgM, FedAdam or FedYogi"""
+    server_lr: Positive = 1.0
+    """learning rate of the server: 1 takes the mean; the adaptive optimisers want about 0.01"""
+    server_momentum: Unit = 0.9
+    """momentum of the server's optimiser, where it has one"""
+
     @final
-    def server_init(self, central: Central) -> Shared:
+    def server_init(self, central: Central) -> Averaged:
         """The shared part of the initial model."""
-        return Shared(central.init().params(self.shares))
+        w = central.init().params(self.shares)
+        moments = w.map(lambda t: torch.zeros_like(t, dtype=t.dtype if t.is_floating_point() else torch.float32))
+        m = moments if self.server_opt != "none" else None
+        v = moments.map(lambda t: t + TAU**2) if self.server_opt in ("adam", "yogi") else None
+        return Averaged(w, m, v)
 
     @final
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+    def broadcast(self, server: Averaged, client: int, central: Central) -> Shared:
         """The same for everybody."""
-        return server
+        return Shared(server.w)
 
     @final
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+    def aggregate(self, server: Averaged, replies: Sequence[Reply[Shared]], central: Central) -> Averaged:
         """w <- sum_k n_k/n w_k over this round's clients; a round without replies changes nothing."""
         if not replies:
             return server
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))
+        average = mean((r.up.w for r in replies), (r.n for r in replies))
+        if self.server_opt == "none" and self.server_lr == 1:
+            return Averaged(average, None, None)
+        return self._optimised(server, average)
 
     @final
-    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+    def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
         """The shared model, where the whole of it is shared."""
         return central.model(server.w) if self.shares == "" else None
+
+    def _optimised(self, server: Averaged, average: Params) -> Averaged:
+        """Algorithm 2: a step along the clients' mean change; counters of integers are those of the mean."""
+        change, beta = average - server.w, self.server_momentum
+        if server.m is None:
+            return Averaged(_moved(server.w, change, self.server_lr, average), None, None)
+        if server.v is None:  # FedAvgM: m <- beta m + change
+            m = (beta * server.m).zip(change, torch.add)
+            return Averaged(_moved(server.w, m, self.server_lr, average), m, None)
+        m = (beta * server.m).zip(change, lambda m, d: m + (1 - beta) * d)
+        v = server.v.zip(change, self._second_moment)
+        direction = m.zip(v, lambda m, v: m / (v.sqrt() + TAU))
+        return Averaged(_moved(server.w, direction, self.server_lr, average), m, v)
+
+    def _second_moment(self, v: Tensor, d: Tensor) -> Tensor:
+        if self.server_opt == "adam":
+            return BETA_2 * v + (1 - BETA_2) * d * d
+        return v - (1 - BETA_2) * d * d * torch.sign(v - d * d)
+
+
+def _moved(w: Params, direction: Params, lr: float, average: Params) -> Params:
+    moved = {k: t + lr * direction[k] if t.is_floating_point() else average[k] for k, t in w.items()}
+    return Params(moved)

@@ -107,6 +107,8 @@ class Experiment:
     """who gets which samples"""
     model: tuple[Choice, ...] = ()
     """the network; none: the data set's usual one; several: client c has number c modulo their count"""
+    server_model: Choice | None = None
+    """the server's own network, for methods that share a smaller one; none: the first client's"""
     split: str = "75/25"
     """train/test or train:validation:test, or official for the data set's own test part"""
     fraction: Share = 1.0
@@ -144,7 +146,9 @@ class Experiment:
     def resolved(self) -> Experiment:
         """The same with every option of method, data, partition and model written out."""
         found = {k: getattr(self, k).resolved(k) for k in ("method", "data", "partition")}
-        return dataclasses.replace(self, **found, model=tuple(m.resolved("model") for m in self.model))
+        server = self.server_model and self.server_model.resolved("model")
+        models = tuple(m.resolved("model") for m in self.model)
+        return dataclasses.replace(self, **found, model=models, server_model=server)
 
 
 def find_class(kind: catalog.Kind, name: str) -> type[Any]:

@@ -106,14 +106,16 @@ def make_plan(experiment: Experiment, data_dir: Path) -> tuple[Experiment, Plan]
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
     choices = experiment.model or (Choice(source.default_model),)
-    families: list[Model] = [c.make("model") for c in choices]
-    models = tuple(_first(experiment, m, data, k) for k, m in enumerate(families))
+    models = tuple(_first(experiment, c, data, k) for k, c in enumerate(choices))
+    other = experiment.server_model
+    server_model = None if other is None else _first(experiment, other, data, len(choices))
     _check_models(experiment.method.name, method, models)
     data.channels_last = any(convolves(m) for m in models)
     experiment = dataclasses.replace(experiment, model=choices, clients=len(data)).resolved()
     plan = Plan(
         method=method,
         models=models,
+        server_model=server_model,
         data=data,
         train=experiment.train,
         sampling=experiment.sampling,
@@ -149,8 +151,9 @@ def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     return FederatedData(dataset, divide_all(dataset, scheme, parse(experiment.split), clients, rng))
 
 
-def _first(experiment: Experiment, family: Model, data: FederatedData, k: int) -> SplitModel:
+def _first(experiment: Experiment, choice: Choice, data: FederatedData, k: int) -> SplitModel:
     """The initial network of the k-th architecture: drawn once from the run's seed, the same for all who have it."""
+    family: Model = choice.make("model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(data.task)

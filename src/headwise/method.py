@@ -23,6 +23,7 @@ S = TypeVar("S", bound=Record)  # server state
 C = TypeVar("C", bound=Record)  # client state
 D = TypeVar("D", bound=Record)  # message down
 U = TypeVar("U", bound=Record)  # message up
+M = TypeVar("M", bound=nn.Module)
 
 Predictor = Callable[[Tensor], Tensor]
 """From a batch of inputs to class scores: a model, or any function."""
@@ -71,16 +72,20 @@ class Bench(Protocol):
     rng: torch.Generator
     """randomness of this half in this round"""
 
-    def init(self) -> SplitModel:
-        """The initial model: the same for everyone with this architecture."""
+    def init(self, *, common: bool = False) -> SplitModel:
+        """The initial model: the same for everyone with this architecture. `common` is the server's architecture."""
         ...
 
-    def model(self, params: Params) -> SplitModel:
+    def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; what they leave open is the client's own, else the initial."""
         ...
 
+    def draw(self, make: Callable[[], M], *key: int | str) -> M:
+        """A module made with the randomness of this key: the same everywhere and in every round."""
+        ...
+
     def random_head(self, *key: int | str) -> Params:
-        """A freshly drawn head; the same key gives the same head everywhere and in every round."""
+        """A freshly drawn head for this model; the same key gives the same head."""
         ...
 
 
@@ -109,9 +114,17 @@ class Local(Bench, Protocol):
     """the samples kept for choosing between models, where the split has such a part"""
 
     def batches(
-        self, epochs: int | None = None, *, through: nn.Module | None = None
+        self,
+        epochs: int | None = None,
+        *,
+        through: nn.Module | None = None,
+        train: Sequence[nn.Module] = (),
+        size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Freshly shuffled batches; `through` a frozen body, they are features."""
+        """Freshly shuffled batches, of another `size` if given.
+
+        `through` a frozen body, they are features. Modules named in `train` are in training mode meanwhile.
+        """
         ...
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
@@ -120,17 +133,18 @@ class Local(Bench, Protocol):
 
     def sgd(
         self,
-        model: SplitModel,
-        *,
-        only: nn.Module | None = None,
+        *models: nn.Module,
+        only: nn.Module | Sequence[nn.Module] | None = None,
         epochs: int | None = None,
         lr: float | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
+        clip: float | None = None,
     ) -> int:
-        """Train the model, or `only` a part of it with the rest frozen; return the steps taken.
+        """Train the models, or `only` parts of them with the rest frozen; return the steps taken.
 
-        `project` is called after each step, to put what was trained back where it must be.
+        Several models are trained together, by one `loss` of them all, each from its values before the batch. `project`
+        is called after each step, to put what was trained back where it must be; `clip` limits the gradient's norm.
         """
         ...
 
@@ -144,11 +158,22 @@ class Local(Bench, Protocol):
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
+        size: int | None = None,
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch.
 
-        `project` puts each step's result back where it must be. `through` a frozen body, `loss` sees features. Modules
-        that `loss` calls and that learn are named in `train`: they are in training mode meanwhile.
+        `project` puts each step's result back where it must be; the rest is as for `batches`.
+        """
+        ...
+
+    def window(self, share: float) -> Local:
+        """This bench with a random contiguous share of the training samples, in the order of the data."""
+        ...
+
+    def hold_out(self, share: float) -> tuple[Local, tuple[Tensor, Tensor]]:
+        """This bench without the samples it validates on, and these: the validation part, else a fixed share.
+
+        Where there are too few samples to hold any out, it validates on all of them.
         """
         ...
 

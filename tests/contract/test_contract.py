@@ -16,7 +16,7 @@ import headwise as hw
 from headwise import catalog
 from headwise.engine.executors import pool
 from headwise.testing import CHECKS, check_method, run_check
-from headwise.testing.claims import evaluate
+from headwise.testing.formulas import evaluate
 
 # a user's own method, as it stands in their own file
 MINE = '''"""MyMethod — nobody yet, an idea of today.
@@ -89,7 +89,7 @@ class Forgetful(FedAvg):
 def one_import_of_torch() -> Iterator[None]:
     """Workers of all pools here are forked from one clean process: the same isolation, without waiting for torch."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headwise.testing"])
+    context.set_forkserver_preload(["headwise.testing", "pytest", "torch._dynamo"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "multiprocessing", SimpleNamespace(get_context=lambda name: context))
         yield
@@ -136,7 +136,7 @@ def test_processes_that_do_not_share_a_memory_are_caught(tmp_path: Path) -> None
 def test_file_without_a_title_is_caught(tmp_path: Path) -> None:
     path = tmp_path / "forgetful.py"
     path.write_text(FORGETFUL)
-    with pytest.raises(AssertionError, match="Forgetful fails the check 'documentation': .*title"):
+    with pytest.raises(AssertionError, match=r"Forgetful fails the check 'documentation': .*title"):
         run_check("documentation", catalog.find("method", str(path)))
 
 
@@ -148,7 +148,7 @@ def test_check_method_raises_the_first_failure_and_takes_instances() -> None:
 
 
 def test_method_without_a_file_of_its_own_is_told_so() -> None:
-    with pytest.raises(AssertionError, match="DeadOption fails the check 'pool is serial': .*file of its own"):
+    with pytest.raises(AssertionError, match=r"DeadOption fails the check 'pool is serial': .*file of its own"):
         run_check("pool is serial", DeadOption)
 
 
@@ -161,13 +161,26 @@ def test_checks_leave_the_world_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("formula", "value"),
-    [("0", 0), ("P", 59), ("c*(K + 1)", 12), ("2*P + K**2", 143), ("L/2 - 1", 11), ("(P + 1)//2", 30)],
+    [
+        ("0", 0),
+        ("P", 59),
+        ("c*(K + 1)", 12),
+        ("2*P + K**2", 143),
+        ("L/2 - 1", 11),
+        ("(P + 1)//2", 30),
+        ("P if how == 'all' else c", 2),
+        ("P if how != 'all' else c", 59),
+        ("P * on", 59),
+    ],
 )
 def test_formulas(formula: str, value: float) -> None:
-    assert evaluate(formula, {"P": 59, "K": 5, "c": 2, "L": 24}) == value
+    assert evaluate(formula, {"P": 59, "K": 5, "c": 2, "L": 24, "how": "some", "on": True}) == value
 
 
-@pytest.mark.parametrize("formula", ["2P", "P.real", "abs(P)", "__import__('os')", "P if K else 0", "Q", "'P'", ""])
+@pytest.mark.parametrize(
+    "formula",
+    ["2P", "P.real", "abs(P)", "__import__('os')", "[P for P in K]", "lambda: P", "Q", "'P'", "P < K < 3", ""],
+)
 def test_formulas_compute_nothing_else(formula: str) -> None:
     with pytest.raises(AssertionError, match="formula"):
         evaluate(formula, {"P": 1, "K": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def federation(parts: Sequence[tuple[Sequence[int], ...]], features: int = 4, cl
     x = rng.standard_normal((len(y), features)).astype(np.float32)
     x[:, 0] += 3 * y
     ends = np.cumsum([0, *map(len, labels)])
-    indices = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    indices = [np.arange(a, b) for a, b in pairwise(ends)]
     named = tuple(f"class {k}" for k in range(classes))
     return FederatedData(Dataset(x, y, named), [Parts(*indices[i : i + 3]) for i in range(0, len(indices), 3)])
 

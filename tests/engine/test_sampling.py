@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from bench_of_tests import even_federation, make_plan, play
@@ -17,7 +18,16 @@ from headwise.methods.standalone import Standalone
 
 @pytest.mark.parametrize(
     ("ratio", "clients", "wanted"),
-    [(1, 20, 20), (0.1, 20, 2), (0.19, 20, 3), (0.29, 100, 29), (0.01, 20, 1), (0.999, 20, 19), (1e-9, 1, 1), (1, 1, 1)],
+    [
+        (1, 20, 20),
+        (0.1, 20, 2),
+        (0.19, 20, 3),
+        (0.29, 100, 29),
+        (0.01, 20, 1),
+        (0.999, 20, 19),
+        (1e-9, 1, 1),
+        (1, 1, 1),
+    ],
 )
 def test_the_number_of_clients_is_the_ratio_rounded_down_but_at_least_one(
     ratio: float, clients: int, wanted: int
@@ -49,7 +59,7 @@ def test_every_client_is_drawn_equally_often_and_independently_of_the_round_befo
     counts = Counter(c for chosen in rounds for c in chosen)
     assert sum(counts.values()) == 3000
     assert chisquare([counts[c] for c in range(10)]).pvalue > 0.001
-    again = sum(len({*a} & {*b}) for a, b in zip(rounds, rounds[1:], strict=False)) / 999
+    again = sum(len({*a} & {*b}) for a, b in pairwise(rounds)) / 999
     assert again == pytest.approx(3 * 3 / 10, abs=0.1)
 
 

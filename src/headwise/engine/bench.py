@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..data.federated import Samples
-from ..method import ClassMeans, Predictor
+from ..method import ClassMeans, M, Predictor
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
 from .plan import Plan
 
 FEATURE_BATCH = 500  # samples per pass where no gradient is needed
+
+NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
 class ServerBench:
@@ -28,31 +30,40 @@ class ServerBench:
         self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
         self.classes = plan.data.task.classes
         self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
-        self._template = plan.models[0]
+        self._template = plan.common
         self.kept = Params()
 
-    def init(self) -> SplitModel:
-        """A copy of the initial model."""
-        return copy.deepcopy(self._template).to(self._plan.device)
+    def init(self, *, common: bool = False) -> SplitModel:
+        """A copy of the initial model; `common` is the server's architecture."""
+        return copy.deepcopy(self._plan.common if common else self._template).to(self._plan.device)
 
-    def model(self, params: Params) -> SplitModel:
+    def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; what they leave open is what the client kept, else the initial."""
-        m = self.init()
+        m = self.init(common=common)
         known = m.state_dict()
         if unknown := params.keys() - known.keys():
             raise KeyError(f"the model has no {sorted(unknown)}")
-        m.load_state_dict({**known, **self.kept, **params})
+        kept = {k: t for k, t in self.kept.items() if k in known and t.shape == known[k].shape}
+        m.load_state_dict({**known, **kept, **params})
         return m
 
-    def random_head(self, *key: int | str) -> Params:
-        """A freshly drawn head; the same key gives the same head everywhere and in every round."""
-        m = self.init()
+    def draw(self, make: Callable[[], M], *key: int | str) -> M:
+        """A module made with the randomness of this key: the same everywhere and in every round."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self._plan.seed, "head", *key))
+            torch.manual_seed(seed_of(self._plan.seed, "draw", *key))
+            return make().eval().to(self._plan.device)
+
+    def random_head(self, *key: int | str) -> Params:
+        """A freshly drawn head for this model; the same key gives the same head."""
+        m = self.init()
+
+        def redrawn() -> SplitModel:
             for layer in m.head.modules():
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
-        return m.state("head")
+            return m
+
+        return self.draw(redrawn, "head", *key).state("head")
 
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples."""
@@ -76,18 +87,28 @@ class ClientBench(ServerBench):
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
         self.lr = plan.train.lr * plan.train.lr_decay**decays
         self.epochs = plan.train.epochs
-        self._features: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
+        self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
         self.samples = 0
         """samples that gradients were taken on, for the speed display"""
 
     def batches(
-        self, epochs: int | None = None, *, through: nn.Module | None = None
+        self,
+        epochs: int | None = None,
+        *,
+        through: nn.Module | None = None,
+        train: Sequence[nn.Module] = (),
+        size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Freshly shuffled batches; `through` a frozen body, they are features."""
-        x, y = self._train.x if through is None else self.features(through), self._train.y
-        for i in self._shuffles(epochs, drop_single=False):
-            yield x[i], y[i]
+        x = self._train.x if through is None else self.features(through)
+        norms = any(has_batchnorm(m) for m in train)
+        for m in train:  # one sample alone has no variance to normalise with
+            m.train(not (norms and self.n == 1))
+        for i in self._shuffles(epochs, size or self._plan.train.batch, drop_single=norms):
+            yield x[i], self._train.y[i]
+        for m in train:
+            m.eval()
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
         """The mean cross-entropy."""
@@ -95,41 +116,48 @@ class ClientBench(ServerBench):
 
     def sgd(
         self,
-        model: SplitModel,
-        *,
-        only: nn.Module | None = None,
+        *models: nn.Module,
+        only: nn.Module | Sequence[nn.Module] | None = None,
         epochs: int | None = None,
         lr: float | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
+        clip: float | None = None,
     ) -> int:
-        """Train the model, or `only` a part of it with the rest frozen; return the steps taken."""
-        part = model if only is None else only
-        settings = self._plan.train
-        weights = list(part.parameters())
+        """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
+        parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
+        weights = [p for part in parts for p in part.parameters()]
         if not weights:
             return 0
-        inputs = self._train.x
-        if loss is None:  # under a frozen body, the head sees the same features in every epoch
-            learner, inputs = (model.head, self.features(model.body)) if only is model.head else (model, inputs)
-            loss = partial(self.loss, learner)
+        loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
+        settings, steps = self._plan.train, 0
         optimiser = torch.optim.SGD(
             weights,
             lr=self.lr if lr is None else lr,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-        steps = 0
-        with _training(model, part, alone=self.n == 1):
-            for i in self._shuffles(epochs, drop_single=has_batchnorm(part)):
+        with _learning(models, parts):
+            for x, y in self.batches(epochs, through=through, train=parts):
                 optimiser.zero_grad()
-                loss(inputs[i], self._train.y[i]).backward()
+                loss(x, y).backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(weights, clip)
                 optimiser.step()
                 if project is not None:
                     with torch.no_grad():
                         project()
                 steps += 1
         return steps
+
+    def _plain_loss(
+        self, models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]
+    ) -> tuple[Callable[[Tensor, Tensor], Tensor], nn.Module | None]:
+        """Cross-entropy of the only model; under a frozen body, of its head on features that never change."""
+        (model,) = models
+        if isinstance(model, SplitModel) and parts == (model.head,):
+            return partial(self.loss, model.head), model.body
+        return partial(self.loss, model), None
 
     def descend(
         self,
@@ -141,19 +169,41 @@ class ClientBench(ServerBench):
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
+        size: int | None = None,
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch."""
         rate, now = self.lr if lr is None else lr, start
-        x, y = self._train.x if through is None else self.features(through), self._train.y
-        norms = any(has_batchnorm(m) for m in train)
-        for m in train:
-            m.train(not (norms and self.n == 1))
-        for i in self._shuffles(epochs, drop_single=norms):
-            now = step(now, gradient(lambda p, i=i: loss(p, x[i], y[i]), now), rate)
+        for x, y in self.batches(epochs, through=through, train=train, size=size):
+            now = step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now), rate)
             now = now if project is None else project(now)
-        for m in train:
-            m.eval()
         return now
+
+    def window(self, share: float) -> ClientBench:
+        """This bench with a random contiguous share of the training samples."""
+        size = max(1, int(share * self.n))
+        first = int(torch.randint(self.n - size + 1, (), generator=self.rng))
+        return self._with(torch.arange(first, first + size))
+
+    def hold_out(self, share: float) -> tuple[ClientBench, tuple[Tensor, Tensor]]:
+        """This bench without the samples it validates on, and these."""
+        if self.validation is not None:
+            return self, self.validation
+        held = int(share * self.n)
+        if not held:
+            return self, (self._train.x, self._train.y)
+        rng = torch.Generator().manual_seed(seed_of(self._plan.seed, "hold out", self.client))
+        order = torch.randperm(self.n, generator=rng)
+        out = order[:held].sort().values
+        return self._with(order[held:].sort().values), (self._train.x[out], self._train.y[out])
+
+    def _with(self, indices: Tensor) -> ClientBench:
+        """The same bench, randomness included, for these training samples only."""
+        other = copy.copy(self)
+        other._train = Samples(self._train.x[indices], self._train.y[indices])
+        other.n = len(indices)
+        other.class_counts = torch.bincount(other._train.y, minlength=self.classes)
+        other._features = NO_FEATURES
+        return other
 
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
@@ -176,9 +226,8 @@ class ClientBench(ServerBench):
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)
 
-    def _shuffles(self, epochs: int | None, *, drop_single: bool) -> Iterator[Tensor]:
+    def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
         """The indices of each batch; every epoch is a new order."""
-        size = self._plan.train.batch
         for _ in range(self.epochs if epochs is None else epochs):
             for i in torch.randperm(self.n, generator=self.rng).split(size):
                 too_small = len(i) < size and self._plan.train.drop_last
@@ -189,17 +238,17 @@ class ClientBench(ServerBench):
 
 
 @contextmanager
-def _training(model: SplitModel, part: nn.Module, *, alone: bool) -> Iterator[None]:
-    """`part` learns, the rest is frozen: no gradients, and evaluation mode, so that its statistics stay as they are.
-
-    A client `alone` with one sample has no variance to normalise with: its BatchNorm stays in evaluation mode.
-    """
-    model.eval().requires_grad_(False)
-    part.train(not (alone and has_batchnorm(part))).requires_grad_(True)
+def _learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Only `parts` take gradients. All else is in evaluation mode too, so that its statistics stay as they are."""
+    for m in models:
+        m.eval().requires_grad_(False)
+    for part in parts:
+        part.requires_grad_(True)
     try:
         yield
     finally:
-        model.eval().requires_grad_(True)
+        for m in models:
+            m.eval().requires_grad_(True)
 
 
 def _on(samples: Samples, device: str) -> Samples:

@@ -26,3 +26,10 @@ class Plan:
     rounds: int
     seed: int
     device: str = "cpu"
+    server_model: SplitModel | None = None
+    """the server's own architecture, where it is not the first client's"""
+
+    @property
+    def common(self) -> SplitModel:
+        """The server's initial network."""
+        return self.models[0] if self.server_model is None else self.server_model

@@ -113,9 +113,9 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     def _loss(self, p: Params, own: SplitModel, world: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
         """The sum of the three losses: each reaches only its own quantities, so one step updates all of them."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
-        f_G = world.body_with(theta_G.select("body."))(x)
+        f_G = world.body_given(theta_G.select("body."))(x)
         head = theta_G.select("head.") if self.global_head else world.state("head")
-        total = local.loss(world.head_with(head), f_G, y)  # Eq. (4)
+        total = local.loss(world.head_given(head), f_G, y)  # Eq. (4)
         target = f_G.detach()
         here, there = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
         if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>
@@ -126,7 +126,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
 
     def _total(self, theta: Params, f_G: Tensor, own: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
         """Eq. (9): (1 - lambda) l_sup + lambda l_kt."""
-        f = own.body_with(theta)(x)
+        f = own.body_given(theta)(x)
         sup = local.loss(own.head, f, y)
         p, q = log_softmax(f, 1), log_softmax(f_G, 1)
         p, q = (p, q) if self.kl == "local_global" else (q, p)

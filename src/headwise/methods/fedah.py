@@ -84,7 +84,7 @@ class FedAH(Averaging[Own]):
         h_i, step = me.h, m.state("head") - me.h  # h - h_i, constant while W is learned
 
         def loss(W: Params, features: Tensor, y: Tensor) -> Tensor:
-            return local.loss(m.head_with(h_i + step * W), features, y)  # L({r, h^_i}), Eq. (3) inside
+            return local.loss(m.head_given(h_i + step * W), features, y)  # L({r, h^_i}), Eq. (3) inside
 
         W = local.descend(
             me.W,

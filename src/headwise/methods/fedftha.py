@@ -1,4 +1,6 @@
-"""FedFTHA — Wang et al., *A Fine-Tuning and Head Aggregation Method in Federated Learning*, IEEE IoT Journal 2023.
+"""FedFTHA — Wang et al., *FedFTHA: A Fine-Tuning and Head Aggregation Method in Federated Learning*, IEEE IoT
+Journal 2023.
+https://research-repository.rmit.edu.au/articles/journal_contribution/FedFTHA_A_Fine-Tuning_and_Head_Aggregation_Method_in_Federated_Learning/27571449
 FedFT is its client half, FedHA its server half.
 
     paper      here           meaning

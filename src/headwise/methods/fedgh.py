@@ -72,7 +72,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
         m, theta = central.init(), server.w
         for _ in range(self.header_epochs):
             for means, labels in self._steps(replies, central):
-                slope = gradient(lambda h, f=means, s=labels: cross_entropy(m.head_with(h)(f), s.long()), theta)
+                slope = gradient(lambda h, f=means, s=labels: cross_entropy(m.head_given(h)(f), s.long()), theta)
                 theta = step(theta, slope, self.header_lr)  # Eq. (4)
         return Shared(theta)
 

@@ -138,7 +138,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
 
     def _step(self, m: SplitModel, head: Params, features: Tensor, labels: Tensor) -> Params:
         """Eq. (6): h_s <- h_s - eta_h grad l(h_s; f, s)."""
-        return step(head, gradient(lambda h: cross_entropy(m.head_with(h)(features), labels), head), self.head_lr)
+        return step(head, gradient(lambda h: cross_entropy(m.head_given(h)(features), labels), head), self.head_lr)
 
     def _merged(self, me: Own, down: Heads, local: Local) -> SplitModel:
         """The client's model with its head renewed from the global ones, Eq. (9), (10) or (11)."""
@@ -177,7 +177,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
 
     def _top(self, scores: Tensor) -> Tensor:
         """True at the floor(beta L) largest scores; of equal ones those that come first."""
-        count = int(self.beta * len(scores))
+        count = int(round(self.beta * len(scores), 6))  # floor; 0.7 * 5130 alone would be 3590.9999999999995
         order = scores.sort(descending=True, stable=True).indices
         chosen = torch.zeros_like(scores, dtype=torch.bool)
         chosen[order[:count]] = True

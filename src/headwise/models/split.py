@@ -31,6 +31,11 @@ class SplitModel(nn.Module):
         """Class scores."""
         return self.head(self.body(x))
 
+    @property
+    def width(self) -> int:
+        """K: the number of features that the head takes."""
+        return next(m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
+
     def params(self, part: str = "") -> Params:
         """A snapshot of what may travel, of everything or of the ``"body"`` or ``"head"``."""
         return _snapshot(self.live(part) | self._statistics(part))
@@ -48,15 +53,19 @@ class SplitModel(nn.Module):
         private = self._norm_names() if self.policy == "local" else frozenset[str]()
         return Params({k: p for k, p in self.weights(part).items() if k not in private})
 
-    def head_with(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """The head with these parameters (named as `params("head")` names them), as a function of features."""
-        named = {k.removeprefix("head."): t for k, t in params.items()}
-        return lambda features: functional_call(self.head, named, features)
+    def given(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """This model with these parameters instead of its own, as a function; what they leave open stays."""
+        return lambda x: functional_call(self, dict(params), (x,))
 
-    def body_with(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """The body with these parameters (named as `params("body")` names them), as a function of inputs."""
+    def head_given(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The head alone with these parameters (named as in the whole model), as a function of features."""
+        named = {k.removeprefix("head."): t for k, t in params.items()}
+        return lambda features: functional_call(self.head, named, (features,))
+
+    def body_given(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The body alone with these parameters (named as in the whole model), as a function of inputs."""
         named = {k.removeprefix("body."): t for k, t in params.items()}
-        return lambda x: functional_call(self.body, named, x)
+        return lambda x: functional_call(self.body, named, (x,))
 
     def _statistics(self, part: str) -> Params:
         if self.policy != "all":

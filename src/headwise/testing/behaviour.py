@@ -121,7 +121,7 @@ def partial_participation(method: AnyMethod) -> None:
     plan = toy_plan(Watched(method), ratio=SOME)
     ended = _finish(plan).ended
     for before, after in pairwise(ended):
-        for c in before.states.keys() - set(after.row["clients"]):
+        for c in before.states.keys() - set(after.changed):
             kept = encode_state(before.states[c]) == encode_state(after.states[c])
             need(kept, f"client {c} did not take part in round {after.row['round']}, but its state changed")
     _finish(toy_plan(Watched(method), ratio=1 / len(AWKWARD)))
@@ -203,7 +203,7 @@ def _interrupted(plan: Plan, folder: Path) -> Recorder:
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):
-            checkpoints.save(event.progress, {c: event.states[c] for c in event.row["clients"]}, {})
+            checkpoints.save(event.progress, {c: event.states[c] for c in event.changed}, {})
 
     return play(plan, rounds=plan.rounds - 1, watching=save)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
-import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,9 +19,10 @@ from ..methods.standalone import Standalone
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Nothing, Record, fields_of, nbytes, pack
-from ..settings import check, field_help
+from ..settings import build, check, field_help
 from .behaviour import need
-from .options import alternatives, neighbours
+from .formulas import evaluate
+from .options import alternatives, neighbours, variants
 from .toy import FEATURES, SOME, AnyMethod, Trace, divided, federation, play, toy_plan
 from .watching import Listening, Visit
 
@@ -40,6 +39,8 @@ def card(method: AnyMethod) -> None:
     kept, sent = types.client.__name__, f"{types.down.__name__} down and {types.up.__name__} up"
     need((cls.stays == "nothing") == (types.client is Nothing), f"stays is {cls.stays!r}, but it keeps {kept}")
     need((cls.travels == "nothing") == silent, f"travels is {cls.travels!r}, but it sends {sent}")
+    for preset in cls.presets.values():
+        build(cls, preset)
     unknown = set(cls.leaves) - set(fields_of(types.client))
     need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
 
@@ -61,32 +62,30 @@ def documentation(method: AnyMethod) -> None:
 
 def nothing_private(method: AnyMethod) -> None:
     """No tensor that stays at a client, and no row of one, appears in what it sends."""
-    plan = toy_plan(method)
-    executor = Listening(plan)
-    play(plan, executor)
-    for visit in executor.visits:
-        known = [_bytes(t) for t in _known(plan, visit)]
-        assert visit.answer.up is not None
-        sent = [_bytes(t) for t in pack(visit.answer.up).tensors.values()]
-        for name, piece in _secrets(method, visit):
-            leaked = any(piece in s for s in sent) and not any(piece in k for k in known)
-            need(not leaked, f"client {visit.job.client} sends its {name!r}, which is not among its `leaves`")
+    for variant in variants(method):
+        plan, visits = _visits(variant)
+        for visit in visits:
+            known = [_bytes(t) for t in _known(plan, visit)]
+            sent = [_bytes(t) for t in pack(_up(visit)).tensors.values()]
+            for name, (kind, piece) in _secrets(method, visit):
+                told = any(kind == k and piece in s for k, s in sent)
+                leaked = told and not any(kind == k and piece in s for k, s in known)
+                need(not leaked, f"client {visit.job.client} sends its {name!r}, which is not among its `leaves`")
 
 
 def bytes_as_the_card_says(method: AnyMethod) -> None:
-    """Every message weighs what the formulas `down` and `up` say, four bytes per scalar."""
-    plan = toy_plan(method)
-    executor = Listening(plan)
-    play(plan, executor)
-    for visit in executor.visits:
-        values = letters(method, plan, visit.job.client)
-        for way, record in (("down", visit.job.down), ("up", visit.answer.up)):
-            formula = getattr(type(method), way)
-            if formula == "?":  # depends on the data
-                continue
-            assert record is not None
-            said, found = 4 * evaluate(formula, values), nbytes(record)
-            need(said == found, f"{way} is {formula!r}, which is {said:g} bytes, but {found} were sent")
+    """Every message weighs what the formulas `down` and `up` say, four bytes per scalar, whatever the options."""
+    for variant in variants(method):
+        plan, visits = _visits(variant)
+        for visit in visits:
+            values = letters(variant, plan, visit.job.client)
+            for way, record in (("down", visit.job.down), ("up", _up(visit))):
+                formula = getattr(type(method), way)
+                if formula == "?":  # depends on the data
+                    continue
+                said, found = 4 * evaluate(formula, values), nbytes(record)
+                text = f"{way} is {formula!r}, which is {said:g} bytes, but {found} were sent by {variant}"
+                need(said == found, text)
 
 
 def every_hyperparameter_counts(method: AnyMethod) -> None:
@@ -126,13 +125,12 @@ def differs_from_standalone(method: AnyMethod) -> None:
     need(any(mine[k] != spoilt[k] for k in others), "what one client holds makes no difference to any other")
 
 
-def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, float]:
-    """What the letters of the card's formulas stand for at this client, and the method's own numbers."""
+def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
+    """What the letters of the card's formulas stand for at this client, and the method's own options."""
     model: SplitModel = plan.models[client % len(plan.models)]
-    own: dict[str, float] = {k: v for k, v in vars(method).items() if isinstance(v, (int, float))}
     with torch.no_grad():
         width = model.body(torch.zeros(2, FEATURES)).shape[1]
-    return own | {
+    return vars(method) | {
         "P": model.params().numel(),
         "F": model.params("body").numel(),
         "L": model.params("head").numel(),
@@ -142,46 +140,24 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, float]:
     }
 
 
-_OPERATORS: dict[type, Callable[[Any, Any], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-}
-
-
-def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula of numbers, letters, + - * / // ** and brackets.
-
-    >>> evaluate("c*(K + 1)", {"c": 2, "K": 5})
-    12
-    """
-
-    def value(node: ast.AST) -> float:
-        match node:
-            case ast.Constant(value=int() | float() as number):
-                return number
-            case ast.Name(id=name) if name in values:
-                return values[name]
-            case ast.BinOp(left=a, op=op, right=b) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(a), value(b))
-            case _:
-                known = ", ".join(values)
-                raise AssertionError(f"{ast.unparse(node)!r} in the formula {formula!r} is none of {known}, or + - * /")
-
-    try:
-        return value(ast.parse(formula, mode="eval").body)
-    except SyntaxError as error:
-        raise AssertionError(f"the formula {formula!r} can't be read: write 2*P, not 2P") from error
-
-
 def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
     """Every loss that was measured, by round, client and moment."""
     lines = [json.loads(line) for line in trace.lines]
     scored = [(line, m) for line in lines for m in ("pre", "post") if line.get(m, {}).get("test")]
     return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
+
+
+def _visits(method: AnyMethod) -> tuple[Plan, list[Visit]]:
+    """Two rounds in which everybody takes part: the second has states and downloads that training has changed."""
+    plan = toy_plan(method, rounds=2)
+    executor = Listening(plan)
+    play(plan, executor)
+    return plan, executor.visits
+
+
+def _up(visit: Visit) -> Record:
+    assert visit.answer.up is not None  # training always answers with a message
+    return visit.answer.up
 
 
 def _known(plan: Plan, visit: Visit) -> list[Tensor]:
@@ -192,17 +168,18 @@ def _known(plan: Plan, visit: Visit) -> list[Tensor]:
     return [*initial, *pack(first).tensors.values(), *pack(visit.job.down).tensors.values()]
 
 
-def _secrets(method: AnyMethod, visit: Visit) -> Iterator[tuple[str, bytes]]:
+def _secrets(method: AnyMethod, visit: Visit) -> Iterator[tuple[str, tuple[torch.dtype, bytes]]]:
     """The private tensors of a client before and after its training, whole and by rows; constants are no secrets."""
     records: list[Record] = [r for r in (visit.before, visit.after) if r is not None]
     for name, t in (item for r in records for item in pack(r).tensors.items()):
         field = name.split("/")[0]
         if field in type(method).leaves:
             continue
-        for piece in [t, *(t if t.ndim > 1 else ())]:
+        rows = t if t.ndim > 1 and t.is_floating_point() else ()
+        for piece in [t, *rows]:
             if piece.numel() and bool((piece != piece.flatten()[0]).any()):
                 yield field, _bytes(piece)
 
 
-def _bytes(t: Tensor) -> bytes:
-    return t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+def _bytes(t: Tensor) -> tuple[torch.dtype, bytes]:
+    return t.dtype, t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()

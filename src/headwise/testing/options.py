@@ -20,8 +20,13 @@ def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
     return choices, list(dict.fromkeys(numbers))
 
 
+def variants(method: AnyMethod) -> Iterator[AnyMethod]:
+    """The method as given, its presets, and with each other choice of each option."""
+    yield from _contexts(method, "")
+
+
 def neighbours(method: AnyMethod, name: str, value: object) -> Iterator[tuple[AnyMethod, AnyMethod]]:
-    """Pairs of methods that differ in one option alone; first as given, then with each other choice elsewhere."""
+    """Pairs of methods that differ in one option alone: as given, in each preset, with each other choice elsewhere."""
     for base in _contexts(method, name):
         try:
             yield base, _replace(base, name, value)
@@ -31,6 +36,8 @@ def neighbours(method: AnyMethod, name: str, value: object) -> Iterator[tuple[An
 
 def _contexts(method: AnyMethod, name: str) -> Iterator[AnyMethod]:
     yield method
+    for preset in type(method).presets.values():
+        yield dataclasses.replace(method, **preset)  # pyright: ignore[reportArgumentType]
     for field in dataclasses.fields(method):  # pyright: ignore[reportArgumentType]
         for choice in alternatives(method, field.name)[0] if field.name != name else ():
             try:

@@ -40,6 +40,10 @@ class Watched(Method[Record, Record, Record, Record]):
         with self._untouched("aggregate", **{"server": server, **ups}):
             return self.method.aggregate(server, replies, central)
 
+    def updates_idle(self) -> bool:
+        """As the method does."""
+        return self.method.updates_idle()
+
     def global_model(self, server: Record, central: Central) -> SplitModel | None:
         """As the method does."""
         with self._untouched("global_model", server=server):
@@ -55,6 +59,11 @@ class Watched(Method[Record, Record, Record, Record]):
             update = self.method.local_update(me, down, local)
         self._sane("Update.model", update.model, local)
         return update
+
+    def idle_update(self, me: Record, down: Record, local: Local) -> Record:
+        """As the method does."""
+        with self._untouched("idle_update", me=me, down=down):
+            return self.method.idle_update(me, down, local)
 
     def personalize(self, me: Record, down: Record, local: Local) -> Predictor:
         """As the method does."""

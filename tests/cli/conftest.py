@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from saying import Said
+
+from headwise.cli import main
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def headwise(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line, in this process: starting another one takes seconds."""
+
+    def call(*args: str) -> Said:
+        with pytest.raises(SystemExit) as stop:
+            main(list(args))
+        out, err = capsys.readouterr()
+        return Said(stop.value.code, out, err)
+
+    return call

@@ -1,0 +1,123 @@
+"""Clients in several processes: the same bits as in one, also when a process dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise.engine.events import ClientDone, Event
+from headwise.engine.executors import pool
+from headwise.errors import ClientError
+
+FAILING = '''
+import os
+from dataclasses import dataclass
+
+import headwise as hw
+
+
+@dataclass(frozen=True)
+class Failing(hw.Averaging[hw.Nothing]):
+    """Fails in the second round."""
+
+    dies: bool = False
+    """whether it takes its process with it"""
+
+    def client_init(self, local):
+        return hw.Nothing()
+
+    def local_update(self, me, down, local):
+        if local.t == 2 and self.dies:
+            os._exit(1)
+        if local.t == 2:
+            raise ZeroDivisionError("by hand")
+        m = local.model(down.w)
+        return hw.Update(hw.Shared(m.params()), me, m)
+
+    def personalize(self, me, down, local):
+        return local.model(down.w)
+'''
+
+
+def experiment(workers: int, **changes: Any) -> hw.Experiment:
+    usual: dict[str, Any] = {
+        "method": "fedper",
+        "data": "synthetic:200:4:8:sites=2",
+        "partition": "dirichlet:0.5",
+        "model": "mlp:8",
+        "split": "8:1:1",
+        "clients": 6,
+        "rounds": 3,
+        "sampling": {"ratio": 0.7},
+        "evaluate": {"moments": ["pre", "post", "global"]},
+        "engine": {"workers": workers},
+    }
+    return hw.Experiment(**{**usual, **changes})
+
+
+def contents(run: hw.Run) -> list[Any]:
+    """Everything that must not depend on where clients live."""
+    rounds = [{k: v for k, v in row.items() if k != "seconds"} for row in run.rounds]
+    states = {p.name: p.read_bytes() for p in (run.path / "checkpoint").glob("*.safetensors")}
+    return [rounds, run.clients, states]
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return contents(hw.run(experiment(1), tmp_path_factory.mktemp("serial") / "run"))
+
+
+def test_two_workers_give_the_same_bits_as_one(serial: list[Any], tmp_path: Path) -> None:
+    run = hw.run(experiment(2), tmp_path / "run")
+    assert contents(run) == serial
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_changes_no_bit(serial: list[Any], tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(event: Event) -> None:
+        if isinstance(event, ClientDone) and event.t == 2 and event.task == "fit" and not killed:
+            workers = multiprocessing.active_children()
+            assert len(workers) == 2
+            killed.append(workers[0].pid or 0)
+            os.kill(killed[0], signal.SIGKILL)
+
+    assert contents(hw.run(experiment(2), tmp_path / "run", observers=[kill])) == serial
+    assert killed
+
+
+@pytest.mark.parametrize(
+    ("dies", "words"),
+    [
+        ("false", r"Failing failed at client \d in round 2 \(fit\): ZeroDivisionError: by hand"),
+        ("true", r"a worker died 1 times at one of the clients \[0, 1, 2\]"),
+    ],
+)
+def test_a_failure_in_a_worker_is_told(dies: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    (tmp_path / "failing.py").write_text(FAILING)
+    method = f"{tmp_path}/failing.py:dies={dies}"
+    with pytest.raises(ClientError, match=words):
+        hw.run(experiment(2, method=method, clients=3, sampling={"ratio": 1.0}), tmp_path / "run")
+    assert len(hw.Run(tmp_path / "run").rounds) == 1, "the round before is safe"
+    assert multiprocessing.active_children() == []
+
+
+def test_there_are_never_more_workers_than_clients(tmp_path: Path) -> None:
+    most: list[int] = []
+    small, many = (
+        experiment(workers, method="fedavg", clients=1, rounds=1, sampling={"ratio": 1.0}, partition="iid")
+        for workers in (1, 200)
+    )
+    watch = [lambda event: most.append(len(multiprocessing.active_children()))]
+    run = hw.run(many, tmp_path / "many", observers=watch)
+    assert max(most) == 1
+    assert "global" in run.rounds[-1]
+    assert contents(run) == contents(hw.run(small, tmp_path / "small"))

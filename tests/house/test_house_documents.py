@@ -1,0 +1,131 @@
+"""What is written about the code, in it and beside it, is true."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rooms import FILES, HOME, ROOT, name_of, tree
+
+import headwise
+from headwise import catalog
+from headwise.config import Experiment
+from headwise.settings import field_help, field_types
+
+METHODS = [p for p in FILES if p.parent.name == "methods" and p.stem not in ("__init__", "standalone")]
+CLASSES = [(kind, name) for kind in catalog.ROOMS for name in catalog.names(kind)]
+
+
+def test_public_names_are_said_three_times_the_same() -> None:
+    """`__all__`, the imports that type checkers see and the table of homes."""
+    home = HOME / "__init__.py"
+    guarded = next(n for n in tree(home).body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    seen = {(n.module, a.name) for n in guarded.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    homes = {(room, name) for room, names in headwise._HOMES.items() for name in names}
+    assert seen == homes
+    assert sorted(name for _, name in homes) == headwise.__all__ == sorted(headwise.__all__)
+
+
+@pytest.mark.parametrize("name", headwise.__all__)
+def test_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(headwise, name)
+    if name != "Predictor":  # a type, documented where it stands
+        assert value.__doc__
+
+
+def test_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'chekc_method'"):
+        _ = headwise.chekc_method
+
+
+def headings() -> list[str]:
+    return re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_version_is_the_newest_in_the_changelog() -> None:
+    first, newest = headings()[:2]
+    assert first == "Unreleased"
+    assert newest == headwise.__version__
+
+
+def table() -> dict[str, list[str]]:
+    """The README's rows that begin with a method's name, as cells."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("| `")]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def test_readme_lists_the_methods_that_there_are() -> None:
+    assert list(table()) == catalog.names("method")
+
+
+@pytest.mark.parametrize("name", catalog.names("method"))
+def test_readme_says_of_a_method_what_it_says_of_itself(name: str) -> None:
+    entry = catalog.entry("method", name)
+    facts = [entry.facts[k] for k in ("family", "travels", "stays")]
+    assert table()[name] == [*facts, entry.summary]
+
+
+def blocks() -> list[str]:
+    return re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def test_readme_has_a_python_block() -> None:
+    assert blocks()
+
+
+@pytest.mark.parametrize("code", blocks())
+def test_readme_code_runs(code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_readme_names_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+?)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+
+
+def comments(path: Path) -> Iterator[str]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if "#" in line or '"""' in line:
+            yield line
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_method_cites_its_equations(path: Path) -> None:
+    """Beside the code, not only in the header: the first lines are the citation."""
+    body = path.read_text(encoding="utf-8").split("from __future__", 1)[1]
+    assert re.search(r"(#|\"\"\").*\b(Eqs?\. \(|Algorithm \d|Alg\. \d|Section \d)", body)
+
+
+@pytest.mark.parametrize(("kind", "name"), CLASSES)
+def test_every_option_has_help(kind: catalog.Kind, name: str) -> None:
+    cls = catalog.find(kind, name)
+    assert [f for f in field_types(cls) if not field_help(cls).get(f)] == []
+
+
+def test_every_setting_has_help() -> None:
+    tables = {"train", "sampling", "evaluate", "stop", "engine"}
+    assert field_types(Experiment).keys() >= tables
+    silent = [f for f in field_types(Experiment) if f not in tables and not field_help(Experiment).get(f)]
+    for name in tables:
+        kind = field_types(Experiment)[name]
+        assert dataclasses.is_dataclass(kind)
+        silent += [f"{name}.{f}" for f in field_types(kind) if not field_help(kind).get(f)]
+    assert silent == []
+
+
+@pytest.mark.parametrize(("kind", "name"), CLASSES)
+def test_every_entry_can_be_listed(kind: catalog.Kind, name: str) -> None:
+    entry = catalog.entry(kind, name)
+    assert entry.summary.endswith(".")
+    assert entry.title

@@ -1,0 +1,134 @@
+"""Imports go down only, and some rooms keep out of some things altogether."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rooms import FILES, HOME, imports, name_of, room_of, tree
+
+# what each room may import of Headwise itself; the ground floor first
+ALLOWED = {
+    "errors": set(),
+    "seeds": set(),
+    "params": set(),
+    "records": {"params"},
+    "settings": {"errors"},
+    "models": {"models", "params", "errors", "settings"},
+    "method": {"models", "params", "records"},
+    "averaging": {"method", "models", "params", "records"},
+    "methods": {"averaging", "method", "models", "params", "records", "settings"},
+    "data": {"data", "errors", "models", "settings", "seeds"},
+    "engine": {"engine", "averaging", "data", "errors", "method", "models", "params", "records", "seeds", "settings"},
+    "runs": {"runs", "engine", "errors", "method", "records", "params", "headwise"},
+    "catalog": {"errors", "settings"},
+    "config": {"catalog", "engine", "errors", "settings"},
+}
+FORBIDDEN_IN_METHODS = {
+    "logging", "time", "random", "numpy", "os", "sys", "pickle", "multiprocessing", "flwr", "io", "pathlib",
+    "subprocess", "threading", "socket", "concurrent",
+}  # fmt: skip
+WORDS_IN_METHODS = (
+    r"\bdevice\b|\.to\(|\bcuda\b|\bprint\(|\bopen\(|\blogging\b|\bnumpy\b|\bflwr\b|\bsuper\(\)|\bhasattr\("
+)
+
+METHODS = [p for p in FILES if p.parent.name == "methods" and p.stem != "__init__"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_down_only(path: Path) -> None:
+    room = name_of(path).split("/")[0].removesuffix(".py")
+    own = {room_of(m) for m in imports(path) if m.split(".")[0] == "headwise"}
+    if room in ALLOWED:
+        assert own <= ALLOWED[room], f"{name_of(path)} must not import {sorted(own - ALLOWED[room])}"
+
+
+def test_every_room_is_known() -> None:
+    """A new file on the lower floors must be given its place in the table above."""
+    upper = {"launch", "comparing", "cli", "testing", "report", "flower", "papers", "__init__", "__main__"}
+    rooms = {name_of(p).split("/")[0].removesuffix(".py") for p in FILES}
+    assert rooms <= upper | ALLOWED.keys()
+
+
+def test_the_walls_stand() -> None:
+    """The table itself says what the design says."""
+    closed = {"methods", "runs", "report", "flower", "cli", "config", "launch", "testing"}
+    assert not ALLOWED["engine"] & closed
+    assert not ALLOWED["methods"] & (closed | {"engine", "data", "methods"})
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_only_the_flower_room_imports_flower(path: Path) -> None:
+    if "flower" not in name_of(path).split("/"):
+        assert "flwr" not in {m.split(".")[0] for m in imports(path)}
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_methods_are_mathematics_only(path: Path) -> None:
+    outside = {m.split(".")[0] for m in imports(path)}
+    assert not outside & FORBIDDEN_IN_METHODS
+    code = ast.unparse(_without_texts(path))
+    assert not re.findall(WORDS_IN_METHODS, code)
+
+
+def _without_texts(path: Path) -> ast.Module:
+    """The code alone: comments are gone in a tree, documentation is taken out."""
+
+    class Stripper(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> ast.AST:
+            text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            return ast.Pass() if text else self.generic_visit(node)
+
+    return Stripper().visit(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
+    """Bytes from elsewhere must never become code."""
+    if name_of(path) == "data/pickles.py":  # reads the public archives of CIFAR with a list of allowed names
+        return
+    assert not {m.split(".")[0] for m in imports(path)} & {"pickle", "dill", "cloudpickle", "shelve", "marshal"}
+    calls = [ast.unparse(n.func) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)]
+    assert not set(calls) & {"eval", "exec", "torch.load", "np.load", "numpy.load", "__import__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_zip_says_whether_it_is_strict(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+            assert "strict" in [k.arg for k in node.keywords], f"{name_of(path)}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import headwise",
+        "import headwise.runs.query",
+        "import headwise.config",
+        "import headwise.cli",
+        "from headwise.cli import cli; cli.main(['list', 'methods'], standalone_mode=False)",
+        "from headwise.cli import cli; cli.main(['list', 'partitions', '--json'], standalone_mode=False)",
+    ],
+)
+def test_quick_things_do_not_wait_for_torch(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; sys.exit('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=HOME,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reader_of_imports_reads_them() -> None:
+    """Or all of the above would pass on nothing."""
+    found = set(imports(HOME / "engine" / "executors" / "pool.py"))
+    assert {"headwise.averaging", "headwise.records", "headwise.engine.plan", "torch", "multiprocessing"} <= found
+    assert "headwise.runs.query" in set(imports(HOME / "launch.py"))
+    assert "headwise.engine.events" in set(imports(HOME / "engine" / "executors" / "base.py"))
+    assert room_of("headwise.engine.executors.pool") == "engine"

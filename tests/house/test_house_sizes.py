@@ -1,0 +1,45 @@
+"""Small files, small functions: what can't be read at one sitting is not read."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from rooms import FILES, name_of, tree
+
+METHODS = [p for p in FILES if p.parent.name == "methods" and p.stem != "__init__"]
+FUNCTIONS = [(p, n) for p in FILES for n in ast.walk(tree(p)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def lines(node: ast.AST) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1  # type: ignore[attr-defined]
+
+
+def length(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path: Path) -> None:
+    assert length(path) <= 250
+
+
+@pytest.mark.parametrize("path", METHODS, ids=name_of)
+def test_methods_are_short(path: Path) -> None:
+    assert 30 <= length(path) <= 130
+
+
+def test_functions_are_short() -> None:
+    long = [f"{name_of(p)}:{n.lineno} {n.name}" for p, n in FUNCTIONS if lines(n) > 60]
+    assert not long
+
+
+def test_nine_functions_in_ten_are_very_short() -> None:
+    assert sum(lines(n) <= 25 for _, n in FUNCTIONS) >= 0.9 * len(FUNCTIONS)
+
+
+def test_there_is_something_to_measure() -> None:
+    assert len(FILES) > 50
+    assert len(METHODS) >= 7
+    assert len(FUNCTIONS) > 300

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import bits, experiment
+
+import headwise as hw
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five rounds that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    hw.run(experiment(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wanted(undisturbed: Path) -> dict[str, Any]:
+    """Its bits."""
+    return bits(undisturbed)

@@ -1,0 +1,99 @@
+"""Small experiments, and the bits that must not depend on interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import headwise as hw
+from headwise.engine.events import Event, RoundEnded
+
+FLAGS = {
+    "method": "fedper",
+    "data": "synthetic:160:4:6:sites=2",
+    "partition": "dirichlet:0.5",
+    "model": "mlp:6",
+    "split": "8:1:1",
+    "clients": "5",
+}
+
+
+def experiment(rounds: int = 5, **changes: Any) -> hw.Experiment:
+    """Five clients, three of them in each round, each with a state of its own."""
+    usual = {**FLAGS, "clients": 5, "rounds": rounds, "sampling": {"ratio": 0.6}}
+    return hw.Experiment(**{**usual, **changes})
+
+
+def arguments(rounds: int, out: Path) -> list[str]:
+    """The same for the command line."""
+    flags = {**FLAGS, "rounds": str(rounds), "ratio": "0.6", "out": str(out)}
+    return ["run", *(text for name, value in flags.items() for text in (f"--{name}", value))]
+
+
+def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
+    """The command line in a process of its own, its output as text."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-m", "headwise", *args], **{**pipes, **settings})
+
+
+def stop_after(folder: Path, rounds: int, of: int = 5) -> hw.Run:
+    """A run that was killed, as far as anybody can tell, after so many rounds."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event: Event) -> None:
+        if isinstance(event, RoundEnded) and event.row["round"] == rounds:
+            raise Killed
+
+    try:
+        hw.run(experiment(of), folder, observers=[kill])
+    except Killed:
+        return hw.Run(folder)
+    raise AssertionError("it should have been killed")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """rounds.jsonl but for the time that it took."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in hw.Run(folder).rounds]
+
+
+def last_index(folder: Path) -> dict[str, Any]:
+    """What the newest checkpoint says."""
+    newest = max((folder / "checkpoint").glob("index-*.json"))
+    return json.loads(json.loads(newest.read_bytes())["index"])
+
+
+def bits(folder: Path) -> dict[str, Any]:
+    """Everything that must be the same, however often the run was interrupted."""
+    index = last_index(folder)
+    del index["sizes"]  # they count the digits of seconds, too
+    files = [index["server"][0], *(name for name, _ in index["clients"].values())]
+    return {
+        "rows": rows(folder),
+        "clients": (folder / "clients.jsonl").read_bytes(),
+        "index": index,
+        "files": {name: (folder / "checkpoint" / name).read_bytes() for name in files},
+        "ended": hw.Run(folder).ended,
+    }
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Every file below the folder, byte for byte."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    """Turn one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * at)] ^= 4
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    """Leave only the first half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
