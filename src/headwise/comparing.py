@@ -159,6 +159,7 @@ def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> li
     labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
     if len(labels) < len(methods) or not labels:
         raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
+    base.method.make("method")  # it is replaced, but a mistake in it is a mistake
     cells: list[tuple[str, Experiment, str]] = []
     for seed in seeds:
         for label, method in labels.items():

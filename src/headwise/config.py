@@ -230,6 +230,6 @@ def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, A
 
 def _kind(at: str) -> catalog.Kind:
     """Which kind of thing stands at this place of the tree."""
-    name = at.split("[")[0]
+    name = at.split("[")[0].removeprefix("server_")
     assert name in catalog.ROOMS
     return name  # pyright: ignore[reportReturnType]

@@ -57,6 +57,10 @@ class ClassMeans(Record):
     means: Tensor
     """[c, K]"""
 
+    def where(self, wanted: bool) -> ClassMeans:
+        """These, or those of no class at all."""
+        return self if wanted else ClassMeans(self.labels[:0], self.means[:0])
+
 
 class Bench(Protocol):
     """What both halves may ask for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import (
@@ -161,14 +162,21 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
     if kind is Params:
         return _take_params(f"{name}/", tensors)
     if get_origin(kind) is dict:
-        ids = str(_pop(scalars, name)).split(",")
-        return {int(c): _take_params(f"{name}/{c}/", tensors) for c in ids if c}
+        return {c: _take_params(f"{name}/{c}/", tensors) for c in _ids(name, _pop(scalars, name))}
     if kind is Tensor:
         return _pop(tensors, name)
     value = _pop(scalars, name)
     if type(value) is not kind:
         raise RecordError(f"field {name!r} is {value!r}, but must be {kind.__name__}")
     return value
+
+
+def _ids(name: str, value: Scalar) -> list[int]:
+    """The keys of a field by client, as `pack` wrote them."""
+    number = r"(0|-?[1-9][0-9]{0,17})"
+    if not isinstance(value, str) or not re.fullmatch(f"({number}(,{number})*)?", value):
+        raise RecordError(f"field {name!r} is {value!r}, but must be numbers with commas")
+    return [int(c) for c in value.split(",") if c]
 
 
 def _take_params(prefix: str, tensors: dict[str, Tensor]) -> Params:

@@ -35,7 +35,7 @@ def assert_refused(said: Said, *parts: str) -> None:
     lines = said.err.splitlines()
     assert len(lines) == 1, said.err
     assert lines[0].startswith("headwise: ")
-    assert lines[0].endswith((".", "?", "?)")), "a whole sentence"
+    assert lines[0].endswith((".", "?", ")")), "a whole sentence"
     missing = [part for part in parts if part not in lines[0]]
     assert not missing, lines[0]
     assert said.code == 2

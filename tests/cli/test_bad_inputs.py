@@ -39,10 +39,10 @@ NAMES = [
     ("run --set train=3", "train is 3", "batch, epochs, lr"),
     ("run --set rounds.deep=3", "rounds is {'deep': 3}"),
     ("run --set method.mu=3", "method is {'mu': 3}"),
-    ("run --method fedprox:nu=1", "method.nu", "'mu'"),
+    ("run --method fedrep:head_epoch=1", "method.head_epoch", "'head_epochs'"),
     ("run --method fedprox:mu=much", "method.mu is 'much'", "a number"),
     ("run --method fedprox:mu=-1", "method.mu is -1.0"),
-    ("run --method fedavg:1", "method is 'fedavg:1'", "0 options"),
+    ("run --method standalone:1", "method is 'standalone:1'", "0 options"),
     ("run --partition dirichlet:0.1:2:3:4:5", "partition is 'dirichlet:0.1:2:3:4:5'", "3 options", "alpha"),
     ("run --set buffers=some", "buffers is 'some'", "params"),
     ("run --set evaluate.moments=pre", "evaluate.moments is 'pre'", "a list"),
@@ -54,15 +54,18 @@ NAMES = [
     ("run --set engine.device=3", "engine.device is 3", "a text"),
 ]
 NUMBERS = [
-    *((f"run --rounds {v}", "rounds", v) for v in ("many", "1.5", "true", "0", "-1", "nan", "inf", "1000001", LONG)),
-    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "false", "0", "-3", "nan", "1798", "99999999999")),
-    *((f"run --lr {v}", "train.lr", v) for v in ("fast", "true", "0.0", "-0.1", "nan", "inf", "-inf", "10000000.0")),
+    *((f"run --rounds {v}", "rounds", v) for v in ("many", "1.5", "0", "-1", "nan", "inf", "1000001", LONG)),
+    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "0", "-3", "nan", "1798", "99999999999")),
+    *((f"run --lr {v}", "train.lr", v) for v in ("fast", "0.0", "-0.1", "nan", "inf", "-inf", "10000000.0")),
     ("run --lr 1e999", "train.lr is inf"),
+    ("run --lr true", "train.lr is True"),
+    ("run --rounds true", "rounds is True"),
+    ("run --clients false", "clients is False"),
     *((f"run --batch {v}", "train.batch", v) for v in ("big", "1.5", "0", "-8", "nan", "10000000000")),
     *((f"run --epochs {v}", "train.epochs", v) for v in ("some", "0.5", "0", "-1", "inf")),
     *((f"run --seed {v}", "seed", v) for v in ("luck", "1.5", "-1", "nan", "99999999999999999999999")),
     *((f"run --workers {v}", "engine.workers", v) for v in ("all", "0", "-1", "100000")),
-    *((f"run --partition dirichlet:{v}", "partition.alpha", v) for v in ("x", "0.0", "-1.0", "nan", "inf", "true")),
+    *((f"run --partition dirichlet:{v}", "partition.alpha", v) for v in ("x", "0.0", "-1.0", "nan", "inf")),
     *((f"run --ratio {v}", "sampling.ratio", v) for v in ("half", "0.0", "2.0", "-1.0", "nan", "inf")),
     ("run --ratio 1..0.1", "sampling.ratio_low is 1.0", "sampling.ratio, which is 0.1"),
     ("run --ratio 0..1", "sampling.ratio_low is 0.0", "above 0"),
@@ -128,7 +131,7 @@ TOML = [
     ("[train]\nlr = true", "train.lr is True"),
     ("method = 3", "method is 3", "a name"),
     ("[method]\nmu = 3", "method is {'mu': 3}"),
-    ("[method]\nname = 'fedprox'\nnu = 3", "method.nu", "'mu'"),
+    ("[method]\nname = 'fedrep'\nhead_epoch = 3", "method.head_epoch", "'head_epochs'"),
     ("[partition]\nname = 'dirichlet'\nvalues = 3", "partition.values is 3", "a list"),
     ("[partition]\nname = 'dirichlet'\nvalues = [1, 2, 3, 4]", "partition.values[0] is 1", "a text"),
     ("model = [3]", "model[0] is 3"),
@@ -170,8 +173,8 @@ MINE = [
     ("1 / 0", "'mine.py'", "can't be imported", "ZeroDivisionError"),
     ("class Mine:\n    pass", "'mine.py'", "Mine must be a dataclass that derives from Method"),
     (
-        "import dataclasses, headwise as hw\n@dataclasses.dataclass(frozen=True)\nclass Mine(hw.Averaging[hw.Nothing]):\n"
-        "    x: int = 3",
+        "from dataclasses import dataclass\nfrom headwise import *\n@dataclass(frozen=True)\n"
+        "class Mine(Averaging[Nothing]):\n    x: int = 3",
         "Mine does not define client_init, local_update, personalize",
     ),
 ]
@@ -221,7 +224,7 @@ def test_a_failing_client_is_one_sentence(headwise: Headwise, here: Path, monkey
         raise ZeroDivisionError("over\nlines")
 
     monkeypatch.setattr(FedAvg, "local_update", fail)
-    parts = ("FedAvg failed at client 0 in round 1 (fit)", "ZeroDivisionError: over lines")
+    parts = ("FedAvg failed at client 0 in round 1 (fit, ", "ZeroDivisionError: over lines")
     assert_refused(headwise(*small(), "--quiet"), *parts)
 
 

@@ -17,6 +17,30 @@ from headwise.methods.standalone import Own, Standalone
 from headwise.settings import NonNegative
 
 
+class Mean:
+    """FedAvg's server half in its shortest form, so that a breakage is the only thing that is special."""
+
+    shares = ""
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params(self.shares))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Any]], central: Central) -> Shared:
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))
+
+
+@dataclass(frozen=True)
+class Simple(Mean, Method[Shared, Nothing, Shared, Shared]):
+    """FedAvg."""
+
+    family: ClassVar[str] = "one global model"
+    travels, stays, down, up = "whole model", "nothing", "P", "P"
+    client_init, local_update, personalize = FedAvg.client_init, FedAvg.local_update, FedAvg.personalize
+
+
 class ChangesItsState(FedPer):
     def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
         me.h["head.bias"].add_(1)
@@ -30,18 +54,18 @@ class ChangesItsDownload(FedPer):
         return FedPer.personalize(self, me, down, local)
 
 
-class ChangesTheServer(FedAvg):
+class ChangesTheServer(Simple):
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        found = FedAvg.aggregate(self, server, replies, central)
+        found = Mean.aggregate(self, server, replies, central)
         for name, t in server.w.items():
             t.copy_(found.w[name])
         return server
 
 
-class ChangesAReply(FedAvg):
+class ChangesAReply(Simple):
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
         replies[0].up.w["head.bias"].zero_()
-        return FedAvg.aggregate(self, server, replies, central)
+        return Mean.aggregate(self, server, replies, central)
 
 
 class ChangesTheInitialModel(FedAvg):
@@ -60,23 +84,15 @@ class Flat(Record):
     extra: torch.Tensor
 
 
-class Leaks(Method[Shared, Head, Shared, BodyAndHead]):
+class Leaks(Mean, Method[Shared, Head, Shared, BodyAndHead]):
     """FedPer that uploads the head which it says stays."""
 
-    server_init, broadcast, client_init, personalize = (
-        FedPer.server_init,
-        FedPer.broadcast,
-        FedPer.client_init,
-        FedPer.personalize,
-    )
     shares = "body"
+    client_init, personalize = FedPer.client_init, FedPer.personalize
 
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[BodyAndHead, Head]:
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
         u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
         return Update(BodyAndHead(u.up.w, u.me.h), u.me, u.model)
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Any]], central: Central) -> Shared:
-        return Shared(mean(r.up.w for r in replies))
 
 
 class LeaksOneRow(Leaks, Method[Shared, Head, Shared, Flat]):
@@ -88,9 +104,9 @@ class LeaksOneRow(Leaks, Method[Shared, Head, Shared, Flat]):
         return Update(Flat(u.up.w, torch.cat([torch.zeros(3), row])), u.me, u.model)
 
 
-class ServerDice(FedAvg):
+class ServerDice(Simple):
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        return Shared(FedAvg.aggregate(self, server, replies, central).w.map(lambda t: t + 0.01 * torch.randn_like(t)))
+        return Shared(Mean.aggregate(self, server, replies, central).w.map(lambda t: t + 0.01 * torch.randn_like(t)))
 
 
 class ClientDice(FedAvg):
@@ -110,13 +126,13 @@ class KeepsOnSelf(FedAvg):
         return Update(Shared(m.params()), me, m)
 
 
-class ForgetsAtTheStart(FedAvg):
+class ForgetsAtTheStart(Simple):
     """Keeps the step size on self, but clears it in round 1, so that whole runs look alike."""
 
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
         seen = 1 if central.t == 1 else getattr(self, "seen", 1) + 1
         object.__setattr__(self, "seen", seen)
-        new = FedAvg.aggregate(self, server, replies, central)
+        new = Mean.aggregate(self, server, replies, central)
         return Shared(server.w + (new.w - server.w) / seen)
 
 
@@ -133,7 +149,7 @@ class Gossips(FedAvg):
 
 
 @dataclass(frozen=True)
-class DeadOption(FedAvg):
+class DeadOption(Simple):
     """FedAvg with an option that nothing reads."""
 
     mu: NonNegative = 0.1
@@ -141,7 +157,7 @@ class DeadOption(FedAvg):
 
 
 @dataclass(frozen=True)
-class DeadChoice(FedAvg):
+class DeadChoice(Simple):
     """FedAvg with a choice of which one does the same as the default."""
 
     how: Literal["well", "slowly", "fast"] = "well"
@@ -165,11 +181,10 @@ class NoFormula(FedPer):
     up = "2F"
 
 
-class Disguised(Method[Shared, Own, Shared, Shared]):
+class Disguised(Mean, Method[Shared, Own, Shared, Shared]):
     """Sends and averages whole models, and uses none of it."""
 
-    travels, stays, shares, leaves = "whole model", "whole model", "", ("w",)
-    server_init, broadcast, aggregate = FedAvg.server_init, FedAvg.broadcast, FedAvg.aggregate
+    travels, stays, leaves = "whole model", "whole model", ("w",)
     client_init, personalize = Standalone.client_init, Standalone.personalize
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
@@ -187,13 +202,10 @@ class DisguisedAndSlow(Disguised):
         return Update(Shared(m.params()), Own(m.state()), m)
 
 
-class OtherRecord(FedPer):
-    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
-        u = FedPer.local_update(self, me, down, local)
-        return Update(Head(u.up.w), u.me, u.model)
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Any]], central: Central) -> Shared:
-        return Shared(mean(r.up.h for r in replies))
+class OtherRecord(Simple):
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Any, Nothing]:
+        u = FedAvg.local_update(self, me, down, local)  # type: ignore[arg-type]
+        return Update(Own(u.up.w), me, u.model)
 
 
 @dataclass(frozen=True)
@@ -236,7 +248,7 @@ class Talkative(FedAvg):
     """Says one thing. And then another."""
 
 
-class NeedsEverybody(FedAvg):
+class NeedsEverybody(Simple):
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
         return Shared(mean((replies[c].up.w for c in range(central.N)), [1.0] * central.N))
 
@@ -317,7 +329,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     NoFormula: ("bytes as the card says", "the formula '2F' can't be read"),
     Disguised: ("differs from Standalone", "the models they would have alone"),
     DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
-    OtherRecord: ("records round-trip", "declares Shared, but returned Head"),
+    OtherRecord: ("records round-trip", "declares Shared, but returned Own"),
     WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
     WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
     WrongLeaves: ("card", "leaves names ..w"),

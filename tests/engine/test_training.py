@@ -79,7 +79,8 @@ def test_without_decay_the_rate_stays(rates: list[tuple[int, float]]) -> None:
 
 @pytest.mark.parametrize("phase", ["fit", "pre"])
 def test_a_client_that_fails_is_named_with_method_round_and_phase(phase: str) -> None:
-    with pytest.raises(ClientError, match=rf"Telling failed at client 0 in round 2 \({phase}\): ZeroDivisionError: by"):
+    words = rf"Telling failed at client 0 in round 2 \({phase}, test_training.py, line \d+\): ZeroDivisionError: by"
+    with pytest.raises(ClientError, match=words):
         play(make_plan(Telling(fails_in=2, phase=phase), even_federation(3)))
 
 

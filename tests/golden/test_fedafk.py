@@ -1,4 +1,4 @@
-"""One round of FedAFK by hand (arXiv 2410.15073, Eqs. (3)-(9), Algorithm 1), with one batch and with two in their order.
+"""One round of FedAFK by hand (arXiv 2410.15073, Eqs. (3)-(9), Algorithm 1), with one batch and two in their order.
 
 The gradient of the cross-entropy is `byhand.gradient`. Eq. (8) with p = softmax(f), q = softmax(f_G) over the features:
 
@@ -114,7 +114,13 @@ def situation(method: FedAFK, p: Plan, *, own: int = 2, mu: float = MU) -> tuple
     return me, down, ByHand(method, drawn(own), world, p.train.lr, mu)
 
 
-CASES = [FedAFK(), FedAFK(mu_grad="exact"), FedAFK(kl="global_local", lam=0.8), FedAFK(mix="batch"), FedAFK(mix="never")]
+CASES = [
+    FedAFK(),
+    FedAFK(mu_grad="exact"),
+    FedAFK(kl="global_local", lam=0.8),
+    FedAFK(mix="batch"),
+    FedAFK(mix="never"),
+]
 CASES += [FedAFK(mix="batch", mu_grad="exact", lam=0.2), FedAFK(global_head=True), FedAFK(head_epochs=2)]
 
 
@@ -160,18 +166,21 @@ def test_gradients_are_slopes(mu_grad: str, kl: str) -> None:
             assert_close(moved, LR * (high - low) / (2 * tiny), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("mix", ["epoch", "batch"])
 @pytest.mark.parametrize(("own", "bound"), [(2, 0.0), (17, 1.0)])
-def test_mu_is_clipped(own: int, bound: float) -> None:
+def test_mu_is_clipped(own: int, bound: float, mix: str) -> None:
     """A large step takes mu out of [0, 1]; it stays at the bound, and Eq. (3) mixes with that."""
-    method = FedAFK(head_epochs=0)
+    method = FedAFK(head_epochs=0, mix=mix)
     p = plan(method, lr=5.0)
     me, down, hand = situation(method, p, own=own, mu=0.5)
     update = method.local_update(me, down, bench(p))
     hand.batch(*CLIENTS[0])
-    unmixed = hand.own if bound == 1 else hand.world
+    hand.mix("epoch")
     assert hand.raw < 0 if bound == 0 else hand.raw > 1
     assert update.me.mu.item() == bound
-    close(dict(update.me.theta), only(unmixed, BODY))
+    close(dict(update.me.theta), only(hand.own, BODY))
+    if bound == 0:
+        close(dict(update.me.theta), only(hand.world, BODY))
 
 
 @pytest.mark.parametrize("global_head", [False, True])

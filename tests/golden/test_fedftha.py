@@ -127,7 +127,9 @@ def test_owner_mean() -> None:
     """Class 0 is of clients 0 and 2, class 1 of all three; class 2 is nobody's that was seen: the mean of Eq. (8)."""
     for unseen in (False, True):
         plain = {k: (H[0][k] + H[1][k] + H[2][k] + unseen * START[k]) / (3 + unseen) for k in HEAD}
-        rows = {k: [(H[0][k][0] + H[2][k][0]) / 2, (H[0][k][1] + H[1][k][1] + H[2][k][1]) / 3, plain[k][2]] for k in HEAD}
+        rows = {
+            k: [(H[0][k][0] + H[2][k][0]) / 2, (H[0][k][1] + H[1][k][1] + H[2][k][1]) / 3, plain[k][2]] for k in HEAD
+        }
         found = global_head(FedFTHA(head_agg="owner_mean", include_unseen=unseen))
         close(found, {k: torch.stack(rows[k]) for k in HEAD})
 

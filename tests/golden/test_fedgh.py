@@ -1,7 +1,7 @@
 """One round of FedGH by hand (ACM MM 2023, arXiv 2303.13137, Eqs. (3)-(5), Algorithm 1).
 
-Representations are never negative (they come out of max(., 0)), so a body with A = I, b = 0 hands them on unchanged, and
-`byhand.gradient` under it is the gradient of the header's loss on them.
+Representations are never negative (they come out of max(., 0)), so a body with A = I, b = 0 hands them on unchanged,
+and `byhand.gradient` under it is the gradient of the header's loss on them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def test_client_half(c: int) -> None:
     for i in (i for _ in range(EPOCHS) for i in torch.randperm(len(y), generator=rng).split(BATCH)):
         g = gradient(w, x[i], y[i])
         w = {k: t - LR * g[k] for k, t in w.items()}
-    labels = sorted(set(y.tolist()))
-    means = torch.stack([sum(features(w, x[[i]])[0] for i in range(len(y)) if y[i] == s) / y.tolist().count(s) for s in labels])  # fmt: skip
+    f, labels = features(w, x), sorted(set(y.tolist()))
+    means = torch.stack([f[y == s].sum(0) / (y == s).sum() for s in labels])
     assert update.up.labels.tolist() == labels
     assert_close(update.up.means.double(), means, atol=2e-6, rtol=0)
     close(dict(update.me.phi), {k: w[k] for k in BODY})

@@ -20,7 +20,7 @@ ALLOWED = {
     "settings": {"errors"},
     "models": {"models", "params", "errors", "settings"},
     "method": {"models", "params", "records"},
-    "averaging": {"method", "models", "params", "records"},
+    "averaging": {"method", "models", "params", "records", "settings"},
     "methods": {"averaging", "method", "models", "params", "records", "settings"},
     "data": {"data", "errors", "models", "settings", "seeds"},
     "engine": {"engine", "averaging", "data", "errors", "method", "models", "params", "records", "seeds", "settings"},

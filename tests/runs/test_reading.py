@@ -27,7 +27,7 @@ def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run
     usual = {
         "format": 1,
         "experiment": {**named, "clients": 3, "seed": 7},
-        "partition": {"floor": {"weighted": 0.25}},
+        "partition": {"hash": "", "floor": {"weighted": 0.25}},
         "data_dir": "/",
     }
     folder.mkdir(parents=True)
@@ -97,6 +97,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         ({"format": 0}, "is damaged: its format is 0"),
         ({"experiment": None}, "is damaged: its experiment is None"),
         ({"partition": 3}, "is damaged: its partition is 3"),
+        ({"partition": {"floor": {}}}, "is damaged: its hash is None"),
         ({"data_dir": []}, r"is damaged: its data_dir is \[\]"),
     ],
 )

@@ -118,7 +118,9 @@ def newest(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "damage", [flip, cut, lambda p: p.write_bytes(b""), Path.unlink], ids=["flip", "cut", "empty", "gone"]
+    "damage",
+    [flip, lambda p: flip(p, 0.98), cut, lambda p: p.write_bytes(b""), Path.unlink],
+    ids=["flip", "flip in a tensor", "cut", "empty", "gone"],
 )
 @pytest.mark.parametrize("kind", ["index", "server", "client"])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(

@@ -26,7 +26,7 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which people meet them."""
-        return list(VERBS)
+        return [*VERBS]  # `list` is the module of that verb, once it is imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The verb's own file."""
@@ -37,7 +37,7 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line each, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([*VERBS.items()])
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

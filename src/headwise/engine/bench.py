@@ -89,8 +89,8 @@ class ClientBench(ServerBench):
         self.epochs = plan.train.epochs
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
-        self.samples = 0
-        """samples that gradients were taken on, for the speed display"""
+        self.samples = [0]
+        """samples that gradients were taken on, for the speed display; one count for all benches made from this one"""
 
     def batches(
         self,
@@ -233,7 +233,7 @@ class ClientBench(ServerBench):
                 too_small = len(i) < size and self._plan.train.drop_last
                 if too_small or (drop_single and len(i) == 1 and self.n > 1):
                     continue
-                self.samples += len(i)
+                self.samples[0] += len(i)
                 yield i.to(self._plan.device)
 
 

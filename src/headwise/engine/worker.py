@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -67,10 +70,18 @@ def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, Cli
                 return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
             return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
         except Exception as error:
-            name = type(plan.method).__name__
+            name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
             raise ClientError(
-                f"{name} failed at client {job.client} in round {job.t} ({job.task}): {type(error).__name__}: {error}"
+                f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
             ) from error
+
+
+def _place(plan: Plan, error: Exception) -> str:
+    """The line of the method's own file at which it failed."""
+    own = inspect.getsourcefile(type(plan.method))
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if f.filename == own), frames[-1])
+    return f"{Path(last.filename).name}, line {last.lineno}"
 
 
 def _fit(
@@ -102,7 +113,7 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
     if model is not None:
         test = score(model, data.test, classes, batch=plan.evaluate.batch, device=plan.device)
         val = score(model, data.val, classes, batch=plan.evaluate.batch, device=plan.device)
-    return Answer(job.task, job.client, local.n, up, test, val, local.samples)
+    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0])
 
 
 def _private(model: SplitModel) -> Params:

@@ -61,7 +61,7 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     stays: ClassVar[str] = "head (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F + L * upload_heads"
+    up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # which classes: a byte each
 
     head_epochs: Natural = 5
     """tau_head: epochs of head fine-tuning, with the body frozen, after `train.epochs` on both"""

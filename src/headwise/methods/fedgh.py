@@ -65,8 +65,8 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
 
     def local_update(self, me: Body, down: Shared, local: Local) -> Update[ClassMeans, Body]:
         m = local.model(me.phi | down.w)  # Algorithm 1: the local header is replaced by the global one
-        local.sgd(m)
-        return Update(local.class_means(m.body), Body(m.state("body")), m)  # Eq. (3)
+        trained = local.sgd(m) > 0  # nothing where `drop_last` leaves no batch
+        return Update(local.class_means(m.body).where(trained), Body(m.state("body")), m)  # Eq. (3)
 
     def aggregate(self, server: Shared, replies: Sequence[Reply[ClassMeans]], central: Central) -> Shared:
         m, theta = central.init(), server.w
@@ -82,7 +82,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     def _steps(self, replies: Sequence[Reply[ClassMeans]], central: Central) -> Iterator[tuple[Tensor, Tensor]]:
         """The class means of each step, in the order of the clients."""
         if self.header_step == "per_client":
-            yield from ((r.up.means, r.up.labels) for r in replies)
+            yield from ((r.up.means, r.up.labels) for r in replies if len(r.up.labels))
             return
         if not replies:
             return

@@ -109,9 +109,10 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     def local_update(self, me: Own, down: Heads, local: Local) -> Update[ClassMeans, Own]:
         m = self._merged(me, down, local)
         before = m.state("head")
-        local.sgd(m)  # the whole model
+        trained = local.sgd(m) > 0  # the whole model; nothing where `drop_last` leaves no batch
         psi = self._critical(before, m.state("head")) if self.merge == "critical" else None
-        return Update(local.class_means(m.body), Own(m.state("body"), m.state("head"), psi), m)  # Eqs. (4), (5)
+        up = local.class_means(m.body).where(trained)  # Eqs. (4), (5)
+        return Update(up, Own(m.state("body"), m.state("head"), psi), m)
 
     def personalize(self, me: Own, down: Heads, local: Local) -> Predictor:
         return self._merged(me, down, local)

@@ -68,11 +68,15 @@ class Checkpoints:
             except (RecordError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 problems.append(f"{path.name}: {error}")
             else:
-                self._tidy(found.progress.t)
                 return found
         if problems:
             raise RunError(f"{self.folder} holds no checkpoint that is whole ({'; '.join(problems)}).")
         return None
+
+    def tidy(self, t: int) -> None:
+        """Before going on after round t: remove what a crash, or a damaged later checkpoint, left behind."""
+        needed = {_server(t), _index(t), *(name for name, _ in self._clients.values())}
+        self._remove([p.name for p in self.folder.iterdir() if p.name not in needed])
 
     def _read(self, path: Path) -> Checkpoint:
         outer = json.loads(path.read_bytes())
@@ -94,11 +98,6 @@ class Checkpoints:
         if checksum(data) != crc:
             raise ValueError(f"{name} is damaged: its checksum does not fit")
         return data
-
-    def _tidy(self, t: int) -> None:
-        """Before going on after round t: remove what a crash, or a damaged later checkpoint, left behind."""
-        needed = {_server(t), _index(t), *(name for name, _ in self._clients.values())}
-        self._remove([p.name for p in self.folder.iterdir() if p.name not in needed])
 
     def _remove(self, names: list[str]) -> None:
         for name in names:

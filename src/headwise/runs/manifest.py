@@ -45,10 +45,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
-    kinds = {"experiment": dict, "partition": dict, "data_dir": str}
-    if broken := [k for k, kind in kinds.items() if not isinstance(found.get(k), kind)]:
-        raise RunError(f"{folder / 'manifest.json'} is damaged: its {broken[0]} is {found.get(broken[0])!r}.")
+    _check(folder / "manifest.json", found, {"experiment": dict, "partition": dict, "data_dir": str})
+    _check(folder / "manifest.json", found["experiment"], {"method": dict, "data": dict, "partition": dict})
+    _check(folder / "manifest.json", found["partition"], {"hash": str, "floor": dict})
     return found
+
+
+def _check(path: Path, found: dict[str, Any], kinds: dict[str, type]) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(found.get(name), kind):
+            raise RunError(f"{path} is damaged: its {name} is {found.get(name)!r}.")
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -45,8 +45,11 @@ class Run:
     @property
     def ended(self) -> str:
         """Why the last session ended; ``unfinished`` if it was killed or still runs."""
-        result = self.path / "result.json"
-        return read_json(result)["ended"] if result.exists() else "unfinished"
+        path = self.path / "result.json"
+        found = read_json(path) if path.exists() else {"ended": "unfinished"}
+        if not isinstance(found, dict) or not isinstance(found.get("ended"), str):
+            raise RunError(f"{path} is damaged: it does not say why the run ended.")
+        return found["ended"]
 
     @property
     def complete(self) -> bool:

@@ -49,17 +49,15 @@ class RunStore:
         found = self._checkpoints.load()
         if found is None and (lines := len(Run(self.folder).rounds)) > 1:
             raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to go on from: start a new run.")
+        sizes = found.sizes if found else dict.fromkeys(LINES, 0)
         for name in LINES:
-            path, size = self.folder / name, found.sizes[name] if found else 0
-            with failing_clearly(path):
-                have = path.stat().st_size if path.exists() else 0
-                if have < size:
-                    raise RunError(
-                        f"{path} is damaged: it has {have} bytes, but round {found and found.progress.t} "
-                        f"ended at {size}."
-                    )
-                if path.exists():
-                    os.truncate(path, size)
+            _check_lines(self.folder / name, sizes[name], found.progress.t if found else 0)
+        for name in LINES:
+            if (path := self.folder / name).exists():
+                with failing_clearly(path):
+                    os.truncate(path, sizes[name])
+        if found:
+            self._checkpoints.tidy(found.progress.t)
         return found
 
 
@@ -83,3 +81,9 @@ def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) ->
             with suppress(OSError):
                 path.rmdir()
         raise
+
+
+def _check_lines(path: Path, size: int, t: int) -> None:
+    have = path.stat().st_size if path.exists() else 0
+    if have < size:
+        raise RunError(f"{path} is damaged: it has {have} bytes, but round {t} ended at {size}.")

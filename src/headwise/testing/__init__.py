@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..launch import one_thread
 from . import behaviour, claims
 from .toy import AnyMethod
 from .watching import Watched
@@ -52,8 +51,7 @@ def run_check(name: str, method: AnyMethod | type[AnyMethod]) -> None:
     """One check of `CHECKS`."""
     cls = method if isinstance(method, type) else type(method)
     try:
-        with one_thread():
-            CHECKS[name](method() if isinstance(method, type) else method)
+        CHECKS[name](method() if isinstance(method, type) else method)
     except Exception as error:
         what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         what = " ".join(what.replace(Watched.__name__, cls.__name__).split())

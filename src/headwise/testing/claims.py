@@ -23,8 +23,8 @@ from ..settings import build, check, field_help
 from .behaviour import need
 from .formulas import evaluate
 from .options import alternatives, neighbours, variants
-from .toy import FEATURES, SOME, AnyMethod, Trace, divided, federation, play, toy_plan
-from .watching import Listening, Visit
+from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, reference, toy_plan
+from .watching import Visit, heard, up_of
 
 
 def card(method: AnyMethod) -> None:
@@ -63,10 +63,10 @@ def documentation(method: AnyMethod) -> None:
 def nothing_private(method: AnyMethod) -> None:
     """No tensor that stays at a client, and no row of one, appears in what it sends."""
     for variant in variants(method):
-        plan, visits = _visits(variant)
+        plan, _, visits = heard(variant)
         for visit in visits:
             known = [_bytes(t) for t in _known(plan, visit)]
-            sent = [_bytes(t) for t in pack(_up(visit)).tensors.values()]
+            sent = [_bytes(t) for t in pack(up_of(visit)).tensors.values()]
             for name, (kind, piece) in _secrets(method, visit):
                 told = any(kind == k and piece in s for k, s in sent)
                 leaked = told and not any(kind == k and piece in s for k, s in known)
@@ -76,10 +76,10 @@ def nothing_private(method: AnyMethod) -> None:
 def bytes_as_the_card_says(method: AnyMethod) -> None:
     """Every message weighs what the formulas `down` and `up` say, four bytes per scalar, whatever the options."""
     for variant in variants(method):
-        plan, visits = _visits(variant)
+        plan, _, visits = heard(variant)
         for visit in visits:
             values = letters(variant, plan, visit.job.client)
-            for way, record in (("down", visit.job.down), ("up", _up(visit))):
+            for way, record in (("down", visit.job.down), ("up", up_of(visit))):
                 formula = getattr(type(method), way)
                 if formula == "?":  # depends on the data
                     continue
@@ -93,15 +93,9 @@ def every_hyperparameter_counts(method: AnyMethod) -> None:
 
     An option that only matters together with another one is tried with that one's alternatives too.
     """
-    traces: dict[str, Trace] = {}
-
-    def run(m: AnyMethod) -> Trace:
-        if repr(m) not in traces:
-            traces[repr(m)] = play(toy_plan(m, ratio=SOME)).trace()
-        return traces[repr(m)]
 
     def differs(name: str, value: object) -> bool:
-        return any(run(a) != run(b) for a, b in neighbours(method, name, value))
+        return any(reference(a) != reference(b) for a, b in neighbours(method, name, value))
 
     for field in dataclasses.fields(method):  # pyright: ignore[reportArgumentType]
         choices, numbers = alternatives(method, field.name)
@@ -117,8 +111,7 @@ def differs_from_standalone(method: AnyMethod) -> None:
     """A method that communicates gives other models than training alone, and what other clients hold matters."""
     if type(method).travels == "nothing":
         return
-    mine = _losses(play(toy_plan(method)).trace())
-    alone = _losses(play(toy_plan(Standalone())).trace())
+    mine, alone = (once("losses", m, lambda m=m: _losses(play(toy_plan(m)).trace())) for m in (method, Standalone()))
     need(any(abs(mine[k] - alone[k]) > 1e-6 for k in mine), "all clients end up with the models they would have alone")
     spoilt = _losses(play(toy_plan(method, data=divided(federation(spoilt=0)))).trace())
     others = [k for k in mine if k[1] != 0]
@@ -145,19 +138,6 @@ def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
     lines = [json.loads(line) for line in trace.lines]
     scored = [(line, m) for line in lines for m in ("pre", "post") if line.get(m, {}).get("test")]
     return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
-
-
-def _visits(method: AnyMethod) -> tuple[Plan, list[Visit]]:
-    """Two rounds in which everybody takes part: the second has states and downloads that training has changed."""
-    plan = toy_plan(method, rounds=2)
-    executor = Listening(plan)
-    play(plan, executor)
-    return plan, executor.visits
-
-
-def _up(visit: Visit) -> Record:
-    assert visit.answer.up is not None  # training always answers with a message
-    return visit.answer.up
 
 
 def _known(plan: Plan, visit: Visit) -> list[Tensor]:

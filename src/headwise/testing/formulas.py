@@ -1,4 +1,4 @@
-"""The formulas on a method's card, such as ``c * (K + 1)``: read with `ast`, so that they compute and do nothing else."""
+"""The formulas on a method's card, such as ``c * (K + 1)``: read with `ast`, so that they compute and no more."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ..engine.worker import Answer, Job
 from ..method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..records import Record, encode
-from .toy import FEATURES, AnyMethod
+from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan
 
 
 class Watched(Method[Record, Record, Record, Record]):
@@ -124,6 +124,31 @@ class Listening:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+class Heard(NamedTuple):
+    """A run with all its messages."""
+
+    plan: Plan
+    recorder: Recorder
+    visits: list[Visit]
+
+
+def heard(method: AnyMethod) -> Heard:
+    """Two rounds in which everybody takes part: the second has states and downloads that training has changed."""
+
+    def listen() -> Heard:
+        plan = toy_plan(method, rounds=2, moments=())
+        executor = Listening(plan)
+        return Heard(plan, play(plan, executor), executor.visits)
+
+    return once("heard", method, listen)
+
+
+def up_of(visit: Visit) -> Record:
+    """The message up."""
+    assert visit.answer.up is not None  # training always answers with a message
+    return visit.answer.up
 
 
 class Backwards:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -91,9 +92,18 @@ _here: dict[str, Any] = {}
 
 def _begin(rebuild: Callable[[], Plan]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
+    threading.Thread(target=_end_with_driver, daemon=True).start()
     torch.set_num_threads(1)
     plan = rebuild()
     _here.update(plan=plan, types=record_types(type(plan.method)))
+
+
+def _end_with_driver() -> None:
+    """A driver that is killed can't end its workers, and they would wait for it for ever."""
+    driver = multiprocessing.parent_process()
+    assert driver is not None  # this runs in a worker
+    driver.join()
+    os._exit(1)
 
 
 def _work(job: Job, down: bytes, state: bytes | None) -> _Reply:

@@ -1,0 +1,86 @@
+"""APFL — Deng, Kamani and Mahdavi, *Adaptive Personalized Federated Learning*, 2020. https://arxiv.org/abs/2003.13461
+
+    paper     here        meaning
+    w_i       world       client i's copy of the global model, which is sent back
+    v_i       me.v        its own model; it never leaves the client
+    alpha_i   me.alpha    how much of v_i is in the mixture
+    v-bar_i   -           the mixture alpha_i v_i + (1 - alpha_i) w_i, which is evaluated
+
+All three are updated from their values before the batch; another order decides whether alpha rises or falls.
+
+Departs from the paper: the server weights the w_i by their samples, Algorithm 1 takes their plain mean. alpha moves
+with every batch, by plain steps at the model's rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel
+from ..params import Params
+from ..records import Record
+from ..settings import Unit
+
+
+class Own(Record):
+    """A client's own model and its mixing coefficient."""
+
+    v: Params
+    alpha: Tensor
+
+
+@dataclass(frozen=True)
+class APFL(Averaging[Own]):
+    """FedAvg, beside which every client trains a model of its own for use in a learned mixture with the global one."""
+
+    family: ClassVar[str] = "global and own model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "own model, mixing coefficient"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    alpha: Unit = 0.5
+    """mixing coefficient before the first round: 1 is the own model alone, 0 the global one"""
+    adaptive: bool = True
+    """learn the mixing coefficient; off: it stays as it is"""
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state(), torch.tensor(self.alpha))
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        own, world = local.model(me.v), local.model(down.w)
+        alpha = me.alpha.clone().requires_grad_()
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            """Its gradients are those of Algorithm 1: f_i(w) moves w alone, f_i(v-bar) moves v (and alpha)."""
+            mixture = own.given(_mixed(own.weights(), world.weights().map(Tensor.detach), alpha))
+            return local.loss(world, x, y) + local.loss(mixture, x, y)
+
+        def move_alpha() -> None:
+            """Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, here kept within [0, 1]."""
+            if alpha.grad is not None and self.adaptive:
+                alpha.sub_(local.lr * alpha.grad).clamp_(0, 1)
+            alpha.grad = None
+
+        local.sgd(own, world, loss=loss, project=move_alpha)
+        me = Own(own.state(), alpha.detach())
+        return Update(Shared(world.params()), me, self._mixture(me, world, local), keep=world)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return self._mixture(me, local.model(down.w), local)
+
+    def _mixture(self, me: Own, world: SplitModel, local: Local) -> SplitModel:
+        """The mixed model; its BatchNorm statistics are those that the mixture has gathered."""
+        w = world.weights().map(Tensor.detach)
+        return local.model(Params({**me.v, **_mixed(me.v.restrict(w), w, me.alpha)}))
+
+
+def _mixed(v: Params, w: Params, alpha: Tensor) -> Params:
+    """v-bar = alpha v + (1 - alpha) w."""
+    return alpha * v + (1 - alpha) * w

@@ -1,0 +1,130 @@
+"""CD2-pFed — Shen, Zhou and Yu, *CD2-pFed: Cyclic Distillation-guided Channel Decoupling for Model Personalization in
+Federated Learning*, CVPR 2022. https://arxiv.org/abs/2204.03880
+
+    paper    here       meaning
+    theta_s  shared     the shared channels of all layers: averaged
+    theta_p  private    the private channels of all layers: they never leave the client
+
+    (1)  l(theta) + lambda / 2 (KL(y_p || y_s) + KL(y_s || y_p)), the first of each pair taken as a constant
+
+y_s and y_p are the predictions with all that is private, or shared, set to zero, in evaluation mode. Channels are a
+layer's outputs; the last ones are private. The head's outputs are classes, no channels: its weight is divided by the
+features it takes, its bias is shared. Departs from the paper, or fills in what we could not read in it (the equation is
+numbered here): the private share grows linearly; a channel that turns private starts from its last shared value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import NonNegative, Unit
+
+
+class Own(Record):
+    """A client's model: what it shares, as it last was, and what is private."""
+
+    shared: Params
+    private: Params
+
+
+@dataclass(frozen=True)
+class CD2PFed(Method[Shared, Own, Shared, Shared]):
+    """Some channels of every layer are averaged, the others private, and each half learns to predict as the other."""
+
+    family: ClassVar[str] = "partial sharing"
+    travels: ClassVar[str] = "shared channels"
+    stays: ClassVar[str] = "private channels"
+    leaves: ClassVar[tuple[str, ...]] = ("shared",)
+    down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
+    up: ClassVar[str] = "?"
+
+    p: Unit = 0.5
+    """share of each layer's channels that are private in the end; 0 is FedAvg"""
+    growth: Unit = 0.5
+    """share of all rounds in which the private share grows; 0: it is p from the first round"""
+    lam: NonNegative = 1.0
+    """weight of cyclic distillation; 0: channel decoupling alone"""
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params())
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies))) if replies else server
+
+    def client_init(self, local: Local) -> Own:
+        return _divided(local.init(), 0.0)
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        m = _joined(me, down, local)
+        ratio = self.p * min(1.0, local.t / (self.growth * local.T)) if self.growth else self.p
+        ones = _ones(m, ratio)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return local.loss(m, x, y) + self.lam * _cyclic(m, ones, x)  # Eq. (1)
+
+        local.sgd(m, loss=None if self.lam == 0 or all(bool(t.all()) for t in ones.values()) else loss)
+        mine = _divided(m, ratio)
+        return Update(Shared(mine.shared), mine, m)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return _joined(me, down, local)
+
+
+def _cyclic(m: SplitModel, ones: Params, x: Tensor) -> Tensor:
+    """The second term of Eq. (1), without its weight."""
+    mode = m.training
+    m.eval()
+    s, p = (log_softmax(m.given(m.weights() * part)(x), 1) for part in (ones, ones.map(lambda t: 1 - t)))
+    m.train(mode)
+    as_s, as_p = s.detach(), p.detach()
+    return (as_p.exp() * (as_p - s) + as_s.exp() * (as_s - p)).sum(1).mean() / 2
+
+
+def _channels(m: SplitModel) -> dict[str, int]:
+    """The dimension of every tensor that runs over channels; those without one are shared as a whole."""
+    words = [k for k in m.state() if isinstance(m.get_submodule(k.rpartition(".")[0]), nn.Embedding)]
+    return {k: d for k, t in m.state().items() if t.ndim > (d := int(k.startswith("head.") or k in words))}
+
+
+def _halves(t: Tensor, d: int, ratio: float) -> tuple[Tensor, Tensor]:
+    shared = t.shape[d] - int(round(ratio * t.shape[d], 6))  # floor of the product, which alone may be 6.999 for 7
+    return t.narrow(d, 0, shared), t.narrow(d, shared, t.shape[d] - shared)
+
+
+def _ones(m: SplitModel, ratio: float) -> Params:
+    """One where a parameter is shared, zero where it is private."""
+    ones, across = m.weights().map(torch.ones_like), _channels(m)
+    for k in ones.keys() & across.keys():
+        _halves(ones[k], across[k], ratio)[1].zero_()
+    return ones
+
+
+def _divided(m: SplitModel, ratio: float) -> Own:
+    travels, across = m.params(), _channels(m)
+    halves = {k: _halves(t, across[k], ratio) for k, t in travels.items() if k in across}
+    shared = {k: halves[k][0] if k in halves else t for k, t in travels.items()}
+    private = {k: halves[k][1] if k in halves else t for k, t in m.state().items() if k in halves or k not in travels}
+    return Own(Params(shared), Params(private))
+
+
+def _joined(me: Own, down: Shared, local: Local) -> SplitModel:
+    """One's own model, but for the channels that were sent."""
+    across, whole = _channels(local.init()), dict(down.w)
+    for k in down.w.keys() & across.keys():
+        own = torch.cat([me.shared[k], me.private[k]], across[k])
+        whole[k] = torch.cat([whole[k], own.tensor_split([whole[k].shape[across[k]]], across[k])[1]], across[k])
+    return local.model(Params({**me.private, **whole}))

@@ -1,0 +1,126 @@
+"""ClusterFL — Ouyang et al., *ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition*,
+MobiSys 2021. https://doi.org/10.1145/3458864.3467681
+
+    paper    here          meaning
+    w_i      me.w          client i's model; the server keeps everybody's last one
+    F        cluster       which cluster a client is in
+    Omega    down.w        the mean model of its cluster
+    alpha    decay         2 (alpha - beta): all models are drawn to zero
+    beta     pull          2 beta: models are drawn to the mean of their cluster
+
+Kept of the paper: its objective, that of clustered multi-task learning, which for normalised indicators F of clusters
+is (2); clients and server take turns to lower it, clients in their w_i, the server in F.
+
+    (1)  sum_i l_i(w_i) + alpha tr(W W^T) - beta tr(F^T W W^T F)
+    (2)  sum_i l_i(w_i) + (alpha - beta) ||w_i||^2 + beta ||w_i - mean of i's cluster||^2
+
+Departs from the paper: there are no ADMM copies of the means with multipliers, F is not relaxed, and no slow or unlike
+clients are dropped. F comes from k-means on the rows of the relation matrix, the cosines between the models as they
+differ from the mean model (the paper's server compares outputs on samples that it owns, ours has none). A client that
+has not trained yet is sent the mean of all. The authors' pull of 0.001 needs hundreds of epochs to be felt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Count, NonNegative
+
+ITERATIONS = 100  # k-means converges long before
+
+
+class Clusters(Record):
+    """The last model of every client that has trained, and the cluster of each of them."""
+
+    models: dict[int, Params]
+    cluster: Tensor
+    """[clients that have trained] int64, in their order"""
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+@dataclass(frozen=True)
+class ClusterFL(Method[Clusters, Own, Shared, Shared]):
+    """Every client trains a model of its own, pulled to the mean of those in its cluster of similar models."""
+
+    family: ClassVar[str] = "clusters"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "whole model (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    clusters: Count = 3
+    """clusters of clients; fewer, while fewer clients have trained"""
+    pull: NonNegative = 0.1
+    """2 beta: weight of the pull to the mean of one's cluster; 0, without decay, is Standalone"""
+    decay: NonNegative = 0.001
+    """2 (alpha - beta): weight decay"""
+
+    def server_init(self, central: Central) -> Clusters:
+        return Clusters({}, torch.zeros(0, dtype=torch.int64))
+
+    def broadcast(self, server: Clusters, client: int, central: Central) -> Shared:
+        if not server.models:
+            return Shared(central.init().params())
+        of = dict(zip(server.models, map(int, server.cluster), strict=True))
+        return Shared(mean(w for j, w in server.models.items() if client not in of or of[j] == of[client]))
+
+    def aggregate(self, server: Clusters, replies: Sequence[Reply[Shared]], central: Central) -> Clusters:
+        new = {r.client: r.up.w for r in replies}
+        models = dict(sorted({**server.models, **new}.items()))
+        return Clusters(models, _k_means(_relation(models, central), self.clusters)) if models else server
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        m = local.model(me.w)
+        centre = down.w.restrict(m.live())
+
+        def objective(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2), as numbered above
+            drawn = self.pull / 2 * (m.live() - centre).sq_norm() + self.decay / 2 * m.live().sq_norm()
+            return local.loss(m, x, y) + drawn
+
+        local.sgd(m, loss=objective)
+        return Update(Shared(m.params()), Own(m.state()), m)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return local.model(me.w)
+
+
+def _relation(models: Mapping[int, Params], central: Central) -> Tensor:
+    """[n, n]: cosines between the models, as they differ from their mean."""
+    names = central.init().live()
+    W = torch.stack([torch.cat([w[k].flatten() for k in names]) for w in models.values()])
+    directions = normalize(W - W.mean(0), dim=1)
+    return directions @ directions.T
+
+
+def _k_means(rows: Tensor, k: int) -> Tensor:
+    """The cluster of each row; starts from the first row and, one by one, that farthest from those chosen."""
+    chosen = [0]
+    while len(chosen) < min(k, len(rows)):
+        chosen.append(int(torch.cdist(rows, rows[chosen]).min(1).values.argmax()))
+    centres, cluster = rows[chosen], torch.full((len(rows),), -1)
+    for _ in range(ITERATIONS):
+        before, cluster = cluster, torch.cdist(rows, centres).argmin(1)
+        if torch.equal(before, cluster):
+            break
+        kept = [rows[cluster == c].mean(0) if (cluster == c).any() else centres[c] for c in range(len(centres))]
+        centres = torch.stack(kept)
+    return cluster

@@ -1,0 +1,64 @@
+"""Ditto — Li et al., *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021.
+https://arxiv.org/abs/2012.04221
+
+    paper   here       meaning
+    w^t     down.w     the global model, trained as in FedAvg
+    v_k     me.v       client k's own model; it never leaves the client
+    lambda  lam        how strongly v_k is pulled towards w^t
+
+Departs from the paper: all of v_k's epochs come before those of w, while the authors' code takes turns; neither model
+reaches the other within a round. Every client has the same lambda; the paper may choose it for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..params import Params
+from ..records import Record
+from ..settings import Count, NonNegative
+
+
+class Own(Record):
+    """A client's own model."""
+
+    v: Params
+
+
+@dataclass(frozen=True)
+class Ditto(Averaging[Own]):
+    """FedAvg, beside which every client trains a model of its own that is pulled towards the global one."""
+
+    family: ClassVar[str] = "global and own model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "own model"
+    leaves: ClassVar[tuple[str, ...]] = ("v",)  # only where a first participation is one step: v_k is then w_k
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    lam: NonNegative = 1.0
+    """pull of the own model towards the global one; 0: it is trained alone"""
+    personal_epochs: Count | None = None
+    """epochs on the own model; none: `train.epochs`, as in the paper (public code: always 1)"""
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        own, world = local.model(me.v), local.model(down.w)
+        w_t = down.w.restrict(own.live())
+
+        def h(x: Tensor, y: Tensor) -> Tensor:  # the objective of Algorithm 1: F_k(v) + lambda/2 ||v - w^t||^2
+            return local.loss(own, x, y) + self.lam / 2 * (own.live() - w_t).sq_norm()
+
+        local.sgd(own, loss=h, epochs=self.personal_epochs)  # v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
+        local.sgd(world)  # Algorithm 1: w_k <- UPDATE_GLOBAL(w^t)
+        return Update(Shared(world.params()), Own(own.state()), own, keep=world)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return local.model(me.v)

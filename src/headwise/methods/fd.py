@@ -1,0 +1,112 @@
+"""FD — Jeong et al., *Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation under
+Non-IID Private Data*, 2018. https://arxiv.org/abs/1811.11479
+
+    paper      here          meaning
+    w_k        me.w          client k's model, of any architecture; it never leaves the client
+    F-_k,l     up.means      mean logits of client k's samples of label l, gathered while it trains
+    F^_k,l     down.means    mean of the F-_j,l of all other clients j
+    lambda     lam           weight of distillation
+
+Departs from the paper: no samples are generated (FAug). Logits are averaged as they are, and become targets by a
+softmax; without it, as in some public code, training diverges. What a client sent last counts until it sends anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, log_softmax
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..params import Params
+from ..records import Record
+from ..settings import NonNegative
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+class Logits(Record):
+    """Mean logits by label, for the labels that a client holds."""
+
+    labels: Tensor
+    """[c] int32, ascending; -1 where there are none"""
+    means: Tensor
+    """[c, C]"""
+
+
+class Everyone(Record):
+    """The mean logits that every client sent last."""
+
+    known: Tensor
+    """[N, C] whether there are any, by client and label"""
+    means: Tensor
+    """[N, C, C]"""
+
+
+@dataclass(frozen=True)
+class FD(Method[Everyone, Own, Logits, Logits]):
+    """Every client trains a model of its own, which also imitates what the others predict for each label on average."""
+
+    family: ClassVar[str] = "distillation by class"
+    travels: ClassVar[str] = "mean logits of each class"
+    stays: ClassVar[str] = "whole model"
+    down: ClassVar[str] = "c * (C + 1)"
+    up: ClassVar[str] = "c * (C + 1)"
+    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+
+    lam: NonNegative = 1.0
+    """weight of distillation; 0 is Standalone"""
+
+    def server_init(self, central: Central) -> Everyone:
+        N, C = central.N, central.classes
+        return Everyone(torch.zeros(N, C, dtype=torch.bool), torch.zeros(N, C, C))
+
+    def broadcast(self, server: Everyone, client: int, central: Central) -> Logits:
+        labels = torch.tensor(central.labels(client))
+        others = server.known[:, labels]
+        others[client] = False
+        count = others.sum(0)
+        total = (server.means[:, labels] * others[..., None]).sum(0)
+        means = total / count.clamp(min=1)[:, None]  # Algorithm 1: the mean over the other clients
+        return Logits(torch.where(count > 0, labels, -1).int(), means)
+
+    def aggregate(self, server: Everyone, replies: Sequence[Reply[Logits]], central: Central) -> Everyone:
+        known, means = server.known.clone(), server.means.clone()
+        for r in replies:
+            sent = r.up.labels >= 0
+            labels = r.up.labels[sent].long()
+            known[r.client, labels] = True
+            means[r.client, labels] = r.up.means[sent]
+        return Everyone(known, means)
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Logits, local: Local) -> Update[Logits, Own]:
+        m, C = local.model(me.w), local.classes
+        targets, total, count = down.means.new_zeros(C, C), down.means.new_zeros(C, C), down.means.new_zeros(C)
+        given = down.labels >= 0
+        targets[down.labels[given].long()] = down.means[given].softmax(1)  # zeros elsewhere: no loss
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = m(x)
+            total.index_add_(0, y, z.detach())
+            count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
+            taught = -(targets[y] * log_softmax(z, 1)).sum(1)
+            return cross_entropy(z, y) + self.lam * taught.mean()  # Algorithm 1
+
+        local.sgd(m, loss=loss)
+        labels = local.class_counts.nonzero().flatten()
+        means = total[labels] / count[labels].clamp(min=1)[:, None]
+        return Update(Logits(torch.where(count[labels] > 0, labels, -1).int(), means), Own(m.state()), m)
+
+    def personalize(self, me: Own, down: Logits, local: Local) -> Predictor:
+        return local.model(me.w)

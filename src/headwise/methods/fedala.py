@@ -1,0 +1,119 @@
+"""FedALA — Zhang et al., *FedALA: Adaptive Local Aggregation for Personalized Federated Learning*, AAAI 2023.
+https://arxiv.org/abs/2212.01197
+
+    paper         here        meaning
+    Theta^{t-1}   down.w      the global model
+    Theta_i       me.theta    client i's own model of its last participation: of its p highest layers
+    W_i           me.W        element-wise aggregation weights of these layers, in [0, 1]
+    eta           weight_lr   learning rate of the weights
+    s             share       share of the samples that the weights are learned on
+    p             p           layers that are aggregated; those below are taken from the global model
+
+Departs from the paper: in the first round that a client's layers differ from the global ones, the weights are learned
+until the standard deviation of the last 10 epochs' mean losses is below `threshold`, but for `cap` epochs at most. The
+authors' code counts p in tensors (2 are weight and bias of one layer), ours in layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel
+from ..params import Params
+from ..records import Record
+from ..settings import Count, NonNegative, Positive, Share
+
+RECENT = 10  # epochs whose losses must agree for the weights to have converged
+
+
+class Own(Record):
+    """A client's own highest layers, their aggregation weights, and whether these have been learned before."""
+
+    theta: Params
+    W: Params
+    begun: bool
+
+
+@dataclass(frozen=True)
+class FedALA(Averaging[Own]):
+    """FedAvg, whose clients start each round from a learned element-wise mixture of their own and the global model."""
+
+    family: ClassVar[str] = "personal aggregation"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "weights of the highest layers"
+    leaves: ClassVar[tuple[str, ...]] = ("theta",)
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    p: Count = 1
+    """layers, from the output down, that are aggregated element by element; 1 is the head"""
+    share: Share = 0.8
+    """share of the samples, a random window of them, that the weights are learned on"""
+    weight_lr: NonNegative = 1.0
+    """learning rate of the weights; 0 is FedAvg: they stay 1"""
+    threshold: Positive = 0.1
+    """standard deviation of the last losses below which the weights have converged, in a client's first such round"""
+    cap: Count = 100
+    """epochs on the weights at most, in that round; in all later ones it is one epoch"""
+
+    def client_init(self, local: Local) -> Own:
+        m = local.init()
+        theta = m.params().restrict(self._highest(m))
+        return Own(theta, theta.map(torch.ones_like), begun=False)
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        m, W, begun = self._aggregated(me, down, local)
+        local.sgd(m)
+        return Update(Shared(m.params()), Own(m.params().restrict(W), W, begun), m)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return self._aggregated(me, down, local)[0]
+
+    def _highest(self, m: SplitModel) -> list[str]:
+        """The names of the parameters of the p highest layers."""
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in m.live()))
+        return [name for name in m.live() if name.rpartition(".")[0] in layers[-self.p :]]
+
+    def _aggregated(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
+        """The initialised local model, the weights that made it, and whether they have been learned."""
+        m, theta = local.model(down.w), down.w.restrict(me.W)
+        if not self.weight_lr or all(torch.equal(t, theta[k]) for k, t in me.theta.items()):
+            return m, me.W, me.begun  # as in round 1, there is nothing to learn
+        window, losses, now = local.window(self.share), list[Tensor](), me.W
+        on_features = all(k.startswith("head.") for k in me.W)
+
+        def loss(W: Params, x: Tensor, y: Tensor) -> Tensor:
+            w = _mixture(me.theta, theta, W)
+            found = local.loss(m.head_given(w) if on_features else m.given(w), x, y)
+            losses.append(found.detach())
+            return found
+
+        history = list[float]()
+        while not _enough(history, 1 if me.begun else self.cap, self.threshold):
+            now = window.descend(
+                now,
+                loss,
+                epochs=1,
+                lr=self.weight_lr,
+                project=lambda W: W.map(lambda w: w.clamp(0, 1)),
+                through=m.body if on_features else None,
+            )  # Algorithm 1: W <- W - eta dL/dTheta^ * (Theta - Theta_i), clipped to [0, 1]
+            history.append(float(torch.stack(losses).mean()) if losses else 0.0)
+            losses.clear()
+        return local.model(Params({**down.w, **_mixture(me.theta, theta, now)})), now, True
+
+
+def _mixture(own: Params, world: Params, W: Params) -> Params:
+    """Theta^_i = Theta_i + (Theta - Theta_i) * W; exactly Theta where W is 1."""
+    return Params({k: torch.lerp(t, world[k], W[k]) for k, t in own.items()})
+
+
+def _enough(history: list[float], cap: int, threshold: float) -> bool:
+    recent = torch.tensor(history[-RECENT:])
+    return len(history) >= cap or (len(history) > RECENT and bool(recent.std() < threshold))

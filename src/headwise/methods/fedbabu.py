@@ -1,0 +1,58 @@
+"""FedBABU — Oh, Kim and Yun, *FedBABU: Toward Enhanced Representation for Federated Image Classification*, ICLR 2022.
+https://arxiv.org/abs/2106.06042
+
+    paper        here               meaning
+    theta_ext    down.w             the shared extractor: the body
+    theta_cls    init().head        the head, drawn at random, the same for all and never trained in the federation
+    tau          train.epochs       local epochs per round
+    tau_f        finetune_epochs    epochs of fine-tuning before use
+
+Departs from the paper: bodies are weighted by n_i. To be used, the body under the common head is copied by each client
+and fine-tuned; the copy is thrown away, so nothing personal is kept. A client's model right after training is not
+fine-tuned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel
+from ..records import Nothing
+from ..settings import Natural
+
+
+@dataclass(frozen=True)
+class FedBABU(Averaging[Nothing]):
+    """A shared body, trained under one random head that never changes; every client fine-tunes before use."""
+
+    family: ClassVar[str] = "shared body"
+    travels: ClassVar[str] = "body"
+    stays: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "F"
+    up: ClassVar[str] = "F"
+    shares: ClassVar[Literal["", "body", "head"]] = "body"
+
+    finetune_epochs: Natural = 5
+    """epochs of fine-tuning before use; 0: the body under the common random head"""
+    finetune: Literal["all", "head"] = "all"
+    """what is fine-tuned"""
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = _under_common_head(down, local)
+        local.sgd(m, only=m.body)  # Algorithm 1: only the extractor is updated
+        return Update(Shared(m.params("body")), me, m)
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        m = _under_common_head(down, local)
+        local.sgd(m, only=m.head if self.finetune == "head" else None, epochs=self.finetune_epochs)
+        return m
+
+
+def _under_common_head(down: Shared, local: Local) -> SplitModel:
+    return local.model(down.w | local.init().state("head"))

@@ -1,0 +1,81 @@
+"""FedBN — Li et al., *FedBN: Federated Learning on Non-IID Features via Local Batch Normalization*, ICLR 2021.
+https://arxiv.org/abs/2102.07623
+
+    paper       here        meaning
+    w_{0,k}^l   me.norms    the parameters of client k's BatchNorm layers, here with their running statistics
+    w^l         down.w      the parameters of all other layers
+
+Which layers stay is decided by their type, not by a name that contains "bn". Whatever `buffers` says of the run, they
+stay. Without BatchNorm it is FedAvg.
+
+Departs from the paper: the mean is weighted by n_k, as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Norms(Record):
+    """A client's BatchNorm layers: parameters and running statistics."""
+
+    norms: Params
+
+
+@dataclass(frozen=True)
+class FedBN(Method[Shared, Norms, Shared, Shared]):
+    """FedAvg, whose clients keep the BatchNorm layers to themselves."""
+
+    family: ClassVar[str] = "partial sharing"
+    travels: ClassVar[str] = "whole model but for BatchNorm layers"
+    stays: ClassVar[str] = "BatchNorm layers"
+    down: ClassVar[str] = "P"  # less the BatchNorm layers
+    up: ClassVar[str] = "P"
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(_others(central.init()))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        if not replies:
+            return server
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1, if layer l is not BN
+
+    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+        return None if _norms(central.init()) else central.model(server.w)
+
+    def client_init(self, local: Local) -> Norms:
+        return Norms(_norms(local.init()))
+
+    def local_update(self, me: Norms, down: Shared, local: Local) -> Update[Shared, Norms]:
+        m = local.model(down.w | me.norms)
+        local.sgd(m)  # Algorithm 1: w_{t+1,k} <- SGD(w_{t,k})
+        return Update(Shared(_others(m)), Norms(_norms(m)), m)
+
+    def personalize(self, me: Norms, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w | me.norms)
+
+
+def _norms(m: SplitModel) -> Params:
+    """Parameters and statistics of the BatchNorm layers."""
+    return Params({k: t for k, t in m.state().items() if isinstance(m.get_submodule(k.rpartition(".")[0]), NORMS)})
+
+
+def _others(m: SplitModel) -> Params:
+    """What may travel of all other layers."""
+    norms = _norms(m)
+    return Params({k: t for k, t in m.params().items() if k not in norms})

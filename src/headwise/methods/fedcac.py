@@ -1,0 +1,130 @@
+"""FedCAC — Wu et al., *Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through Cautiously
+Aggressive Collaboration*, ICCV 2023. https://arxiv.org/abs/2309.11103
+
+    paper     here     meaning
+    theta_i   up.w     client i's model; the server keeps everybody's last one
+    M_i       mask     which parameters are critical to it: sensitive to its own data
+
+    (1)  sensitivity of a parameter: |(theta - theta before training) theta|
+    (2)  O_ij = 1 - ||M_i - M_j||_1 / (2 |M_i|)
+    (3)  i's collaborators: O_ij >= mean O + t / beta (max O - mean O), over all pairs
+    (4)  theta_i <- M_i * mean over its collaborators + (1 - M_i) * mean over all
+
+(Numbered here.) Departs from the paper, in which all take part: the mean over all is that over the round's clients,
+collaborators are all that have trained, with their last models and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Count, Unit
+
+
+class Server(Record):
+    """The mean over all, and of the clients that have trained their last models and masks, and who resembles whom."""
+
+    w: Params
+    models: dict[int, Params]
+    masks: dict[int, Params]
+    like: Tensor
+
+
+class Own(Record):
+    """Which parameters are critical; none before the client first took part."""
+
+    mask: Params | None
+
+
+class Down(Record):
+    """The mean over all, and that over this client's collaborators."""
+
+    w: Params
+    custom: Params
+
+
+class Up(Record):
+    """A client's model, and which of its parameters are critical."""
+
+    w: Params
+    mask: Params
+
+
+@dataclass(frozen=True)
+class FedCAC(Method[Server, Own, Down, Up]):
+    """Critical parameters are averaged over the clients to which the same ones are critical, the others over all."""
+
+    family: ClassVar[str] = "partial sharing"
+    travels: ClassVar[str] = "two models down; one and a mask up"
+    stays: ClassVar[str] = "mask (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("mask",)
+    down: ClassVar[str] = "2 * P"
+    up: ClassVar[str] = "P + P / 4"  # a truth value is a byte
+
+    tau: Unit = 0.5
+    """share of each tensor's parameters that are critical; 0 is FedAvg with equal weights"""
+    beta: Count = 100
+    """rounds until critical parameters are shared with nobody: the overlap that is asked for rises to the largest"""
+
+    def server_init(self, central: Central) -> Server:
+        return Server(central.init().params(), {}, {}, torch.ones(0, 0, dtype=torch.bool))
+
+    def broadcast(self, server: Server, client: int, central: Central) -> Down:
+        if client not in server.models:
+            return Down(server.w, server.w)
+        like = server.like[list(server.models).index(client)]
+        return Down(server.w, mean(w for w, so in zip(server.models.values(), like, strict=True) if so))
+
+    def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
+        if not replies:
+            return server
+        models = dict(sorted({**server.models, **{r.client: r.up.w for r in replies}}.items()))
+        masks = dict(sorted({**server.masks, **{r.client: r.up.mask for r in replies}}.items()))
+        return Server(mean(r.up.w for r in replies), models, masks, _alike(masks.values(), central.t / self.beta))
+
+    def global_model(self, server: Server, central: Central) -> SplitModel | None:
+        return central.model(server.w)
+
+    def client_init(self, local: Local) -> Own:
+        return Own(None)
+
+    def local_update(self, me: Own, down: Down, local: Local) -> Update[Up, Own]:
+        m = _merged(me, down, local)
+        before = m.params()
+        local.sgd(m)
+        after = m.params()
+        mask = Params({k: self._top(((after[k] - before[k]) * after[k]).abs()) for k in m.live()})  # Eq. (1)
+        return Update(Up(after, mask), Own(mask), m)
+
+    def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
+        return _merged(me, down, local)
+
+    def _top(self, scores: Tensor) -> Tensor:
+        order = scores.flatten().sort(descending=True, stable=True).indices
+        chosen = torch.zeros_like(scores, dtype=torch.bool)
+        chosen.view(-1)[order[: int(round(self.tau * len(order), 6))]] = True  # the first floor(tau n), ties in order
+        return chosen
+
+
+def _merged(me: Own, down: Down, local: Local) -> SplitModel:
+    """Eq. (4)."""
+    critical = {} if me.mask is None else {k: torch.where(M, down.custom[k], down.w[k]) for k, M in me.mask.items()}
+    return local.model(Params({**down.w, **critical}))
+
+
+def _alike(masks: Iterable[Params], progress: float) -> Tensor:
+    """Eq. (3); everybody is its own collaborator."""
+    flat = torch.stack([torch.cat([t.flatten() for t in M.values()]) for M in masks]).float()
+    size, own = flat.sum(1), torch.eye(len(flat), dtype=torch.bool)
+    overlap = 1 - (size[:, None] + size - 2 * flat @ flat.T).double() / (2 * size[:, None]).clamp(min=1)  # Eq. (2)
+    pairs = overlap[~own] if len(flat) > 1 else torch.ones(1)
+    return own | (overlap >= pairs.mean() + progress * (pairs.max() - pairs.mean()) - 1e-9)

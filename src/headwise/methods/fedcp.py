@@ -1,0 +1,130 @@
+"""FedCP — Zhang et al., *FedCP: Separating Feature Information for Personalized Federated Learning via Conditional
+Policy*, KDD 2023. https://arxiv.org/abs/2307.01217
+
+    paper      here          meaning
+    W_fe, W_hd down.w        global feature extractor and head; clients train a copy of the first, the second is frozen
+    W_hd_i     me.h          personalized head
+    CPN        cpn           conditional policy network: which share of each feature is personal, which is global
+    v_i        v             context of the client: the sum of its head's rows, of length one
+    r_i, s_i   a, b          the two shares, a + b = 1
+    lambda     lam           weight of keeping features where the global extractor has them
+
+Departs from the paper: the policy is sampled (Gumbel-softmax) in training only, models are measured with its mean
+softmax. The context of the first round is that of the initial head, in the public code it is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from ..averaging import Shared
+from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import NonNegative
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+
+
+class Head(Record):
+    """A client's own head."""
+
+    h: Params
+
+
+class Parts(NamedTuple):
+    """The global body under the client's own head, the global model, the policy network and the client's context."""
+
+    m: SplitModel
+    world: SplitModel
+    cpn: nn.Sequential
+    v: Tensor
+
+
+@dataclass(frozen=True)
+class FedCP(Method[Shared, Head, Shared, Shared]):
+    """A small network divides each sample's features into a part for one's own head and a part for the global head."""
+
+    family: ClassVar[str] = "two heads"
+    travels: ClassVar[str] = "whole model and policy network"
+    stays: ClassVar[str] = "head (half of it is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("h",)
+    down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
+    up: ClassVar[str] = "P + 2 * K**2 + 6 * K"
+
+    lam: NonNegative = 5.0
+    """weight of the discrepancy between the features of the local and of the global body; 0: without"""
+
+    def server_init(self, central: Central) -> Shared:
+        m = central.init()
+        return Shared(m.params() | _named(_cpn(m.width, central)))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        if not replies:
+            return server
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1: all that is shared
+
+    def client_init(self, local: Local) -> Head:
+        return Head(local.init().state("head"))
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+        parts = _parts(me, down, local)
+        m, world, cpn, _ = parts
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z, f = _forward(x, parts, local.rng)
+            return cross_entropy(z, y) + self.lam * _mmd(f, world.body(x))
+
+        local.sgd(m, cpn, world, only=(m, cpn), loss=loss)  # Algorithm 1: the global extractor and head are frozen
+        up = Shared(m.params("body") | 0.5 * (m.params("head") + world.params("head")) | _named(cpn))
+        return Update(up, Head(m.state("head")), lambda x: _forward(x, parts)[0], keep=m)
+
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+        parts = _parts(me, down, local)
+        return lambda x: _forward(x, parts)[0]
+
+
+def _parts(me: Head, down: Shared, local: Local) -> Parts:
+    body = down.w.select("body.")
+    m, world = local.model(body | me.h), local.model(body | down.w.select("head."))
+    cpn = _cpn(m.width, local)
+    cpn.load_state_dict({k.removeprefix("cpn."): t for k, t in down.w.select("cpn.").items()})
+    rows = next(layer.weight.detach() for layer in m.head.modules() if isinstance(layer, nn.Linear))
+    return Parts(m, world, cpn, normalize(rows.sum(0), dim=0))
+
+
+def _forward(x: Tensor, parts: Parts, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Section 3: the scores h_i(a f) + h_g(b f), and f; the policy is sampled where there is a generator for it."""
+    m, world, cpn, v = parts
+    f = m.body(x)
+    policy = cpn(f * v).view(len(f), 2, -1)
+    if rng is not None:  # Gumbel noise is minus the logarithm of exponential variables
+        policy = policy - torch.empty(policy.shape).exponential_(generator=rng).log().type_as(policy)
+    a, b = policy.softmax(1).unbind(1)
+    return m.head(f * a) + world.head(f * b), f
+
+
+def _cpn(K: int, bench: Bench) -> nn.Sequential:
+    return bench.draw(lambda: nn.Sequential(nn.Linear(K, 2 * K), nn.LayerNorm(2 * K), nn.ReLU()), "fedcp")
+
+
+def _named(cpn: nn.Sequential) -> Params:
+    return Params({f"cpn.{k}": t.detach().clone() for k, t in cpn.state_dict().items()})
+
+
+def _mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Maximum mean discrepancy with a sum of Gaussian kernels."""
+    n, z = len(x), torch.cat((x, y))
+    d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
+    k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
+    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean()

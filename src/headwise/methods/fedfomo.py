@@ -1,0 +1,123 @@
+"""FedFomo — Zhang et al., *Personalized Federated Learning with First Order Model Optimization*, ICLR 2021.
+https://arxiv.org/abs/2012.08565
+
+    paper     here       meaning
+    theta_i   me.w       client i's personal model; the server keeps everybody's last one
+    w_n       weights    how much model n lowers the loss on i's validation samples, per distance
+    P         P          affinities: the sums of all w_n so far; they decide which models a client is sent
+    M         M          models sent per client and round
+
+    (1)  w_n = (L(theta_i) - L(theta_n)) / ||theta_n - theta_i||, L on the validation samples
+    (2)  theta_i <- theta_i + sum_n w_n (theta_n - theta_i), the positive w_n scaled to sum to one
+    (3)  P[i, n] <- P[i, n] + w_n
+
+Departs from the paper: the M best of P are sent, without its random exploration, except that equal affinities (all, at
+first) are ordered by chance; weights compare with the client's model as it stands; one's own model, whose weight would
+be 0, is never sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Natural, Unit
+
+EPSILON = 1e-5  # keeps the weight of an equal model finite
+
+
+class Server(Record):
+    """The last model of every client that has trained, and the clients' affinities."""
+
+    models: dict[int, Params]
+    P: Tensor
+    """[N, N]: row i are the affinities of client i"""
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+class Down(Record):
+    """Models of other clients."""
+
+    models: dict[int, Params]
+
+
+class Up(Record):
+    """A client's model, and its weights of those it was sent."""
+
+    w: Params
+    clients: Tensor
+    """[models] int32"""
+    weights: Tensor
+    """[models]"""
+
+
+@dataclass(frozen=True)
+class FedFomo(Method[Server, Own, Down, Up]):
+    """Every client mixes the models that are better than its own on its validation samples, and trains on."""
+
+    family: ClassVar[str] = "personal aggregation"
+    travels: ClassVar[str] = "up to M whole models down; whole model and its weights of them up"
+    stays: ClassVar[str] = "whole model (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    down: ClassVar[str] = "?"  # M * P, less until M others have trained
+    up: ClassVar[str] = "?"  # P + 2 for each model that was sent
+
+    M: Natural = 5
+    """models that a client is sent; 0 is Standalone without the validation samples"""
+    validation: Unit = 0.2
+    """share of the training samples to compare models on, where the split has no validation part"""
+
+    def server_init(self, central: Central) -> Server:
+        return Server({}, torch.eye(central.N))
+
+    def broadcast(self, server: Server, client: int, central: Central) -> Down:
+        chance = torch.randperm(central.N, generator=central.rng)
+        order = chance[server.P[client][chance].sort(descending=True, stable=True).indices]
+        best = [j for j in map(int, order) if j in server.models and j != client][: self.M]
+        return Down({j: server.models[j] for j in sorted(best)})
+
+    def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
+        P = server.P.clone()
+        for r in replies:
+            P[r.client, r.up.clients.long()] += r.up.weights  # Eq. (3)
+        new = {r.client: r.up.w for r in replies}
+        return Server(dict(sorted({**server.models, **new}.items())), P)
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Down, local: Local) -> Update[Up, Own]:
+        rest, validation = local.hold_out(self.validation)
+        m = local.model(me.w)
+        weights = torch.tensor([_weight(m, w, validation, local) for w in down.models.values()])
+        positive = weights.clamp(min=0)
+        if positive.sum() > 0:
+            mixed = mean(down.models.values(), map(float, positive))  # Eq. (2)
+            m = local.model(Params({**me.w, **mixed}))
+        rest.sgd(m)
+        clients = torch.tensor(list(down.models), dtype=torch.int32)
+        return Update(Up(m.params(), clients, weights), Own(m.state()), m)
+
+    def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
+        return local.model(me.w)
+
+
+def _weight(m: SplitModel, w: Params, validation: tuple[Tensor, Tensor], local: Local) -> float:
+    """Eq. (1), as numbered above."""
+    with torch.no_grad():
+        gain = local.loss(m, *validation) - local.loss(local.model(w), *validation)
+        distance = (w.restrict(m.live()) - m.live()).sq_norm().sqrt()
+    return float(gain / (distance + EPSILON))

@@ -1,0 +1,130 @@
+"""FedMeta — Chen et al., *Federated Meta-Learning with Fast Convergence and Efficient Communication*, 2018.
+https://arxiv.org/abs/1802.07876
+
+    paper       here       meaning
+    theta       down.w     the initialisation that is learned
+    alpha       down.rate  rate of the inner step: one number, or with Meta-SGD one for every parameter, learned too
+    beta        meta_lr    learning rate of the server
+    D_S, D_Q    -          a client's support and query set: a new random division of its samples in each round
+    g_u         up.g       its meta-gradient: of the loss on the query set after a step on the support set
+
+How it differs from Per-FedAvg: a client divides all its samples into a support and a query set, and sends one
+meta-gradient per round instead of a model trained for many steps; the server takes the step. So `train.lr`,
+`train.epochs` and `train.batch` have no effect, and a run needs many more rounds.
+
+Departs from the paper: the server's step is plain, where the paper's experiments use Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel, has_batchnorm
+from ..params import Params, gradient, mean
+from ..records import Nothing, Record
+from ..settings import Count, Positive, Share
+
+
+class Learner(Record):
+    """The initialisation, and the rate of every parameter where those are learned."""
+
+    w: Params
+    rate: Params | None
+
+
+class Slope(Record):
+    """A client's meta-gradients; BatchNorm statistics, where they travel, are among them as they are."""
+
+    g: Params
+    rate: Params | None
+
+
+@dataclass(frozen=True)
+class FedMeta(Method[Learner, Nothing, Learner, Slope]):
+    """The server learns a start, and a rate for each parameter if asked, from what one step does at every client."""
+
+    family: ClassVar[str] = "meta-learning"
+    travels: ClassVar[str] = "whole model down, its meta-gradient up"
+    stays: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
+    up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
+
+    algorithm: Literal["maml", "fomaml", "meta_sgd"] = "maml"
+    """exact meta-gradient; without its second-order term; exact, with a learned rate for every parameter"""
+    inner_lr: Positive = 0.1
+    """rate of the inner step, for meta_sgd before the first round"""
+    inner_steps: Count = 1
+    """inner steps on the support set, and on all samples before use"""
+    meta_lr: Positive = 0.5
+    """learning rate of the server"""
+    support: Share = 0.5
+    """share of a client's samples in the support set"""
+
+    def server_init(self, central: Central) -> Learner:
+        m = central.init()
+        rates = m.live().map(lambda t: torch.full_like(t, self.inner_lr))
+        return Learner(m.params(), rates if self.algorithm == "meta_sgd" else None)
+
+    def broadcast(self, server: Learner, client: int, central: Central) -> Learner:
+        return server
+
+    def aggregate(self, server: Learner, replies: Sequence[Reply[Slope]], central: Central) -> Learner:
+        if not replies:
+            return server
+        g, learned = mean(r.up.g for r in replies), central.init().live()
+        w = Params({k: t - self.meta_lr * g[k] if k in learned else g[k] for k, t in server.w.items()})
+        slopes = [r.up.rate for r in replies if r.up.rate is not None]
+        rate = server.rate if server.rate is None else server.rate - mean(slopes) * self.meta_lr
+        return Learner(w, rate)  # Algorithm 1: (theta, alpha) <- (theta, alpha) - beta / m sum_u g_u
+
+    def global_model(self, server: Learner, central: Central) -> SplitModel | None:
+        return central.model(server.w)
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Learner, local: Local) -> Update[Slope, Nothing]:
+        m = local.model(down.w)
+        x, y = next(local.batches(1, train=(m,), size=local.n))  # all samples, in a random order
+        least = 2 if has_batchnorm(m) else 1
+        cut = min(max(int(self.support * len(y)), least), len(y) - least)
+        S, Q = ((x[:cut], y[:cut]), (x[cut:], y[cut:])) if cut >= least else ((x, y), (x, y))
+
+        def after(p: Params) -> Tensor:
+            rate = _of("rate", p) or self.inner_lr
+            return local.loss(m.given(self._stepped(_of("w", p), rate, lambda q: local.loss(m.given(q), *S))), *Q)
+
+        slopes = gradient(after, _named("w", m.live()) | _named("rate", down.rate or Params()))  # Algorithm 1: g_u
+        up = Slope(Params({**m.params(), **_of("w", slopes)}), _of("rate", slopes) or None)
+        return Update(up, me, self._adapted(m, down, local), keep=m)
+
+    def personalize(self, me: Nothing, down: Learner, local: Local) -> Predictor:
+        return self._adapted(local.model(down.w), down, local)
+
+    def _adapted(self, m: SplitModel, down: Learner, local: Local) -> SplitModel:
+        """The model after the inner steps on all samples of the client."""
+        theta = m.live().map(lambda t: t.detach().clone().requires_grad_())
+        x, y = next(local.batches(1, train=(m,), size=local.n))
+        theta = self._stepped(theta, down.rate or self.inner_lr, lambda p: local.loss(m.given(p), x, y))
+        return local.model(Params({**m.state(), **theta.map(Tensor.detach)}))
+
+    def _stepped(self, theta: Params, rate: Params | float, loss: Callable[[Params], Tensor]) -> Params:
+        """Algorithm 1: theta_u = theta - alpha grad L_S(theta); for fomaml the gradient is a constant."""
+        for _ in range(self.inner_steps):
+            slopes = torch.autograd.grad(loss(theta), list(theta.values()), create_graph=self.algorithm != "fomaml")
+            theta = theta - Params(dict(zip(theta, slopes, strict=True))) * rate
+        return theta
+
+
+def _named(what: str, params: Params) -> Params:
+    return Params({f"{what}/{k}": t for k, t in params.items()})
+
+
+def _of(what: str, params: Params) -> Params:
+    return Params({k.removeprefix(f"{what}/"): t for k, t in params.select(f"{what}/").items()})

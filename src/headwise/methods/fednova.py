@@ -1,0 +1,93 @@
+"""FedNova — Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*,
+NeurIPS 2020. https://arxiv.org/abs/2007.07481
+
+    paper      here       meaning
+    x          down.w     the global model
+    |a_i|_1    up.a       how far client i would go along a constant gradient of one, in steps; its number of steps
+                          where the optimiser is plain
+    d_i        -          its normalised change (x - x_i) / (eta |a_i|_1)
+    p_i        Reply.n    its share of the round's samples
+    tau_eff    tau_eff    effective steps, sum_i p_i |a_i|_1
+
+The paper gives |a_i|_1 for each optimiser (Section 4.1). Here it is measured: a number whose gradient is always one is
+trained beside the model, and moves by -eta |a_i|_1, with momentum and weight decay too.
+
+Departs from the paper: clients send x_i and |a_i|_1, from which the server takes d_i. Those that took no step have no
+direction and are left out. BatchNorm statistics, where they travel, are averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Nothing, Record
+
+
+class Trained(Record):
+    """A client's model and the steps it took, weighted as its optimiser does."""
+
+    w: Params
+    a: float
+
+
+class Odometer(nn.Module):
+    """A number whose gradient is one, so that it goes as far as the optimiser would take it."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.at = nn.Parameter(torch.zeros(()))
+
+
+@dataclass(frozen=True)
+class FedNova(Method[Shared, Nothing, Shared, Trained]):
+    """FedAvg, whose clients count by their data and not by how many steps they took."""
+
+    family: ClassVar[str] = "one global model"
+    travels: ClassVar[str] = "whole model, number of steps up"
+    stays: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P + 1"
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params())
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Trained]], central: Central) -> Shared:
+        moved = [r for r in replies if r.up.a > 0]
+        if not moved:
+            return server
+        n, total = [r.n for r in moved], sum(r.n for r in moved)
+        x = server.w.restrict(central.init().live())
+        d = mean(((x - r.up.w.restrict(x)) / r.up.a for r in moved), n)  # sum_i p_i eta d_i
+        tau_eff = sum(r.n / total * r.up.a for r in moved)  # Section 5, the default
+        averaged = mean((r.up.w for r in moved), n)
+        return Shared(Params({**averaged, **(x - tau_eff * d)}))  # Eq. (4) with w_i = p_i
+
+    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+        return central.model(server.w)
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Trained, Nothing]:
+        m, odometer = local.model(down.w), local.draw(Odometer)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return local.loss(m, x, y) + odometer.at
+
+        local.sgd(m, odometer, loss=loss)
+        return Update(Trained(m.params(), -odometer.at.item() / local.lr), me, m)  # Section 4.1: |a_i|_1
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w)

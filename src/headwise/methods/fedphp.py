@@ -1,0 +1,89 @@
+"""FedPHP — Li et al., *FedPHP: Federated Personalization with Inherited Private Models*, ECML PKDD 2021.
+https://doi.org/10.1007/978-3-030-86486-6_36
+
+    paper   here      meaning
+    -       down.w    the global model
+    HPM     me.p      inherited private model: a moving average of the client's models, which is evaluated
+    z       me.z      how often the client has taken part
+    mu      mu        how much of the HPM is kept at the end of training
+    lambda  lam       weight of the transfer from the HPM
+
+Departs from the paper: of its ways of knowledge transfer, this is MMD on the features, with the kernels of public code.
+The paper's mu_z = mu z / (rho T) needs the participation ratio rho, which a client is not told: it takes its own share
+of the rounds so far, (z + 1) / t. A client without an HPM inherits the download, which is the same in round 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Unit
+
+BANDWIDTHS = (10, 15, 20, 50)
+
+
+class Inherited(Record):
+    """A client's inherited private model, none before it first took part, and its participations."""
+
+    p: Params | None
+    z: int
+
+
+@dataclass(frozen=True)
+class FedPHP(Averaging[Inherited]):
+    """FedAvg, whose clients keep a moving average of their trained models, use it, and let it guide their training."""
+
+    family: ClassVar[str] = "global and own model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "inherited model"
+    leaves: ClassVar[tuple[str, ...]] = ("p",)
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    lam: Unit = 0.1
+    """weight of the transfer from the inherited model, against cross-entropy; 0: no transfer"""
+    mu: Unit = 0.9
+    """how much of the inherited model is kept at the end of the run; it grows to this from 0"""
+
+    def client_init(self, local: Local) -> Inherited:
+        return Inherited(None, 0)
+
+    def local_update(self, me: Inherited, down: Shared, local: Local) -> Update[Shared, Inherited]:
+        m, hpm = local.model(down.w), self._inherited(me, down, local)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # (1 - lambda) CE + lambda R, here with R = MMD
+            with torch.no_grad():
+                taught = hpm.body(x)
+            f = m.body(x)
+            return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * _mmd(f, taught)
+
+        local.sgd(m, loss=loss)
+        mu_z = self.mu * me.z * local.t / ((me.z + 1) * local.T)
+        p = mean([m.state(), hpm.state()], [1 - mu_z, mu_z])  # HPM <- mu_z HPM + (1 - mu_z) w_i
+        return Update(Shared(m.params()), Inherited(p, me.z + 1), local.model(p), keep=m)
+
+    def personalize(self, me: Inherited, down: Shared, local: Local) -> Predictor:
+        return self._inherited(me, down, local)
+
+    def _inherited(self, me: Inherited, down: Shared, local: Local) -> SplitModel:
+        return local.model(down.w if me.p is None else me.p).eval()
+
+
+def _mmd(a: Tensor, b: Tensor) -> Tensor:
+    """The squared maximum mean discrepancy of two samples, its biased estimate: Gretton et al., JMLR 2012, Section 2."""
+    return _kernel(a, a) + _kernel(b, b) - 2 * _kernel(a, b)
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    """The mean over all pairs of sum_s exp(-||a - b||^2 / 2s)."""
+    d = (a[:, None] - b[None]).square().sum(2)
+    return torch.stack([torch.exp(-d / (2 * s)) for s in BANDWIDTHS]).sum(0).mean()

@@ -1,0 +1,130 @@
+"""FedProto — Tan et al., *FedProto: Federated Prototype Learning across Heterogeneous Clients*, AAAI 2022.
+https://arxiv.org/abs/2105.00243
+
+    paper       here          meaning
+    omega_i     me.w          client i's model, with a body of its own; it never leaves the client
+    C_i^(j)     up.means      prototype: mean feature of client i's samples of class j
+    C-^(j)      down.means    global prototype of class j
+    |D_i,j|     up.counts     samples of class j at client i
+    lambda      lam           weight of staying near the global prototypes
+
+Departs from the paper: Eq. (6) prints one more division by the number of clients that hold the class; a mean has none.
+As in the authors' code, Eq. (8) pulls each sample's feature, by the mean squared difference, and not the class mean. A
+class that nobody sent in a round keeps its prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params
+from ..records import Record
+from ..settings import NonNegative
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+class Prototypes(Record):
+    """A mean feature for each class that a client holds."""
+
+    labels: Tensor
+    """[c] int32, ascending; -1 where there is none yet"""
+    means: Tensor
+    """[c, K]"""
+    counts: Tensor | None
+    """[c] int32, where they are sent"""
+
+
+class Known(Record):
+    """The global prototypes [C, K], and whether a class has one [C]."""
+
+    known: Tensor
+    means: Tensor
+
+
+@dataclass(frozen=True)
+class FedProto(Method[Known, Own, Prototypes, Prototypes]):
+    """Every client trains a model of its own, whose features are pulled towards the mean of all clients' features."""
+
+    family: ClassVar[str] = "prototypes"
+    travels: ClassVar[str] = "class means"
+    stays: ClassVar[str] = "whole model"
+    down: ClassVar[str] = "c * (K + 1)"
+    up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
+    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
+
+    lam: NonNegative = 1.0
+    """weight of staying near the global prototypes; 0 is Standalone"""
+    evaluate: Literal["head", "prototype"] = "head"
+    """how a client predicts: with its head, or by the nearest global prototype of its own classes"""
+    weights: Literal["samples", "equal"] = "samples"
+    """of a class's prototypes in their mean: by the samples of the class, or (code) all the same"""
+
+    def server_init(self, central: Central) -> Known:
+        return Known(torch.zeros(central.classes) > 0, torch.zeros(central.classes, central.init().width))
+
+    def broadcast(self, server: Known, client: int, central: Central) -> Prototypes:
+        labels = torch.tensor(central.labels(client))
+        return Prototypes(torch.where(server.known[labels], labels, -1).int(), server.means[labels], None)
+
+    def aggregate(self, server: Known, replies: Sequence[Reply[Prototypes]], central: Central) -> Known:
+        total, count = torch.zeros_like(server.means), torch.zeros(len(server.means))
+        for r in replies:
+            n = torch.ones(len(r.up.labels)) if r.up.counts is None else r.up.counts.float()
+            total.index_add_(0, r.up.labels, r.up.means * n[:, None])
+            count.index_add_(0, r.up.labels, n)
+        means = total / count.clamp(min=1)[:, None]  # Eq. (6)
+        return Known(server.known | (count > 0), torch.where(count[:, None] > 0, means, server.means))
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Prototypes, local: Local) -> Update[Prototypes, Own]:
+        m = local.model(me.w)
+        labels, means = _given(down)
+        target = means.new_zeros(local.classes, m.width).index_copy(0, labels, means)
+        pull = means.new_zeros(local.classes).index_fill(0, labels, self.lam)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            f = m.body(x)
+            return cross_entropy(m.head(f), y) + (pull[y] * (f - target[y]).square().mean(1)).mean()  # Eqs. (7), (8)
+
+        local.sgd(m, loss=loss)
+        own = local.class_means(m.body)  # Eq. (3)
+        counts = local.class_counts[own.labels].int() if self.weights == "samples" else None
+        return Update(
+            Prototypes(own.labels, own.means, counts), Own(m.state()), self._predictor(m, down, local), keep=m
+        )
+
+    def personalize(self, me: Own, down: Prototypes, local: Local) -> Predictor:
+        return self._predictor(local.model(me.w), down, local)
+
+    def _predictor(self, m: SplitModel, down: Prototypes, local: Local) -> Predictor:
+        """The head; or Eq. (4), once there are prototypes: minus the distances, classes without one are farthest."""
+        labels, means = _given(down)
+        if self.evaluate == "head" or not len(labels):
+            return m
+
+        def nearest(x: Tensor) -> Tensor:
+            d = torch.cdist(m.body(x), means)
+            farthest = (d.amax(1, keepdim=True) + 1).repeat(1, local.classes)
+            return -farthest.index_copy(1, labels, d)
+
+        return nearest
+
+
+def _given(down: Prototypes) -> tuple[Tensor, Tensor]:
+    given = down.labels >= 0
+    return down.labels[given].long(), down.means[given]

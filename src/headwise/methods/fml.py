@@ -1,0 +1,84 @@
+"""FML — Shen et al., *Federated Mutual Learning*, 2020. https://arxiv.org/abs/2006.16765
+
+    paper          here       meaning
+    w_local        me.w       personalized model, of any architecture; it never leaves the client
+    w_meme         down.w     meme model: the client's fork of the global model, of the server's architecture
+    alpha, beta    the same   weight of the labels against the other model, for the personalized model and the meme
+
+Departs from the paper: gradients are clipped, as in public code, here those of both models together. The personalized
+model starts under a head of its own draw: from one and the same start both models would take the same steps, and the
+first upload would be the personalized model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from ..averaging import Shared
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Positive, Unit
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+@dataclass(frozen=True)
+class FML(Method[Shared, Own, Shared, Shared]):
+    """A model of one's own and a shared one learn from each other's predictions; only the shared one travels."""
+
+    family: ClassVar[str] = "mutual distillation"
+    travels: ClassVar[str] = "second model"
+    stays: ClassVar[str] = "whole model"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
+
+    alpha: Unit = 0.5
+    """weight of the labels for the own model; 1: it learns nothing from the shared one, as in Standalone"""
+    beta: Unit = 0.5
+    """weight of the labels for the shared model; 1: it learns nothing from the own one, as in FedAvg"""
+    clip: Positive = 10.0
+    """largest norm of the gradient of both models together"""
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init(common=True).params())
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        return Shared(mean(r.up.w for r in replies)) if replies else server  # Algorithm 1: every meme counts the same
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.model(local.random_head("fml")).state())
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        own, meme = local.model(me.w), local.model(down.w, common=True)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            """Algorithm 1: both losses; each reaches its own model alone, so that one step is a step of each."""
+            z, z_meme = own(x), meme(x)
+            mine = self.alpha * cross_entropy(z, y) + (1 - self.alpha) * _kl(z_meme.detach(), z)
+            shared = self.beta * cross_entropy(z_meme, y) + (1 - self.beta) * _kl(z.detach(), z_meme)
+            return mine + shared
+
+        local.sgd(own, meme, loss=loss, clip=self.clip)
+        return Update(Shared(meme.params()), Own(own.state()), own, keep=meme)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return local.model(me.w)
+
+
+def _kl(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher || student) of the predictions, the mean over the batch."""
+    return kl_div(log_softmax(student, 1), log_softmax(teacher, 1), reduction="batchmean", log_target=True)

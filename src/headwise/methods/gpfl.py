@@ -1,0 +1,129 @@
+"""GPFL — Zhang et al., *GPFL: Simultaneously Learning Global and Personalized Feature Information for Personalized
+Federated Learning*, ICCV 2023. https://arxiv.org/abs/2308.10279
+
+    paper      here            meaning
+    W_fe       down.w          feature extractor
+    GCE        gce             global category embeddings, one for each class
+    CoV        gamma, beta     conditional valve: a scale and a shift of the features, made from a condition
+    g          everyone        global condition: the mean embedding
+    p_i        mine            personalized condition: embeddings weighted by the client's own class frequencies
+    W_hd_i     me.h            personalized head
+    lambda     lam             weight of the distance between features and embeddings
+    mu         mu              weight decay of GCE and CoV
+
+Departs from the paper: the distance is the mean over a batch, in the public code it is the norm of the whole batch. The
+conditions come from the embeddings just received; the public code takes those of the round before, and zeros at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
+
+from ..averaging import Shared
+from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import NonNegative
+
+
+class Head(Record):
+    """A client's own head."""
+
+    h: Params
+
+
+class Guides(NamedTuple):
+    """The modules that are shared besides the body."""
+
+    gce: nn.Embedding
+    gamma: nn.Sequential
+    beta: nn.Sequential
+
+    def valve(self, f: Tensor, condition: Tensor) -> Tensor:
+        """Section 3: the features that this condition lets through."""
+        return relu(f * (self.gamma(condition) + 1) + self.beta(condition))
+
+    def params(self) -> Params:
+        """The parameters themselves, by module."""
+        named = {"gce": self.gce, "gamma": self.gamma, "beta": self.beta}
+        return Params({f"{name}.{k}": t for name, m in named.items() for k, t in m.named_parameters()})
+
+
+@dataclass(frozen=True)
+class GPFL(Method[Shared, Head, Shared, Shared]):
+    """One body learns global features, led by shared class embeddings, and personal ones for a head of one's own."""
+
+    family: ClassVar[str] = "shared body"
+    travels: ClassVar[str] = "body, class embeddings and valve"
+    stays: ClassVar[str] = "head"
+    down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
+    up: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
+
+    lam: NonNegative = 0.01
+    """weight of the distance between global features and the embedding of their class"""
+    mu: NonNegative = 0.1
+    """weight decay of the embeddings and of the valve"""
+
+    def server_init(self, central: Central) -> Shared:
+        m = central.init()
+        return Shared(m.params("body") | _snapshot(_guides(m.width, central)))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        if not replies:
+            return server
+        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1: of all three modules
+
+    def client_init(self, local: Local) -> Head:
+        return Head(local.init().state("head"))
+
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
+        m, guides, mine = _parts(me, down, local)
+        fixed = guides.gce.weight.detach().clone()
+        everyone = fixed.mean(0)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            """Section 3: the personal task, the angle and the length of global features, and weight decay."""
+            f = m.body(x)
+            personal = cross_entropy(m.head(guides.valve(f, mine)), y)
+            f_G = guides.valve(f, everyone)
+            angle = cross_entropy(normalize(f_G) @ normalize(guides.gce.weight).T, y)
+            length = pairwise_distance(f_G, fixed[y], eps=0.0).mean()
+            return personal + angle + self.lam * length + self.mu / 2 * guides.params().sq_norm()
+
+        local.sgd(m, *guides, loss=loss)  # Algorithm 1
+        up = Shared(m.params("body") | _snapshot(guides))
+        return Update(up, Head(m.state("head")), lambda x: m.head(guides.valve(m.body(x), mine)), keep=m)
+
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
+        m, guides, mine = _parts(me, down, local)
+        return lambda x: m.head(guides.valve(m.body(x), mine))
+
+
+def _guides(K: int, bench: Bench) -> Guides:
+    gce = bench.draw(lambda: nn.Embedding(bench.classes, K), "gpfl", "gce")
+    valve = [bench.draw(lambda: nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.LayerNorm(K)), "gpfl", i) for i in (0, 1)]
+    return Guides(gce, *valve)
+
+
+def _snapshot(guides: Guides) -> Params:
+    return guides.params().map(lambda t: t.detach().clone())
+
+
+def _parts(me: Head, down: Shared, local: Local) -> tuple[SplitModel, Guides, Tensor]:
+    """The global body under the own head, the global modules, and the client's condition p_i."""
+    m = local.model(down.w.select("body.") | me.h)
+    guides = _guides(m.width, local)
+    with torch.no_grad():
+        for k, t in guides.params().items():
+            t.copy_(down.w[k])
+    return m, guides, local.class_counts / local.n @ guides.gce.weight.detach()

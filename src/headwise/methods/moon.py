@@ -1,0 +1,74 @@
+"""MOON — Li, He and Song, *Model-Contrastive Federated Learning*, CVPR 2021. https://arxiv.org/abs/2103.16257
+
+    paper      here      meaning
+    w^t        down.w    the global model
+    w_i^t-1    me.prev   client i's model after its last participation; the initial model before the first
+    z          z         a sample's features under the model that is trained
+    z_glob     z_glob    the same under the global model
+    z_prev     z_prev    the same under w_i^t-1
+    mu         mu        weight of the contrastive loss
+    tau        tau       temperature
+
+Departs from the paper: the features are those that the head takes; there is no projection head between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, softplus
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..params import Params
+from ..records import Record
+from ..settings import NonNegative, Positive
+
+
+class Previous(Record):
+    """The model that a client sent last."""
+
+    prev: Params
+
+
+@dataclass(frozen=True)
+class MOON(Averaging[Previous]):
+    """FedAvg, whose clients keep their features near the global model's and away from their own last model's."""
+
+    family: ClassVar[str] = "one global model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "last local model (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("prev",)
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    mu: NonNegative = 1.0
+    """weight of the contrastive loss; 0 is FedAvg"""
+    tau: Positive = 0.5
+    """temperature of the contrastive loss"""
+
+    def client_init(self, local: Local) -> Previous:
+        return Previous(local.init().state())
+
+    def local_update(self, me: Previous, down: Shared, local: Local) -> Update[Shared, Previous]:
+        m, world, prev = local.model(down.w), local.model(down.w).eval(), local.model(me.prev).eval()
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1: l = l_sup + mu l_con
+            with torch.no_grad():
+                z_glob, z_prev = world.body(x), prev.body(x)
+            z = m.body(x)
+            return local.loss(m.head, z, y) + self.mu * self._contrast(z, z_glob, z_prev)
+
+        local.sgd(m, loss=loss)
+        return Update(Shared(m.params()), Previous(m.state()), m)
+
+    def personalize(self, me: Previous, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w)
+
+    def _contrast(self, z: Tensor, z_glob: Tensor, z_prev: Tensor) -> Tensor:
+        """l_con = -log(e^g / (e^g + e^p)) = log(1 + e^(p - g)), where g and p are the similarities over tau."""
+        g, p = cosine_similarity(z, z_glob) / self.tau, cosine_similarity(z, z_prev) / self.tau
+        return softplus(p - g).mean()

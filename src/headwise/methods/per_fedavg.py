@@ -1,0 +1,100 @@
+"""Per-FedAvg — Fallah, Mokhtari and Ozdaglar, *Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach*, NeurIPS 2020. https://arxiv.org/abs/2002.07948
+
+    paper    here       meaning
+    w        down.w     the meta-model: a start from which one step on a client's own data leads to a good model
+    alpha    alpha      learning rate of that step
+    beta     train.lr   learning rate of the meta-model
+    D, D'    b1, b2     independent batches for the step and for the loss after it
+    tau      -          local updates per round: here, those of `train.epochs`
+
+Departs from the paper: the server weights clients by their samples; batches of twice the usual size are cut in halves;
+the exact form takes the Hessian on D, not on a third batch. A batch too small to cut is used for an ordinary step.
+All steps are plain gradient descent, whatever `train.momentum` and `train.weight_decay` say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel, has_batchnorm
+from ..params import Params, gradient, step
+from ..records import Nothing
+from ..settings import NonNegative
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Averaging[Nothing]):
+    """One start for everybody, from which a single step on a client's own data makes its personal model."""
+
+    family: ClassVar[str] = "meta-learning"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "nothing"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    alpha: NonNegative | Literal["local"] = "local"
+    """learning rate of the personal step; local: that of the model"""
+    hessian: Literal["first_order", "exact"] = "first_order"
+    """the meta-gradient: without its second-order term, or exact, through the personal step"""
+
+    def client_init(self, local: Local) -> Nothing:
+        return Nothing()
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        w = m.weights().map(Tensor.detach)
+        for _ in range(local.epochs):
+            for x, y in _doubled(local.batches(1, train=(m,))):
+                w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
+        m = local.model(Params({**m.state(), **w}))
+        return Update(Shared(m.params()), me, self._adapted(m, local), keep=m)
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        return self._adapted(local.model(down.w), local)
+
+    def _adapted(self, m: SplitModel, local: Local) -> SplitModel:
+        """A copy after one step on one batch of the client's own data."""
+        w = m.weights().map(Tensor.detach)
+        for x, y in local.batches(1, train=(m,)):
+            w = step(w, gradient(lambda p, x=x, y=y: local.loss(m.given(p), x, y), w), self._rate(local))
+            break
+        return local.model(Params({**m.state(), **w}))
+
+    def _rate(self, local: Local) -> float:
+        return local.lr if self.alpha == "local" else self.alpha
+
+    def _slope(self, w: Params, m: SplitModel, local: Local, x: Tensor, y: Tensor) -> Params:
+        """The gradient of F_i(w) = f_i(w - alpha grad f_i(w; b1); b2), where the two batches are halves of this one."""
+        if len(y) < (4 if has_batchnorm(m) else 2):
+            return gradient(lambda p: local.loss(m.given(p), x, y), w)
+        half = len(y) // 2
+
+        def inner(p: Params) -> Tensor:
+            return local.loss(m.given(p), x[:half], y[:half])
+
+        def outer(p: Params) -> Tensor:
+            return local.loss(m.given(p), x[half:], y[half:])
+
+        if self.hessian == "first_order":
+            return gradient(outer, step(w, gradient(inner, w), self._rate(local)))
+
+        def through(p: Params) -> Tensor:
+            slopes = torch.autograd.grad(inner(p), list(p.values()), create_graph=True)
+            return outer(p - Params(dict(zip(p, slopes, strict=True))) * self._rate(local))
+
+        return gradient(through, w)  # (I - alpha Hessian) grad f_i(w'; b2)
+
+
+def _doubled(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of twice the size: each with the one that follows it, if any does."""
+    for x, y in batches:
+        x_next, y_next = next(batches, (x[:0], y[:0]))
+        yield torch.cat([x, x_next]), torch.cat([y, y_next])

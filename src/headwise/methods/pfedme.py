@@ -1,0 +1,79 @@
+"""pFedMe — Dinh, Tran and Nguyen, *Personalized Federated Learning with Moreau Envelopes*, NeurIPS 2020.
+https://arxiv.org/abs/2006.08848
+
+    paper      here          meaning
+    w          down.w        the global model
+    w_i        w             client i's copy of it, which is sent back
+    theta_i    me.theta      its personal model, which is evaluated; none before it first took part
+    lambda     lam           how strongly theta_i is pulled towards w_i
+    K          K             steps on theta_i per batch, an approximate solution of its problem
+    R          train.epochs  local rounds: here, all batches of these epochs
+    eta        train.lr      learning rate of w_i; eta times lambda should be below 2
+    beta       server_lr     server mixing: w <- (1 - beta) w + beta mean(w_i)
+
+Departs from the paper: the server weights the w_i by their samples, as the authors' code does. All steps are plain
+gradient descent, whatever `train.momentum` and `train.weight_decay` say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..averaging import Averaging, Shared
+from ..method import Local, Predictor, Update
+from ..models.split import SplitModel
+from ..params import Params, gradient, step
+from ..records import Record
+from ..settings import Count, NonNegative, Positive
+
+
+class Personal(Record):
+    """A client's personal model."""
+
+    theta: Params | None
+
+
+@dataclass(frozen=True)
+class PFedMe(Averaging[Personal]):
+    """A personal model that is pulled towards the global one, which in turn follows the personal models."""
+
+    family: ClassVar[str] = "global and own model"
+    travels: ClassVar[str] = "whole model"
+    stays: ClassVar[str] = "own model"
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = "P"
+
+    lam: NonNegative = 15.0
+    """pull of the personal model towards the client's copy of the global one; 0: the global model never moves"""
+    K: Count = 5
+    """steps on the personal model per batch"""
+    personal_lr: Positive = 0.01
+    """learning rate of the personal model"""
+
+    def client_init(self, local: Local) -> Personal:
+        return Personal(None)
+
+    def local_update(self, me: Personal, down: Shared, local: Local) -> Update[Shared, Personal]:
+        m = local.model(down.w)
+        theta = w = m.weights().map(Tensor.detach)
+        for x, y in local.batches(train=(m,)):
+            theta = self._solved(theta, w, m, local, x, y)
+            w = w - (w - theta) * (local.lr * self.lam)  # Algorithm 1: w_i <- w_i - eta lambda (w_i - theta_i)
+        own, copy = local.model(Params({**m.state(), **theta})), local.model(Params({**m.state(), **w}))
+        return Update(Shared(copy.params()), Personal(own.state()), own, keep=copy)
+
+    def personalize(self, me: Personal, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w if me.theta is None else me.theta)
+
+    def _solved(self, theta: Params, w: Params, m: SplitModel, local: Local, x: Tensor, y: Tensor) -> Params:
+        """K steps towards the theta that minimises f_i(theta) + lambda/2 ||theta - w_i||^2 on this batch."""
+
+        def h(p: Params) -> Tensor:
+            return local.loss(m.given(p), x, y) + self.lam / 2 * (p - w).sq_norm()
+
+        for _ in range(self.K):
+            theta = step(theta, gradient(h, theta), self.personal_lr)
+        return theta

@@ -1,0 +1,114 @@
+"""SCAFFOLD — Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated Learning*, ICML 2020.
+https://arxiv.org/abs/1910.06378
+
+    paper     here        meaning
+    x, c      down        the global model and the mean control variate of all clients
+    y_i       m           client i's copy of the model
+    c_i       me.c        its control variate: what its gradients were on the way, by option II
+    eta_g     server_lr   learning rate of the server
+    K eta_l   travelled   how far a constant gradient of one would have moved y_i; measured by training a number with
+                          such a gradient beside it, so that it is right with momentum too
+
+Departs from the paper: clients send y_i instead of its change, which is the same to the server. A client that took no
+step keeps its control variate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..models.split import SplitModel
+from ..params import Params, mean
+from ..records import Record
+from ..settings import Positive
+
+
+class Global(Record):
+    """The global model and control variate."""
+
+    w: Params
+    c: Params
+
+
+class Trained(Record):
+    """A client's model and the change of its control variate."""
+
+    w: Params
+    dc: Params
+
+
+class Control(Record):
+    """A client's control variate."""
+
+    c: Params
+
+
+class Odometer(nn.Module):
+    """A number whose gradient is one, so that it goes as far as the optimiser would take it."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.at = nn.Parameter(torch.zeros(()))
+
+
+@dataclass(frozen=True)
+class Scaffold(Method[Global, Control, Global, Trained]):
+    """One global model, whose clients correct each step by what sets their own gradients apart from everybody's."""
+
+    family: ClassVar[str] = "one global model"
+    travels: ClassVar[str] = "whole model, control variates"
+    stays: ClassVar[str] = "control variate (its changes are sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("c",)
+    down: ClassVar[str] = "2 * P"
+    up: ClassVar[str] = "2 * P"
+
+    server_lr: Positive = 1.0
+    """learning rate of the server: 1 takes the clients' plain mean"""
+
+    def server_init(self, central: Central) -> Global:
+        m = central.init()
+        return Global(m.params(), _none(m))
+
+    def broadcast(self, server: Global, client: int, central: Central) -> Global:
+        return server
+
+    def aggregate(self, server: Global, replies: Sequence[Reply[Trained]], central: Central) -> Global:
+        if not replies:
+            return server
+        average = mean(r.up.w for r in replies)  # line 16: every client counts the same
+        x = server.w.zip(average, lambda w, y: w + self.server_lr * (y - w) if w.is_floating_point() else y)
+        c = server.c + mean(r.up.dc for r in replies) * (len(replies) / central.N)
+        return Global(x, c)  # Algorithm 1, line 17
+
+    def global_model(self, server: Global, central: Central) -> SplitModel | None:
+        return central.model(server.w)
+
+    def client_init(self, local: Local) -> Control:
+        return Control(_none(local.init()))
+
+    def local_update(self, me: Control, down: Global, local: Local) -> Update[Trained, Control]:
+        m, odometer = local.model(down.w), local.draw(Odometer)
+        correction = down.c - me.c
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1, line 10: its gradient is g_i(y_i) - c_i + c
+            return local.loss(m, x, y) + m.live().dot(correction) + odometer.at
+
+        local.sgd(m, odometer, loss=loss)
+        y, travelled = m.params(), -odometer.at.item()
+        moved = down.w.restrict(correction) - y.restrict(correction)
+        dc = moved / travelled - down.c if travelled else correction.zeros()  # line 12, option II
+        return Update(Trained(y, dc), Control(me.c + dc), m)
+
+    def personalize(self, me: Control, down: Global, local: Local) -> Predictor:
+        return local.model(down.w)
+
+
+def _none(m: SplitModel) -> Params:
+    """Control variates of zero, for all parameters that travel and are trained."""
+    return m.live().map(torch.zeros_like).map(Tensor.detach)

@@ -1,0 +1,98 @@
+"""APPLE by hand (arXiv 2110.08394, Algorithm 1).
+
+The personal model is w = sum_j p_j c_j over all core models c_j; with g = dL/dw, the chain rule gives for the client's
+own core model dL/dc_i = p_i g, and for its relationship dL/dp_j = <g, c_j>, to which the pull adds
+mu lambda(r) (p_j - 1/N), lambda(r) = (cos(pi r / L) + 1) / 2 until r = L. Both are taken before either changes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from byhand import START, Weights, close, gradient
+from tiny import bench, plan_of
+from torch.testing import assert_close
+
+from headwise.engine.bench import ServerBench
+from headwise.method import Reply
+from headwise.methods.apple import APPLE, Cores, Own, Shared
+from headwise.params import Params
+
+N, ME, LR, EPOCHS, ROUNDS = 3, 1, 0.1, 2, 20
+CLIENTS = [(torch.randn(6, 2, generator=torch.Generator().manual_seed(c)), torch.arange(6) % 3) for c in range(N)]
+P = [0.2, 0.5, 0.4]
+
+
+def drawn(seed: int) -> Weights:
+    rng = torch.Generator().manual_seed(seed)
+    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
+
+
+def floats(w: Weights) -> Params:
+    return Params({k: t.float() for k, t in w.items()})
+
+
+def mixture(p: list[float], cores: list[Weights]) -> Weights:
+    return {k: sum(x * c[k] for x, c in zip(p, cores, strict=True)) for k in START}
+
+
+@pytest.mark.parametrize(
+    ("method", "t", "pull"),
+    [
+        (APPLE(relation_lr=0.05), 1, 0.1),
+        (APPLE(relation_lr=0.05), 3, 0.05),  # r = 2 is half of L = 0.2 * 20
+        (APPLE(relation_lr=0.05), 5, 0.0),
+        (APPLE(relation_lr=0.05, mu=2.0, L=1.0, core_lr="local"), 11, 1.0),
+        (APPLE(relation_lr=0.0), 2, 0.1 * (math.cos(math.pi / 4) + 1) / 2),
+        (APPLE(L=0.0), 1, 0.0),
+    ],
+    ids=repr,
+)
+def test_client_half(method: APPLE, t: int, pull: float) -> None:
+    """Full batches; core models step by lr, times N where that is asked for."""
+    cores, p = [drawn(c) for c in range(N)], P
+    local = bench(plan_of(method, CLIENTS, rounds=ROUNDS, lr=LR, epochs=EPOCHS), ME, t)
+    down = Cores({j: floats(c) for j, c in enumerate(cores) if j != ME})
+    me = Own(floats(cores[ME]), torch.tensor(P))
+    update = method.local_update(me, down, local)
+    rate = LR * N if method.core_lr == "scaled" else LR
+    for _ in range(EPOCHS):
+        g = gradient(mixture(p, cores), *CLIENTS[ME])
+        slopes = [sum((g[k] * c[k]).sum().item() for k in g) + pull * (p[j] - 1 / N) for j, c in enumerate(cores)]
+        cores[ME] = {k: c - rate * p[ME] * g[k] for k, c in cores[ME].items()}
+        p = [x - method.relation_lr * s for x, s in zip(p, slopes, strict=True)]
+    close(dict(update.up.w), cores[ME])
+    close(dict(update.me.core), cores[ME])
+    assert_close(update.me.p.double(), torch.tensor(p).double(), atol=2e-6, rtol=0)
+    close(update.model.state_dict(), mixture(p, cores))
+
+
+def test_the_personal_model_is_the_combination() -> None:
+    """Core models of clients that have not trained are the initial one."""
+    mine, other = drawn(0), drawn(2)
+    local = bench(plan_of(APPLE(), CLIENTS), ME)
+    model = APPLE().personalize(Own(floats(mine), torch.tensor(P)), Cores({2: floats(other)}), local)
+    close(model.state_dict(), mixture(P, [START, mine, other]))
+
+
+def test_server_half() -> None:
+    """The server keeps the last core model of each client and sends a client those of the others."""
+    method, central = APPLE(), ServerBench(plan_of(APPLE(), CLIENTS), 1)
+    server = method.server_init(central)
+    for c, seed in ((2, 0), (0, 1), (2, 3)):
+        server = method.aggregate(server, [Reply(c, Shared(floats(drawn(seed))), 6)], central)
+    assert list(server.cores) == [0, 2]
+    sent = method.broadcast(server, 2, central).cores
+    assert list(sent) == [0]
+    close(dict(sent[0]), drawn(1))
+    close(dict(method.broadcast(server, 1, central).cores[2]), drawn(3))
+
+
+def test_beginning() -> None:
+    """Equal shares of equal models are the initial model."""
+    local = bench(plan_of(APPLE(), CLIENTS), ME)
+    first = APPLE().client_init(local)
+    assert_close(first.p, torch.full((N,), 1 / N))
+    close(APPLE().personalize(first, Cores({}), local).state_dict(), START)
