@@ -111,7 +111,7 @@ class Comparison:
         alone = next((line for line in lines if line.method == "standalone"), None)
         if alone is not None and alone is not best:
             gain = (_best(best) - _best(alone)) * 100
-            noise = max(best.spread(), alone.spread()) * 100
+            noise = max(line.spread("last", _moment(line)) for line in (best, alone)) * 100
             sure = "more" if gain > 2 * noise else "not clearly more"
             seeds = f", {sure} than the spread over {self.seeds} seeds" if self.seeds > 1 else ""
             said.append(f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}.")
@@ -174,9 +174,14 @@ def _figures(line: Line, moment: str) -> dict[str, float]:
 
 
 def _best(line: Line) -> float:
-    """A method's accuracy for its clients: with what they download or what they keep, whichever is better."""
+    """A method's accuracy for its clients."""
+    return line.mean("last", _moment(line))
+
+
+def _moment(line: Line) -> str:
+    """What serves a method's clients better: what they download, or what they keep."""
     own = [m for m in line.measured if m != "global"] or line.measured
-    return max(line.mean("last", m) for m in own)
+    return max(own, key=lambda m: line.mean("last", m))
 
 
 def _texts(line: Line) -> list[str]:

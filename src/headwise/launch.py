@@ -81,7 +81,8 @@ def run_or_resume(
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers)
     found = Run(out)
-    if experiment_from(found.manifest["experiment"]) != make_plan(experiment, data_folder(data_dir))[0]:
+    before, now = experiment_from(found.manifest["experiment"]), make_plan(experiment, data_folder(data_dir))[0]
+    if dataclasses.replace(before, engine=now.engine) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
     return found if found.complete else resume(out, data_dir=data_dir, observers=observers)
 

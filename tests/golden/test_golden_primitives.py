@@ -182,6 +182,16 @@ def test_frozen_body_keeps_its_statistics_and_everything_can_learn_again() -> No
         assert not torch.equal(m.state("body")[f"body.{name}"], before[f"body.{name}"])
 
 
+def test_frozen_body_is_frozen_under_a_loss_of_ones_own() -> None:
+    """The loss runs the whole model, so nothing but its mode keeps the statistics, and no gradient is computed."""
+    m, local = norm_model(), bench(plan_of(clients=ALL, model=norm_model()))
+    before, bias = m.state("body"), m.head.bias.detach().clone()
+    local.sgd(m, only=m.head, epochs=3, loss=lambda x, y: local.loss(m, x, y))
+    assert all(torch.equal(t, before[k]) for k, t in m.state("body").items())
+    assert all(p.grad is None for p in m.body.parameters())
+    assert not torch.equal(m.head.bias, bias)
+
+
 def test_head_phase_after_the_body_moved_sees_the_new_features() -> None:
     """Features of a frozen body are extracted once; a body that has moved since must be seen anew."""
     m, local = model_of(), bench(plan_of(clients=ALL))

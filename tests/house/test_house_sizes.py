@@ -27,7 +27,9 @@ def test_files_are_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", METHODS, ids=name_of)
 def test_methods_are_short(path: Path) -> None:
-    assert 30 <= length(path) <= 130
+    """About a hundred lines; FedGMH, with all the rules that its paper and its code differ in, is the longest."""
+    assert 30 <= length(path) <= 190
+    assert sum(length(p) <= 130 for p in METHODS) >= 0.9 * len(METHODS)
 
 
 def test_functions_are_short() -> None:

@@ -1,4 +1,4 @@
-"""The workbenches that a method is handed: `ServerBench` is its `Central`, `ClientBench` its `Local`."""
+"""A client's workbench: a method's `Local`."""
 
 from __future__ import annotations
 
@@ -11,63 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..benches import ClassMeans, Predictor
 from ..data.federated import Samples
-from ..method import ClassMeans, M, Predictor
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
 from .plan import Plan
+from .server import ServerBench
 
 FEATURE_BATCH = 500  # samples per pass where no gradient is needed
 
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
-
-
-class ServerBench:
-    """What the server's half may ask for."""
-
-    def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
-        self.classes = plan.data.task.classes
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
-        self._template = plan.common
-        self.kept = Params()
-
-    def init(self, *, common: bool = False) -> SplitModel:
-        """A copy of the initial model; `common` is the server's architecture."""
-        return copy.deepcopy(self._plan.common if common else self._template).to(self._plan.device)
-
-    def model(self, params: Params, *, common: bool = False) -> SplitModel:
-        """A model with these parameters; what they leave open is what the client kept, else the initial."""
-        m = self.init(common=common)
-        known = m.state_dict()
-        if unknown := params.keys() - known.keys():
-            raise KeyError(f"the model has no {sorted(unknown)}")
-        kept = {k: t for k, t in self.kept.items() if k in known and t.shape == known[k].shape}
-        m.load_state_dict({**known, **kept, **params})
-        return m
-
-    def draw(self, make: Callable[[], M], *key: int | str) -> M:
-        """A module made with the randomness of this key: the same everywhere and in every round."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self._plan.seed, "draw", *key))
-            return make().eval().to(self._plan.device)
-
-    def random_head(self, *key: int | str) -> Params:
-        """A freshly drawn head for this model; the same key gives the same head."""
-        m = self.init()
-
-        def redrawn() -> SplitModel:
-            for layer in m.head.modules():
-                if isinstance(layer, nn.Linear):
-                    layer.reset_parameters()
-            return m
-
-        return self.draw(redrawn, "head", *key).state("head")
-
-    def labels(self, client: int) -> tuple[int, ...]:
-        """The classes of this client's training samples."""
-        return tuple(self._plan.data.client(client).train.y.unique().tolist())
 
 
 class ClientBench(ServerBench):

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..method import Reply
 from ..records import Record, nbytes
-from .bench import ServerBench
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
 from .plan import Plan
 from .sampling import sample
+from .server import ServerBench
 from .worker import Answer, Job
 
 

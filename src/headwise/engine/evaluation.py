@@ -14,11 +14,11 @@ from typing import Any
 
 from ..averaging import Shared
 from ..records import Record, nbytes
-from .bench import ServerBench
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
 from .scores import Score, over_clients
+from .server import ServerBench
 from .worker import Answer, Job, Task
 
 Plain = dict[str, Any]

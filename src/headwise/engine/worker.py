@@ -104,7 +104,7 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
     if job.task == "pre":
         return plan.method.personalize(me, down, local)
     assert isinstance(down, Shared)  # the driver sends the global model's parameters
-    return local.model(down.w)
+    return local.model(down.w, common=True)
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:

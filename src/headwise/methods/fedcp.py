@@ -9,7 +9,7 @@ Policy*, KDD 2023. https://arxiv.org/abs/2307.01217
     r_i, s_i   a, b          the two shares, a + b = 1
     lambda     lam           weight of keeping features where the global extractor has them
 
-Departs from the paper: the policy is sampled (Gumbel-softmax) in training only, models are measured with its mean
+Departs from the paper: the policy is sampled (Gumbel-softmax) in training only, models are measured with the plain
 softmax. The context of the first round is that of the initial head, in the public code it is random.
 """
 

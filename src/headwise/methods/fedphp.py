@@ -79,7 +79,7 @@ class FedPHP(Averaging[Inherited]):
 
 
 def _mmd(a: Tensor, b: Tensor) -> Tensor:
-    """The squared maximum mean discrepancy of two samples, its biased estimate: Gretton et al., JMLR 2012, Section 2."""
+    """The squared maximum mean discrepancy, estimated with bias: Gretton et al., JMLR 2012, Section 2."""
     return _kernel(a, a) + _kernel(b, b) - 2 * _kernel(a, b)
 
 

@@ -26,9 +26,19 @@ def write_bytes(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
+            _flush_folder(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _flush_folder(folder: Path) -> None:
+    """A rename survives a power cut only when its folder has been flushed too."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def write_json(path: Path, value: Any) -> None:
