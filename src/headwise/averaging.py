@@ -38,7 +38,7 @@ class Averaged(Record):
     v: Params | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it by the clients' mean, weighted by their samples."""
 

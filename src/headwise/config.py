@@ -66,7 +66,7 @@ class Choice(Plain):
         """The thing itself, its options checked."""
         name, _, preset = self.name.partition("@")
         cls = find_class(kind, name)
-        fields = list(field_types(cls))
+        fields = [f.name for f in dataclasses.fields(cls) if not f.kw_only]
         if len(self.values) > len(fields):
             raise ConfigError(
                 f"{kind} is {':'.join([self.name, *self.values])!r}, but {self.name} has "

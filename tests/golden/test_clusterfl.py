@@ -1,4 +1,4 @@
-"""ClusterFL by hand (doi 10.1145/3458864.3467681; the equations are numbered in the file of the method).
+"""ClusterFL by hand (doi 10.1145/3554980; the equations are numbered in the file of the method).
 
 The objective alpha tr(W W^T) - beta tr(F^T W W^T F), with F_ic = 1 / sqrt(n_c) for i in cluster c, is
 alpha sum ||w_i||^2 - beta sum_c n_c ||m_c||^2 with the means m_c, and as sum_i ||w_i - m_c||^2 = sum_i ||w_i||^2 -

@@ -22,7 +22,8 @@ ALLOWED = {
     "benches": {"models", "params", "records"},
     "method": {"benches", "models", "records"},
     "averaging": {"method", "models", "params", "records", "settings"},
-    "methods": {"averaging", "method", "models", "params", "records", "settings"},
+    "measures": set(),
+    "methods": {"averaging", "measures", "method", "models", "params", "records", "settings"},
     "data": {"data", "errors", "models", "settings", "seeds"},
     "engine": {
         "engine",

@@ -16,6 +16,7 @@ from ..data.federated import Samples
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
+from .descent import Descent
 from .plan import Plan
 from .server import ServerBench
 
@@ -85,19 +86,16 @@ class ClientBench(ServerBench):
             return 0
         loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
         settings, steps = self._plan.train, 0
-        optimiser = torch.optim.SGD(
+        descent = Descent(
             weights,
             lr=self.lr if lr is None else lr,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            clip=clip,
         )
         with _learning(models, parts):
             for x, y in self.batches(epochs, through=through, train=parts):
-                optimiser.zero_grad()
-                loss(x, y).backward()
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(weights, clip)
-                optimiser.step()
+                descent.step(loss(x, y))
                 if project is not None:
                     with torch.no_grad():
                         project()

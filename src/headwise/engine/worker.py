@@ -59,7 +59,7 @@ def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, Cli
     )
     with torch.random.fork_rng(devices=[]):
         # layers that draw from torch's own generator (dropout) follow the client and round too
-        torch.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
+        torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
         try:
             me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
             me, down = (map_tensors(r, lambda t: t.to(plan.device)) for r in (me, job.down))

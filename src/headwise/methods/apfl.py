@@ -9,7 +9,7 @@
 All three are updated from their values before the batch; another order decides whether alpha rises or falls.
 
 Departs from the paper: the server weights the w_i by their samples, Algorithm 1 takes their plain mean. alpha moves
-with every batch, by plain steps at the model's rate.
+with every batch, at the model's rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..averaging import Averaging, Shared
 from ..method import Local, Predictor, Update
@@ -55,20 +55,22 @@ class APFL(Averaging[Own]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         own, world = local.model(me.v), local.model(down.w)
-        alpha = me.alpha.clone().requires_grad_()
+        mixing = nn.ParameterDict({"alpha": nn.Parameter(me.alpha.clone())})
+        alpha = mixing["alpha"]
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Its gradients are those of Algorithm 1: f_i(w) moves w alone, f_i(v-bar) moves v (and alpha)."""
+            """Its gradients are those of Algorithm 1: f_i(w) moves w alone, f_i(v-bar) moves v and alpha.
+
+            Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, here kept within [0, 1].
+            """
             mixture = own.given(_mixed(own.weights(), world.weights().map(Tensor.detach), alpha))
             return local.loss(world, x, y) + local.loss(mixture, x, y)
 
-        def move_alpha() -> None:
-            """Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, here kept within [0, 1]."""
-            if alpha.grad is not None and self.adaptive:
-                alpha.sub_(local.lr * alpha.grad).clamp_(0, 1)
-            alpha.grad = None
+        def keep_in_range() -> None:
+            alpha.clamp_(0, 1)
 
-        local.sgd(own, world, loss=loss, project=move_alpha)
+        learners = (own, world, mixing) if self.adaptive else (own, world)
+        local.sgd(own, world, mixing, only=learners, loss=loss, project=keep_in_range)
         me = Own(own.state(), alpha.detach())
         return Update(Shared(world.params()), me, self._mixture(me, world, local), keep=world)
 

@@ -1,5 +1,5 @@
 """ClusterFL — Ouyang et al., *ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition*,
-MobiSys 2021. https://doi.org/10.1145/3458864.3467681
+MobiSys 2021. Its longer version in ACM TOSN: https://doi.org/10.1145/3554980
 
     paper    here          meaning
     w_i      me.w          client i's model; the server keeps everybody's last one
@@ -9,15 +9,16 @@ MobiSys 2021. https://doi.org/10.1145/3458864.3467681
     beta     pull          2 beta: models are drawn to the mean of their cluster
 
 Kept of the paper: its objective, that of clustered multi-task learning, which for normalised indicators F of clusters
-is (2); clients and server take turns to lower it, clients in their w_i, the server in F.
+is (2); clients and server take turns, clients lower it in their w_i, the server chooses F anew.
 
     (1)  sum_i l_i(w_i) + alpha tr(W W^T) - beta tr(F^T W W^T F)
     (2)  sum_i l_i(w_i) + (alpha - beta) ||w_i||^2 + beta ||w_i - mean of i's cluster||^2
 
 Departs from the paper: there are no ADMM copies of the means with multipliers, F is not relaxed, and no slow or unlike
 clients are dropped. F comes from k-means on the rows of the relation matrix, the cosines between the models as they
-differ from the mean model (the paper's server compares outputs on samples that it owns, ours has none). A client that
-has not trained yet is sent the mean of all. The authors' pull of 0.001 needs hundreds of epochs to be felt.
+differ from the mean model (the authors' code compares outputs on samples that its server owns; ours has none), which
+need not lower (1). A client that has not trained yet is sent the mean of all. The authors' code has pull = 0.001; ours
+is 0.1, to be felt within a few epochs.
 """
 
 from __future__ import annotations

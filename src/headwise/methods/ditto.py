@@ -37,7 +37,6 @@ class Ditto(Averaging[Own]):
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model"
-    leaves: ClassVar[tuple[str, ...]] = ("v",)  # only where a first participation is one step: v_k is then w_k
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
 

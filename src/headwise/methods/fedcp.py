@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..averaging import Shared
+from ..measures import mmd
 from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
 from ..settings import NonNegative
-
-BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 
 
 class Head(Record):
@@ -83,7 +82,7 @@ class FedCP(Method[Shared, Head, Shared, Shared]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z, f = _forward(x, parts, local.rng)
-            return cross_entropy(z, y) + self.lam * _mmd(f, world.body(x))
+            return cross_entropy(z, y) + self.lam * mmd(f, world.body(x))
 
         local.sgd(m, cpn, world, only=(m, cpn), loss=loss)  # Algorithm 1: the global extractor and head are frozen
         up = Shared(m.params("body") | 0.5 * (m.params("head") + world.params("head")) | _named(cpn))
@@ -120,11 +119,3 @@ def _cpn(K: int, bench: Bench) -> nn.Sequential:
 
 def _named(cpn: nn.Sequential) -> Params:
     return Params({f"cpn.{k}": t.detach().clone() for k, t in cpn.state_dict().items()})
-
-
-def _mmd(x: Tensor, y: Tensor) -> Tensor:
-    """Maximum mean discrepancy with a sum of Gaussian kernels."""
-    n, z = len(x), torch.cat((x, y))
-    d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
-    k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
-    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean()

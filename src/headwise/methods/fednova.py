@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..averaging import Shared
+from ..measures import Odometer
 from ..method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
@@ -37,14 +37,6 @@ class Trained(Record):
 
     w: Params
     a: float
-
-
-class Odometer(nn.Module):
-    """A number whose gradient is one, so that it goes as far as the optimiser would take it."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.at = nn.Parameter(torch.zeros(()))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ https://doi.org/10.1007/978-3-030-86486-6_36
     mu      mu        how much of the HPM is kept at the end of training
     lambda  lam       weight of the transfer from the HPM
 
+    (1)  loss = (1 - lambda) CE(w) + lambda R(w, HPM)          (numbers of this file: the paper's were not to be had)
+    (2)  HPM <- mu_z HPM + (1 - mu_z) w_i
+
 Departs from the paper: of its ways of knowledge transfer, this is MMD on the features, with the kernels of public code.
 The paper's mu_z = mu z / (rho T) needs the participation ratio rho, which a client is not told: it takes its own share
 of the rounds so far, (z + 1) / t. A client without an HPM inherits the download, which is the same in round 1.
@@ -22,13 +25,12 @@ import torch
 from torch import Tensor
 
 from ..averaging import Averaging, Shared
+from ..measures import mmd
 from ..method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
 from ..settings import Unit
-
-BANDWIDTHS = (10, 15, 20, 50)
 
 
 class Inherited(Record):
@@ -60,15 +62,15 @@ class FedPHP(Averaging[Inherited]):
     def local_update(self, me: Inherited, down: Shared, local: Local) -> Update[Shared, Inherited]:
         m, hpm = local.model(down.w), self._inherited(me, down, local)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:  # (1 - lambda) CE + lambda R, here with R = MMD
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1), with R = MMD
             with torch.no_grad():
                 taught = hpm.body(x)
             f = m.body(x)
-            return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * _mmd(f, taught)
+            return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * mmd(f, taught)
 
         local.sgd(m, loss=loss)
         mu_z = self.mu * me.z * local.t / ((me.z + 1) * local.T)
-        p = mean([m.state(), hpm.state()], [1 - mu_z, mu_z])  # HPM <- mu_z HPM + (1 - mu_z) w_i
+        p = mean([m.state(), hpm.state()], [1 - mu_z, mu_z])  # Eq. (2)
         return Update(Shared(m.params()), Inherited(p, me.z + 1), local.model(p), keep=m)
 
     def personalize(self, me: Inherited, down: Shared, local: Local) -> Predictor:
@@ -76,14 +78,3 @@ class FedPHP(Averaging[Inherited]):
 
     def _inherited(self, me: Inherited, down: Shared, local: Local) -> SplitModel:
         return local.model(down.w if me.p is None else me.p).eval()
-
-
-def _mmd(a: Tensor, b: Tensor) -> Tensor:
-    """The squared maximum mean discrepancy, estimated with bias: Gretton et al., JMLR 2012, Section 2."""
-    return _kernel(a, a) + _kernel(b, b) - 2 * _kernel(a, b)
-
-
-def _kernel(a: Tensor, b: Tensor) -> Tensor:
-    """The mean over all pairs of sum_s exp(-||a - b||^2 / 2s)."""
-    d = (a[:, None] - b[None]).square().sum(2)
-    return torch.stack([torch.exp(-d / (2 * s)) for s in BANDWIDTHS]).sum(0).mean()

@@ -65,6 +65,8 @@ def nothing_private(method: AnyMethod) -> None:
     for variant in variants(method):
         plan, _, visits = heard(variant)
         for visit in visits:
+            if visit.before is None:  # everything starts alike: a first step may make two models equal by chance
+                continue
             known = [_bytes(t) for t in _known(plan, visit)]
             sent = [_bytes(t) for t in pack(up_of(visit)).tensors.values()]
             for name, (kind, piece) in _secrets(method, visit):

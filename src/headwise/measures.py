@@ -1,0 +1,24 @@
+"""What several papers measure with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+BANDWIDTHS = (10, 15, 20, 50)
+
+
+def mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy of two samples, with a sum of Gaussian kernels: Gretton et al., JMLR 2012."""
+    n, z = len(x), torch.cat((x, y))
+    d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
+    k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
+    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean()
+
+
+class Odometer(nn.Module):
+    """A number whose gradient is one: trained beside a model, it goes as far as the optimiser takes a weight."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.at = nn.Parameter(torch.zeros(()))
