@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(READY)  ## compare three methods on embedded data, with a report at the end
-	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedrep --seeds 2
+	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedrep --seeds 3
 
 test: $(READY)  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal

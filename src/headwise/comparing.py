@@ -109,14 +109,8 @@ class Comparison:
             f"{best.method} gives its clients the best models: {_percent(_best(best))} of their test samples are right."
         ]
         alone = next((line for line in lines if line.method == "standalone"), None)
-        if alone is not None and alone is not best:
-            gain = (_best(best) - _best(alone)) * 100
-            noise = max(line.spread("last", _moment(line)) for line in (best, alone)) * 100
-            sure = "more" if gain > 2 * noise else "not clearly more"
-            seeds = f", {sure} than the spread over {self.seeds} seeds" if self.seeds > 1 else ""
-            said.append(f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}.")
-        elif alone is not None:
-            said.append("No other method helped: here, clients are best off alone.")
+        if alone is not None:
+            said += self._against(alone, best, lines)
         below = [line.method for line in lines if self.floor is not None and _best(line) < self.floor]
         if below:
             said.append(
@@ -124,6 +118,18 @@ class Comparison:
                 f"class: {', '.join(below)}."
             )
         return said
+
+    def _against(self, alone: Line, best: Line, lines: list[Line]) -> list[str]:
+        """What learning together gains or costs the clients."""
+        if alone is best:
+            return ["No other method helped: here, clients are best off alone."]
+        gain = (_best(best) - _best(alone)) * 100
+        noise = max(line.spread("last", _moment(line)) for line in (best, alone)) * 100
+        sure = "more" if gain > 2 * noise else "not clearly more"
+        seeds = f", {sure} than the spread over {self.seeds} seeds" if self.seeds > 1 else ""
+        said = [f"That is {gain:.1f} points above training alone ({_percent(_best(alone))}){seeds}."]
+        worse = [f"{line.method} ({_percent(_best(line))})" for line in lines if _best(line) < _best(alone)]
+        return said + ([f"Clients would be better off alone than with {', '.join(worse)}."] if worse else [])
 
 
 def compare(
