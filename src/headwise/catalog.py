@@ -40,6 +40,10 @@ class Entry:
     """the class's literal class variables (family, travels, stays, ...)"""
     fields: dict[str, str]
     """its options with their help"""
+    bases: tuple[str, ...]
+    """the names of the classes it derives from"""
+    functions: tuple[str, ...]
+    """the names of its own functions"""
 
 
 def names(kind: Kind) -> list[str]:
@@ -56,7 +60,10 @@ def entry(kind: Kind, name: str) -> Entry:
     node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and _is_named(n.name, path.stem))
     text = ast.get_docstring(tree) or ""
     summary = (ast.get_docstring(node) or "").split("\n")[0]
-    return Entry(name, text.split("\n\n")[0].replace("\n", " "), summary, text, _facts(node), help_in(node))
+    title = text.split("\n\n")[0].replace("\n", " ")
+    bases = tuple(ast.unparse(b).split("[")[0] for b in node.bases)
+    functions = tuple(n.name for n in node.body if isinstance(n, ast.FunctionDef))
+    return Entry(name, title, summary, text, _facts(node), help_in(node), bases, functions)
 
 
 def find(kind: Kind, name: str) -> type[Any]:

@@ -26,6 +26,7 @@ def command(method: str) -> None:
         "stays": cls.stays,
         "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, c own classes)",
         "different networks": cls.heterogeneous,
+        "cost": f"{cls.cost:g} x FedAvg",
     }
     for name, text in facts.items():
         click.echo(f"{name:20}{text}")
@@ -50,3 +51,5 @@ def command(method: str) -> None:
     defaults = dump(cls())
     for name, kind in field_types(cls).items():
         click.echo(f"  {name} = {defaults[name]}  ({type_words(kind)})\n      {field_help(cls).get(name, '')}")
+    for name, options in cls.presets.items():
+        click.echo(f"  {method}@{name}: " + ", ".join(f"{k} = {v}" for k, v in options.items()))

@@ -12,7 +12,6 @@ from .. import catalog
 from ..errors import ConfigError, nearest
 
 KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
-COLUMNS = ("family", "travels", "stays")
 
 
 @click.command(name="list")
@@ -37,9 +36,21 @@ def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name in catalog.names(kind):
         entry = catalog.entry(kind, name)
-        facts = {c: entry.facts.get(c, "") for c in COLUMNS} if kind == "method" else {}
+        facts = method_facts(entry) if kind == "method" else {}
         rows.append({"name": name, **facts, "summary": entry.summary, "options": list(entry.fields)})
     return rows
+
+
+def method_facts(entry: catalog.Entry) -> dict[str, Any]:
+    """What one asks of a method before choosing it; `tests/contract` holds that all of them bear BatchNorm."""
+    whole = "Averaging" in entry.bases and not entry.facts.get("shares")
+    return {
+        **{c: entry.facts.get(c, "") for c in ("family", "travels", "stays")},
+        "different networks": entry.facts.get("heterogeneous", "no"),
+        "BatchNorm": "yes",
+        "global model": "yes" if whole or "global_model" in entry.functions else "no",
+        "cost": entry.facts.get("cost", 1.0),
+    }
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ class APFL(Averaging[Own]):
     stays: ClassVar[str] = "own model, mixing coefficient"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 2
 
     alpha: Unit = 0.5
     """mixing coefficient before the first round: 1 is the own model alone, 0 the global one"""

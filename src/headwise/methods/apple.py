@@ -57,6 +57,7 @@ class APPLE(Method[Cores, Own, Cores, Shared]):
     leaves: ClassVar[tuple[str, ...]] = ("core",)
     down: ClassVar[str] = "?"  # P for each other client that has trained
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.5
 
     relation_lr: NonNegative = 0.001
     """learning rate of the relationship; 0: it stays 1 / N"""

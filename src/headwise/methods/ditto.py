@@ -39,6 +39,7 @@ class Ditto(Averaging[Own]):
     stays: ClassVar[str] = "own model"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 2
 
     lam: NonNegative = 1.0
     """pull of the own model towards the global one; 0: it is trained alone"""

@@ -60,6 +60,7 @@ class FD(Method[Everyone, Own, Logits, Logits]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (C + 1)"
     up: ClassVar[str] = "c * (C + 1)"
+    cost: ClassVar[float] = 1.1
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     lam: NonNegative = 1.0

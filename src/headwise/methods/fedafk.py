@@ -49,6 +49,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "F + L * global_head"
     up: ClassVar[str] = "F + L * global_head"
+    cost: ClassVar[float] = 2.4
 
     lam: Unit = 0.3
     """weight of knowledge transfer against the supervised loss; 0: without knowledge transfer"""

@@ -46,6 +46,7 @@ class FedAH(Averaging[Own]):
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.4
 
     weight_lr: NonNegative | Literal["local"] = 1.0
     """learning rate of the aggregation weights; local: that of the model"""

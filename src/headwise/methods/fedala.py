@@ -50,6 +50,7 @@ class FedALA(Averaging[Own]):
     leaves: ClassVar[tuple[str, ...]] = ("theta",)
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.4
 
     p: Count = 1
     """layers, from the output down, that are aggregated element by element; 1 is the head"""

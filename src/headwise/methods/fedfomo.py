@@ -74,6 +74,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
     leaves: ClassVar[tuple[str, ...]] = ("w",)
     down: ClassVar[str] = "?"  # M * P, less until M others have trained
     up: ClassVar[str] = "?"  # P + 2 for each model that was sent
+    cost: ClassVar[float] = 1.2
 
     M: Natural = 5
     """models that a client is sent; 0 is Standalone without the validation samples"""

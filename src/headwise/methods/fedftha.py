@@ -62,6 +62,7 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "F"
     up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # which classes: a byte each
+    cost: ClassVar[float] = 1.4
 
     head_epochs: Natural = 5
     """tau_head: epochs of head fine-tuning, with the body frozen, after `train.epochs` on both"""

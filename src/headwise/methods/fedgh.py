@@ -43,6 +43,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     stays: ClassVar[str] = "body"
     down: ClassVar[str] = "L"
     up: ClassVar[str] = "c * (K + 1)"
+    cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 
     header_lr: NonNegative = 0.01

@@ -57,6 +57,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * L if heads == 'per_label' else L"
     up: ClassVar[str] = "c * (K + 1)"
+    cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "o": {"heads": "one"},

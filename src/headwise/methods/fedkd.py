@@ -54,6 +54,7 @@ class FedKD(Method[Change, Own, Change, Change]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "?"
     up: ClassVar[str] = "?"
+    cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     energy_start: Share = 0.95

@@ -50,6 +50,7 @@ class FedPHP(Averaging[Inherited]):
     leaves: ClassVar[tuple[str, ...]] = ("p",)
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.4
 
     lam: Unit = 0.1
     """weight of the transfer from the inherited model, against cross-entropy; 0: no transfer"""

@@ -31,6 +31,7 @@ class FedProx(Averaging[Nothing]):
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.1
 
     mu: NonNegative = 0.01
     """weight of the proximal term; 0 is FedAvg"""

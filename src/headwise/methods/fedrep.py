@@ -37,6 +37,7 @@ class FedRep(Averaging[Head]):
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
     up: ClassVar[str] = "F"
+    cost: ClassVar[float] = 1.4
     shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     head_epochs: Natural = 10

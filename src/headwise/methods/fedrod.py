@@ -42,6 +42,7 @@ class FedRoD(Averaging[Own]):
     stays: ClassVar[str] = "second head"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.1
 
     def client_init(self, local: Local) -> Own:
         return Own(local.init().state("head"))

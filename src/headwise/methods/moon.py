@@ -44,6 +44,7 @@ class MOON(Averaging[Previous]):
     leaves: ClassVar[tuple[str, ...]] = ("prev",)
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 1.7
 
     mu: NonNegative = 1.0
     """weight of the contrastive loss; 0 is FedAvg"""

@@ -39,6 +39,7 @@ class PerFedAvg(Averaging[Nothing]):
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 2
 
     alpha: NonNegative | Literal["local"] = "local"
     """learning rate of the personal step; local: that of the model"""

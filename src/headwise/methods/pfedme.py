@@ -45,6 +45,7 @@ class PFedMe(Averaging[Personal]):
     stays: ClassVar[str] = "own model"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    cost: ClassVar[float] = 5
 
     lam: NonNegative = 15.0
     """pull of the personal model towards the client's copy of the global one; 0: the global model never moves"""

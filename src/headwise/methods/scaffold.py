@@ -60,6 +60,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     leaves: ClassVar[tuple[str, ...]] = ("c",)
     down: ClassVar[str] = "2 * P"
     up: ClassVar[str] = "2 * P"
+    cost: ClassVar[float] = 1.1
 
     server_lr: Positive = 1.0
     """learning rate of the server: 1 takes the clients' plain mean"""
