@@ -15,6 +15,8 @@ from .config import Choice, Experiment
 from .engine.events import Observer
 from .errors import ConfigError, RunError
 from .launch import data_folder, free_folder, make_plan, run_or_resume
+from .method import record_types
+from .records import Nothing
 from .runs.files import write_bytes, write_json
 from .runs.query import Run
 
@@ -29,6 +31,8 @@ class Line:
     method: str
     runs: tuple[dict[str, Any], ...]
     """the summaries of its runs"""
+    keeps: bool = True
+    """whether its clients keep anything: if not, a model of their own is no result of the method"""
 
     def values(self, what: str, moment: str) -> list[float]:
         """One figure per seed."""
@@ -153,7 +157,7 @@ def compare(
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
         done.setdefault(method, []).append(run)
-    lines = tuple(Line(method, tuple(run.summary() for run in runs)) for method, runs in done.items())
+    lines = tuple(Line(m, tuple(run.summary() for run in runs), _keeps(m)) for m, runs in done.items())
     found = Comparison(folder, lines, next(iter(done.values()))[0].floor, seeds)
     write_json(folder / "comparison.json", found.plain())
     write_bytes(folder / "table.md", found.markdown().encode())
@@ -174,6 +178,10 @@ def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> li
     return cells
 
 
+def _keeps(method: str) -> bool:
+    return record_types(type(Choice.parse(method, "method").make("method"))).client is not Nothing
+
+
 def _figures(line: Line, moment: str) -> dict[str, float]:
     whats = ("last", "best", "last_ten", "client_mean", "worst_decile")
     return {w: line.mean(w, moment) for w in whats} | {"std": line.spread("last", moment)}
@@ -186,7 +194,7 @@ def _best(line: Line) -> float:
 
 def _moment(line: Line) -> str:
     """What serves a method's clients better: what they download, or what they keep."""
-    own = [m for m in line.measured if m != "global"] or line.measured
+    own = [m for m in line.measured if m == "pre" or (m == "stale" and line.keeps)] or line.measured
     return max(own, key=lambda m: line.mean("last", m))
 
 

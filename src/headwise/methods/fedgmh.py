@@ -12,6 +12,8 @@ https://doi.org/10.11959/j.issn.1000-0801.2026005
 
 Departs from the paper: all heads start from the one common draw, which the paper calls random. Where the public code
 differs from the paper, the paper is the default and the code's rule an option; the preset `fedgmh@code` takes them all.
+The ablations with one head (`@o`, `@oa`) take one step per round on all class means: a head that is pulled to another
+label by every step of rate 1 grows without bound, and takes the bodies trained under it with it.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "o": {"heads": "one"},
+        "o": {"heads": "one", "server_step": "mean"},
         "a": {"merge": "average"},
-        "oa": {"heads": "one", "merge": "average"},
+        "oa": {"heads": "one", "merge": "average", "server_step": "mean"},
         "code": {
             "mask": "critical_local",
             "score": "squared",
