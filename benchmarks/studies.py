@@ -124,7 +124,7 @@ def main(names: list[str]) -> None:
 
 
 def row(title: str, run: hw.Run, study: Study) -> list[str]:
-    """One method: best and last accuracy by moment, worst decile, rounds to the target, traffic, time."""
+    """One method: best and last accuracy by moment, worst decile, rounds to the target, traffic."""
     s = run.summary()
     cells = [title]
     for moment in study.moments:
@@ -138,13 +138,19 @@ def row(title: str, run: hw.Run, study: Study) -> list[str]:
     served = sum(len(r["clients"]) for r in run.rounds)
     traffic = [f"{s[way] / 1024 / served:,.2f}" for way in ("bytes_down", "bytes_up")]
     first = " / ".join("–" if t is None else str(t) for t in reached.values())
-    return [*cells, f"{worst * 100:.1f}", first, *traffic, f"{s['seconds'] / s['rounds']:.2f}"]
+    return [*cells, f"{worst * 100:.1f}", first, *traffic]
 
 
 def page(name: str, study: Study, rows: list[list[str]], run: hw.Run) -> str:
     """The table with its setting and the command."""
-    head = ["method", *(f"{m}: best / last %" for m in study.moments), "worst decile %",
-            f"rounds to {study.target:.0%} (pre / stale)", "KB down", "KB up", "s / round"]  # fmt: skip
+    head = [
+        "method",
+        *(f"{m}: best / last %" for m in study.moments),
+        "worst decile %",
+        f"rounds to {study.target:.0%} (pre / stale)",
+        "KB down",
+        "KB up",
+    ]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     part = run.manifest["partition"]
