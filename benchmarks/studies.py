@@ -76,8 +76,6 @@ STUDIES = {
         AH,
         {
             "Standalone": ("standalone",),
-            "FedAvg": ("fedavg",),
-            "FedPer": ("fedper",),
             "FedRep": ("fedrep:head_epochs=1",),
             "FedALA": ("fedala",),
             "FedAH, weight_lr 1.0": ("fedah",),
