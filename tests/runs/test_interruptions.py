@@ -20,7 +20,7 @@ from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
 from headwise.runs.files import only_writer
 
-ROUNDS = 80
+ROUNDS = 150  # more than ten short lives can do
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_killed_ten_times_it_ends_with_the_same_bits(forks: Any, tmp_path: Path)
         kills += kill_after(process, folder / "rounds.jsonl", rng.uniform(0, 0.04)) == -signal.SIGKILL
         seen.append(len(hw.Run(folder).rounds))
         process = forks.Process(target=hw.resume, args=(folder,))
-    assert kills > 3, "it must be killed often, or this tests too little"
+    assert kills == 10
     assert seen[0] < seen[-1]
     hw.resume(folder)
     assert bits(folder) == bits(tmp_path / "whole")
