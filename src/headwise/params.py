@@ -123,7 +123,7 @@ def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
 
 def step(at: Params, slope: Params, lr: float) -> Params:
     """One step of gradient descent: at - lr * slope."""
-    return at.zip(slope, lambda t, g: t.detach() - lr * g)
+    return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the layout in memory
 
 
 def _adder(share: float) -> Callable[[Tensor, Tensor], Tensor]:

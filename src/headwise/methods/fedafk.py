@@ -115,8 +115,8 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
         """The sum of the three losses: each reaches only its own quantities, so one step updates all of them."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
         f_G = world.body_given(theta_G.select("body."))(x)
-        head = theta_G.select("head.") if self.global_head else world.state("head")
-        total = local.loss(world.head_given(head), f_G, y)  # Eq. (4)
+        head = world.head_given(theta_G.select("head.")) if self.global_head else world.head
+        total = local.loss(head, f_G, y)  # Eq. (4)
         target = f_G.detach()
         here, there = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
         if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>

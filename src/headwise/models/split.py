@@ -42,7 +42,7 @@ class SplitModel(nn.Module):
 
     def state(self, part: str = "") -> Params:
         """A snapshot of everything, for what stays at its client: buffers and private layers too."""
-        return _snapshot(Params(self.state_dict())).select(_prefix(part))
+        return _snapshot(Params(self.state_dict()).select(_prefix(part)))
 
     def weights(self, part: str = "") -> Params:
         """The parameters themselves, those that never travel too."""
@@ -55,17 +55,15 @@ class SplitModel(nn.Module):
 
     def given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """This model with these parameters instead of its own, as a function; what they leave open stays."""
-        return lambda x: functional_call(self, dict(params), (x,))
+        return _called(self, params, "")
 
     def head_given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """The head alone with these parameters (named as in the whole model), as a function of features."""
-        named = {k.removeprefix("head."): t for k, t in params.items()}
-        return lambda features: functional_call(self.head, named, (features,))
+        return _called(self.head, params, "head.")
 
     def body_given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """The body alone with these parameters (named as in the whole model), as a function of inputs."""
-        named = {k.removeprefix("body."): t for k, t in params.items()}
-        return lambda x: functional_call(self.body, named, (x,))
+        return _called(self.body, params, "body.")
 
     def _statistics(self, part: str) -> Params:
         if self.policy != "all":
@@ -102,6 +100,19 @@ def has_batchnorm(module: nn.Module) -> bool:
 def convolves(module: nn.Module) -> bool:
     """Whether it works on images, which a CPU convolves faster with the channels last."""
     return any(isinstance(m, nn.Conv2d) for m in module.modules())
+
+
+def _called(module: nn.Module, params: Params, prefix: str) -> Callable[[Tensor], Tensor]:
+    own = dict(module.named_parameters())
+    named = {k.removeprefix(prefix): t for k, t in params.items()}
+    named = {k: _laid_out(t, own[k]) if k in own else t for k, t in named.items()}
+    return lambda x: functional_call(module, named, (x,))
+
+
+def _laid_out(t: Tensor, like: Tensor) -> Tensor:
+    """Arithmetic forgets that a kernel for one channel lies channels last; the convolution would take the slow way."""
+    ambiguous = t.dim() == 4 and t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+    return t.as_strided(t.shape, like.stride()) if ambiguous and t.stride() != like.stride() else t
 
 
 def _snapshot(params: Params) -> Params:
