@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import re
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from tiny_files import gzipped
 
 from headwise.data import files
 from headwise.data.files import Download, Layout, checked_labels, locate, read_bytes, read_text, unpack
@@ -198,16 +198,16 @@ def test_a_failed_download_says_what_to_put_where_and_leaves_no_trace(
 
 
 def test_a_gz_is_read_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"hello"))
+    (tmp_path / "a.gz").write_bytes(gzipped(b"hello"))
     assert read_bytes(tmp_path / "a.gz") == b"hello"
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.gz", gzip.compress(b"hello" * 1000)[:-12]),
+        ("a.gz", gzipped(b"hello" * 1000)[:-12]),
         ("a.gz", b"not packed"),
-        ("a.gz", gzip.compress(b"x" * 101)),
+        ("a.gz", gzipped(b"x" * 101)),
         ("a.gz", b""),
         ("a", b"x" * 101),
         ("a", b""),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_files import (
     PATIENT,
+    gzipped,
     idx_bytes,
     noise,
     sentence,
@@ -40,16 +40,16 @@ from headwise.errors import DataError
     ("name", "content"),
     [
         (NAMES[0], b""),
-        (NAMES[0], gzip.compress(idx_bytes(noise(5, 28, 28)))[:-20]),
-        (NAMES[0], gzip.compress(idx_bytes(noise(5, 28, 28))[:-1])),
-        (NAMES[0], gzip.compress(idx_bytes(noise(5, 28, 28)) + b"x")),
-        (NAMES[0], gzip.compress(b"\0\0\x0d\x03" + idx_bytes(noise(5, 28, 28))[4:])),
-        (NAMES[0], gzip.compress(idx_bytes(noise(5, 28)))),
-        (NAMES[0], gzip.compress(idx_bytes(noise(5, 27, 28)))),
-        (NAMES[0], gzip.compress(b"\0\0\x08\x03\0\0")),
-        (NAMES[0], gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12)),
-        (NAMES[1], gzip.compress(idx_bytes(np.zeros(4, np.uint8)))),
-        (NAMES[1], gzip.compress(idx_bytes(np.full(5, 10, np.uint8)))),
+        (NAMES[0], gzipped(idx_bytes(noise(5, 28, 28)))[:-20]),
+        (NAMES[0], gzipped(idx_bytes(noise(5, 28, 28))[:-1])),
+        (NAMES[0], gzipped(idx_bytes(noise(5, 28, 28)) + b"x")),
+        (NAMES[0], gzipped(b"\0\0\x0d\x03" + idx_bytes(noise(5, 28, 28))[4:])),
+        (NAMES[0], gzipped(idx_bytes(noise(5, 28)))),
+        (NAMES[0], gzipped(idx_bytes(noise(5, 27, 28)))),
+        (NAMES[0], gzipped(b"\0\0\x08\x03\0\0")),
+        (NAMES[0], gzipped(b"\0\0\x08\x03" + b"\xff" * 12)),
+        (NAMES[1], gzipped(idx_bytes(np.zeros(4, np.uint8)))),
+        (NAMES[1], gzipped(idx_bytes(np.full(5, 10, np.uint8)))),
     ],
 )
 def test_a_wrong_idx_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
