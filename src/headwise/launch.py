@@ -134,12 +134,6 @@ def plan_from_json(text: str, data_dir: str) -> Plan:
     return make_plan(experiment_from(json.loads(text)), Path(data_dir))[1]
 
 
-def make_data(experiment: Experiment, data_dir: Path) -> FederatedData:
-    """The data divided over clients, before anything is trained."""
-    source: Source = experiment.data.make("data")
-    return _divide(experiment, source.load(data_dir))
-
-
 def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))

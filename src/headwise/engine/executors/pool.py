@@ -66,11 +66,11 @@ class Pool:
         encoded: dict[int, bytes] = {}  # the same record for many clients is encoded once
         futures: list[Future[_Reply]] = []
         for job in jobs:
-            down = encoded.setdefault(id(job.down), b"") or encode(job.down)
-            encoded[id(job.down)] = down
+            if (key := id(job.down)) not in encoded:
+                encoded[key] = encode(job.down)
             state = self.states.get(job.client)
             plain = replace(job, down=Nothing())
-            futures.append(self._pool.submit(_work, plain, down, encode_state(state) if state else None))
+            futures.append(self._pool.submit(_work, plain, encoded[key], encode_state(state) if state else None))
         return futures
 
     def _receive(self, reply: _Reply) -> Answer:
