@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.federated import FederatedData
+from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
 from .options import Evaluate, Sampling, Stop, Train
@@ -18,7 +18,7 @@ class Plan:
     method: Method[Any, Any, Any, Any]
     models: tuple[SplitModel, ...]
     """the initial network of each architecture; client c has number c modulo their count"""
-    data: FederatedData
+    data: Clients
     train: Train
     sampling: Sampling
     evaluate: Evaluate
@@ -28,6 +28,10 @@ class Plan:
     device: str = "cpu"
     server_model: SplitModel | None = None
     """the server's own architecture, where it is not the first client's"""
+    cache: bool = True
+    """whether features of a frozen body are kept between steps and phases"""
+    stack: bool = True
+    """whether fully connected layers of several clients are trained at once"""
 
     @property
     def common(self) -> SplitModel:

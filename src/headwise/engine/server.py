@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import copy
+import threading
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from ..benches import M
+from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
+from .devices import on
 from .plan import Plan
+
+_DRAWING = threading.Lock()
 
 
 class ServerBench:
@@ -27,23 +31,22 @@ class ServerBench:
 
     def init(self, *, common: bool = False) -> SplitModel:
         """A copy of the initial model; `common` is the server's architecture."""
-        return copy.deepcopy(self._plan.common if common else self._template).to(self._plan.device)
+        return on(replica(self._plan.common if common else self._template, {}), self._plan.device)
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; what they leave open is what the client kept, else the initial."""
-        m = self.init(common=common)
-        known = m.state_dict()
+        template = self._plan.common if common else self._template
+        known = template.state_dict()
         if unknown := params.keys() - known.keys():
             raise KeyError(f"the model has no {sorted(unknown)}")
         kept = {k: t for k, t in self.kept.items() if k in known and t.shape == known[k].shape}
-        m.load_state_dict({**known, **kept, **params})
-        return m
+        return on(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         """A module made with the randomness of this key: the same everywhere and in every round."""
-        with torch.random.fork_rng(devices=[]):
+        with _DRAWING, torch.random.fork_rng(devices=[]):  # clients in threads share torch's generator
             torch.manual_seed(seed_of(self._plan.seed, "draw", *key))
-            return make().eval().to(self._plan.device)
+            return on(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:
         """A freshly drawn head for this model; the same key gives the same head."""
