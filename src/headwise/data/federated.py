@@ -52,6 +52,11 @@ class Clients:
     def __len__(self) -> int:
         return len(self.ends)
 
+    def sizes(self, c: int) -> tuple[int, int, int]:
+        """How many training, validation and test samples this client has."""
+        train, val, test = self.ends[c]
+        return train - (self.ends[c - 1][2] if c else 0), val - train, test - val
+
     def client(self, c: int) -> ClientData:
         """This client's samples; no copies."""
         train, val, test = self.ends[c]

@@ -78,7 +78,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
-    traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": nbytes(downs[c])} for c, a in answers.items()}
+    weights = {id(down): nbytes(down) for down in {id(d): d for d in downs.values()}.values()}
+    traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": weights[id(downs[c])]} for c, a in answers.items()}
     row: dict[str, Any] = {"round": t, "clients": chosen}
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}

@@ -36,7 +36,7 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
 
 def training_seconds(plan: Plan) -> float:
     """The time that all rounds of plain training would take in one process."""
-    mean = sum(len(plan.data.client(c).train) for c in range(len(plan.data))) / len(plan.data)
+    mean = sum(plan.data.sizes(c)[0] for c in range(len(plan.data))) / len(plan.data)
     steps = plan.rounds * plan.sampling.ratio * len(plan.data) * plan.train.epochs * mean / plan.train.batch
     return steps * seconds_per_step(plan)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from ..data.federated import Clients
 from ..method import Method
@@ -32,6 +35,13 @@ class Plan:
     """whether features of a frozen body are kept between steps and phases"""
     stack: bool = True
     """whether fully connected layers of several clients are trained at once"""
+    _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
+
+    def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
+        """The shape of everything that this initial network's state names."""
+        if id(template) not in self._shapes:
+            self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
+        return self._shapes[id(template)]
 
     @property
     def common(self) -> SplitModel:

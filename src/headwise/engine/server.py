@@ -22,10 +22,10 @@ _DRAWING = threading.Lock()
 class ServerBench:
     """What the server's half may ask for."""
 
-    def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
+    def __init__(self, plan: Plan, t: int, *purpose: int | str) -> None:
         self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
         self.classes = plan.data.task.classes
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
+        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, *(purpose or ("server",)), t))
         self._template = plan.common
         self.kept = Params()
 
@@ -36,10 +36,10 @@ class ServerBench:
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; what they leave open is what the client kept, else the initial."""
         template = self._plan.common if common else self._template
-        known = template.state_dict()
+        known = self._plan.shapes(template)
         if unknown := params.keys() - known.keys():
             raise KeyError(f"the model has no {sorted(unknown)}")
-        kept = {k: t for k, t in self.kept.items() if k in known and t.shape == known[k].shape}
+        kept = {k: t for k, t in self.kept.items() if t.shape == known.get(k)}
         return on(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:

@@ -62,12 +62,17 @@ def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool
     Where they are `seeded`, each goes on with torch's own generator as it left it.
     """
     clients = [_Client(task, clock, seeded) for task in tasks]
-    found: list[Any] = [c.switch() for c in clients]
-    while waiting := [i for i, c in enumerate(clients) if not c.dead]:
-        _do([found[i] for i in waiting], clock)
-        for i in waiting:
-            found[i] = clients[i].switch()
-    return found
+    try:
+        found: list[Any] = [c.switch() for c in clients]
+        while waiting := [i for i, c in enumerate(clients) if not c.dead]:
+            _do([found[i] for i in waiting], clock)
+            for i in waiting:
+                found[i] = clients[i].switch()
+        return found
+    finally:
+        for client in clients:
+            if client:  # it has begun and not ended: another one failed
+                client.throw()
 
 
 def _do(works: Sequence[Work], clock: Clock) -> None:

@@ -112,7 +112,7 @@ def _fit(
 ) -> tuple[Answer, ClientState]:
     update: Update[Record, Record] = plan.method.local_update(me, down, local)
     keep = update.keep or update.model
-    kept = _private(keep) if isinstance(keep, SplitModel) else local.kept
+    kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
@@ -131,19 +131,15 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
+    if model is None:
+        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0])
     data = plan.data.client(job.client)
-    parts = [part for part in (data.test, data.val) if model is not None and len(part)]
+    parts = [part for part in (data.test, data.val) if len(part)]
     scores: dict[int, Score] = {}
-    if model is not None and parts:
+    if parts:
         work = predict(model, on(torch.cat([part.x for part in parts]), plan.device), plan.evaluate.batch)
         ask(work)
         said = work.scores[0].cpu().split([len(part) for part in parts])
         scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
     test, val = (scores.get(id(part)) for part in (data.test, data.val))
     return Answer(job.task, job.client, local.n, up, test, val, local.samples[0])
-
-
-def _private(model: SplitModel) -> Params:
-    """What the buffer policy keeps at the client."""
-    travelling = model.params()
-    return Params({k: t for k, t in model.state().items() if k not in travelling})

@@ -12,7 +12,7 @@ from ..plan import Plan
 from ..state import States
 from ..worker import Answer, Job
 
-TOGETHER = 32
+TOGETHER = 128
 """clients that one process handles side by side, at most"""
 MEMORY = 64 * 2**20
 """bytes of models that these may have"""
@@ -68,5 +68,5 @@ def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
 
 
 def _work(plan: Plan, job: Job) -> int:
-    data = plan.data.client(job.client)
-    return 1 + (len(data.train) if job.task in ("fit", "idle") else len(data.test) + len(data.val))
+    train, val, test = plan.data.sizes(job.client)
+    return 1 + (train if job.task in ("fit", "idle") else val + test)
