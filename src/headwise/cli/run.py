@@ -14,6 +14,7 @@ from .options import experiment_of, experiment_options
 @click.command(name="run")
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @experiment_options
+@click.option("--profile", is_flag=True, help="show where the time went")
 def command(
     config: Path | None,
     changes: tuple[str, ...],
@@ -21,6 +22,7 @@ def command(
     data_dir: Path | None,
     as_json: bool,
     quiet: bool,
+    profile: bool,
     **flags: str | None,
 ) -> None:
     """Train with one method, from the TOML file CONFIG and flags."""
@@ -31,6 +33,10 @@ def command(
     with watching(experiment.method.name, quiet=quiet) as observers:
         run = launch.run(experiment, out, data_dir=data_dir, observers=observers)
     show(run, as_json)
+    if profile:
+        from ..runs import profiles
+
+        click.echo(profiles.in_words(profiles.profile(run.rounds)), err=as_json)
 
 
 def show(run: Any, as_json: bool) -> None:
