@@ -148,6 +148,21 @@ def test_a_table_that_is_not_finished_says_so(tmp_path: Path) -> None:
     assert [row.verdict for row in rows_of(ask, tmp_path, {})] == ["not run yet"]
 
 
+def test_a_place_that_cannot_be_written_is_found_before_any_run(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = call("reproduce", TABLE, "--out", "file/out", "--quiet")
+    assert (code, err) == (2, "headwise: file/out can't be written: Not a directory.\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_target_that_some_seeds_miss_is_not_reached(tmp_path: Path) -> None:
+    text = TINY.read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(text.replace("target = 0.4", "target = 1.0"), encoding="utf-8")
+    ask = ask_for(f"{tmp_path}/own.toml/1", columns=["even, rounds to 40 %"], methods=["fedavg"], seeds=2)
+    (row,) = reproduce(ask, tmp_path / "out", cells=tmp_path / "cells").rows
+    assert (row.ours, row.verdict) == ((), "not reached in 8 rounds")
+
+
 def test_standalone_may_be_asked_for(tmp_path: Path) -> None:
     found = reproduce(ask_for(TABLE, columns=["skewed"], methods=["standalone"]), tmp_path / "o", cells=tmp_path / "c")
     (row,) = found.rows
@@ -183,7 +198,7 @@ def test_a_plan_runs_nothing(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("reproduce", TABLE, "--budget", "1h", "--plan", "--columns", "even", "--json")
     found = json.loads(out)
     assert (code, found["scale"]) == (0, "full")
-    assert [r["method"] for r in found["runs"]] == ["FedAvg", "FedProx", "Standalone"]
+    assert [r["method"] for r in found["runs"]] == ["Standalone", "FedAvg", "FedProx"]
     assert found["seconds"] == pytest.approx(sum(r["seconds"] for r in found["runs"]))
     assert not list(tmp_path.iterdir())
 

@@ -150,7 +150,7 @@ def test_cells_are_shared_and_know_no_machine() -> None:
     ablation = ask_for("fedafk/5", columns=["MNIST"], methods=["w/o AFA & KT"])
     assert len(cells_of(ablation)) == 1, "it is Standalone, which is run anyway"
     accuracy_and_rounds = ask_for("fedgh/3", columns=["CIFAR-10"], methods=["fedgh"])
-    assert [c.method for c in cells_of(accuracy_and_rounds)] == ["FedGH", "Standalone"]
+    assert [c.method for c in cells_of(accuracy_and_rounds)] == ["Standalone", "FedGH"]
     assert len({c.key for c in cells_of(ask_for("fedgmh/5", seeds=2))}) == 2 * 3 * 5
 
 

@@ -114,13 +114,12 @@ def recipe_of(ask: Ask, method: str) -> Recipe:
 
 
 def cells_of(ask: Ask) -> list[Cell]:
-    """All runs that the asked cells need, and Standalone's for each column; the same experiment only once."""
+    """All runs that the asked cells need, Standalone's of each column first; the same experiment only once."""
     found: dict[str, Cell] = {}
     for column in ask.columns:
         if column.measure not in RUN:
             continue
-        recipes = [*(recipe_of(ask, m) for m in ask.methods), STANDALONE]
-        for recipe in recipes:
+        for recipe in (STANDALONE, *(recipe_of(ask, m) for m in ask.methods)):
             for seed in range(ask.seeds):
                 cell = cell_of(ask, column, recipe, seed)
                 found.setdefault(cell.key, cell)

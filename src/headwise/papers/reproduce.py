@@ -15,7 +15,7 @@ from statistics import fmean
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..launch import data_folder, run_or_resume
-from ..runs.files import write_bytes, write_json
+from ..runs.files import failing_clearly, write_bytes, write_json
 from ..runs.query import Run
 from . import arithmetic, scores, verdicts
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
@@ -36,7 +36,12 @@ def open_cells(ask: Ask, cells: Path) -> list[Cell]:
 def estimate(asks: Sequence[Ask], cells: Path, workers: int | None, data_dir: Path | None) -> list[list[float]]:
     """Seconds of every open cell, for each of these asks."""
     costs = Costs(data_folder(data_dir))
-    return [[costs.seconds(on_workers(c.experiment, workers)) for c in open_cells(ask, cells)] for ask in asks]
+
+    def seconds(cell: Cell) -> float:
+        begun = len(Run(cells / cell.folder).rounds)
+        return costs.seconds(on_workers(cell.experiment, workers)) * (1 - begun / cell.experiment.rounds)
+
+    return [[seconds(cell) for cell in open_cells(ask, cells)] for ask in asks]
 
 
 def largest(asks: Sequence[Ask], seconds: Sequence[Sequence[float]], budget: float) -> tuple[Ask, list[float]]:
@@ -64,6 +69,7 @@ def reproduce(
 ) -> Reproduction:
     """Run what is not finished, and write the table after every cell; `seconds` are the estimates of the open ones."""
     waiting, exact = open_cells(ask, cells), exact_rows(ask)
+    found = _written(ask, cells, exact, command, out)  # before anything is trained: `out` may be no place to write to
     left, begun, done = [*seconds] or [0.0] * len(waiting), time.monotonic(), 0.0
     for number, cell in enumerate(waiting):
         pace = (time.monotonic() - begun) / done if done else 1.0
@@ -75,9 +81,7 @@ def reproduce(
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): the same command goes on.")
         done += left[number]
-        _write(Reproduction(ask, rows_of(ask, cells, exact), command), out)
-    found = Reproduction(ask, rows_of(ask, cells, exact), command)
-    _write(found, out)
+        found = _written(ask, cells, exact, command, out)
     return found
 
 
@@ -120,8 +124,8 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     ours = tuple(v for v in values if v is not None)
     rounds, floor = runs[0].manifest["experiment"]["rounds"], scores.floor(runs[0], ask)
     if column.measure == "rounds":
-        reached = fmean(ours) if len(ours) == len(values) else None
-        verdict, floor = verdicts.of_rounds(printed, reached, rounds), None
+        ours = ours if len(ours) == len(values) else ()  # a mean over those that arrive would flatter
+        verdict, floor = verdicts.of_rounds(printed, fmean(ours) if ours else None, rounds), None
     else:
         verdict = verdicts.of_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
     beside = [scores.measured(run, ask, column, "stale") for run in alone if column.moment is None]
@@ -155,9 +159,12 @@ def _finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists() and Run(folder).complete
 
 
-def _write(found: Reproduction, out: Path) -> None:
-    """The page, the spreadsheet and the object; the place for any further form."""
-    out.mkdir(parents=True, exist_ok=True)
+def _written(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
+    """The page, the spreadsheet and the object, as far as there are runs; the place for any further form."""
+    found = Reproduction(ask, rows_of(ask, cells, exact), command)
+    with failing_clearly(out):
+        out.mkdir(parents=True, exist_ok=True)
     write_bytes(out / "table.md", found.markdown().encode())
     write_bytes(out / "table.csv", found.csv().encode())
     write_json(out / "table.json", found.plain())
+    return found
