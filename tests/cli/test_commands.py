@@ -24,11 +24,11 @@ PYTHON = sys.executable
 def test_help_names_every_command(headwise: Headwise) -> None:
     said = headwise("--help")
     assert (said.code, said.err) == (0, "")
-    for verb in ("run", "resume", "compare", "list", "describe"):
+    for verb in ("run", "resume", "compare", "reproduce", "list", "describe"):
         assert re.search(rf"^  {verb} +\w", said.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("verb", ["run", "resume", "compare", "list", "describe"])
+@pytest.mark.parametrize("verb", ["run", "resume", "compare", "reproduce", "list", "describe"])
 def test_every_command_has_help(verb: str, headwise: Headwise) -> None:
     said = headwise(verb, "-h")
     assert (said.code, said.err) == (0, "")
@@ -47,7 +47,7 @@ def test_version(headwise: Headwise) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "known"),
-    [("methods", "fedavg"), ("models", "cnn"), ("data", "digits"), ("partitions", "dirichlet")],
+    [("methods", "fedavg"), ("models", "cnn"), ("data", "digits"), ("partitions", "dirichlet"), ("papers", "fedgmh/2")],
 )
 def test_lists_name_everything(kind: str, known: str, headwise: Headwise) -> None:
     said = headwise("list", kind, "--json")

@@ -16,8 +16,9 @@ VERBS = {
     "run": "train with one method",
     "resume": "go on with a run that was interrupted",
     "compare": "run several methods and seeds on one partition",
-    "list": "list methods, models, data, partitions or runs",
-    "describe": "show a method: paper, what travels, what stays, options",
+    "reproduce": "run a published table and compare with what is printed",
+    "list": "list methods, models, data, partitions, papers or runs",
+    "describe": "show a method, or a published table",
 }
 
 
