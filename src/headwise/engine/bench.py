@@ -210,13 +210,14 @@ class ClientBench(ServerBench):
         return torch.cat(rows) if rows else torch.empty(0, size, dtype=torch.int64)
 
     def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
-        """The same, batch after batch."""
-        for row in self._shuffled(epochs, size):
-            i = row[row >= 0] if row[-1] < 0 else row
-            if drop_single and len(i) == 1 and self.n > 1:
-                continue
-            self.samples[0] += len(i)
-            yield on(i, self._plan.device)
+        """The same, batch after batch; an epoch's order is drawn when it begins, after what a loss drew before it."""
+        for _ in range(self.epochs if epochs is None else epochs):
+            for row in self._shuffled(1, size):
+                i = row[row >= 0] if row[-1] < 0 else row
+                if drop_single and len(i) == 1 and self.n > 1:
+                    continue
+                self.samples[0] += len(i)
+                yield on(i, self._plan.device)
 
 
 @torch.no_grad()

@@ -7,8 +7,10 @@ samples of weight zero, and clients with fewer steps drop out of the stack when 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -32,7 +34,7 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
     flat = _flattened(model)
     if flat is None or not flat or not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
         return None
-    trained = {id(p) for part in parts for p in part.parameters()}
+    trained = {id(layer.weight) for part in parts for layer in _flattened(part) or [] if isinstance(layer, nn.Linear)}
     chain: list[Layer] = []
     for module in flat:
         if isinstance(module, nn.Linear):
@@ -43,16 +45,24 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
     return chain if unique else None
 
 
-def _flattened(model: nn.Module) -> list[nn.Module] | None:
+def _flattened(module: nn.Module) -> list[nn.Module] | None:
     """The layers in the order in which a sample passes them, without what does nothing; None if others are there."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if type(module) in (nn.Linear, nn.ReLU):
+        return [module]
+    if type(module) is nn.Identity:
+        return []
+    if type(module) not in (nn.Sequential, SplitModel):
+        return None
     found: list[nn.Module] = []
-    for _, module in model.named_modules(remove_duplicate=False):
-        if module._forward_hooks or module._forward_pre_hooks:
+    for child in module._modules.values():
+        if child is None or (_flattens(child) and not found):
+            continue
+        inner = _flattened(child)
+        if inner is None:
             return None
-        if type(module) in (nn.Linear, nn.ReLU):
-            found.append(module)
-        elif type(module) not in (nn.Sequential, SplitModel, nn.Identity) and not (_flattens(module) and not found):
-            return None
+        found += inner
     return found
 
 
@@ -92,8 +102,8 @@ class Phase(Work):
             return
         layers = [_Stack([p.chain[k] for p in phases], phases[0]) for k in range(len(phases[0].chain))]
         first = next(k for k, layer in enumerate(layers) if layer.trained)
-        x, y = torch.cat([p.x.flatten(1) for p in phases]), torch.cat([p.y for p in phases])
-        rows, shares = _schedule(phases)
+        x, y, starts = _joined([p.x.flatten(1) for p in phases], [p.y for p in phases])
+        rows, shares = _schedule(phases, starts)
         for s, active in enumerate(_active(phases)):
             i = rows[s, :active].flatten()
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
@@ -115,15 +125,35 @@ def _active(phases: Sequence[Phase]) -> list[int]:
     return [sum(n > s for n in steps) for s in range(steps[0])]
 
 
-def _schedule(phases: Sequence[Phase]) -> tuple[Tensor, Tensor]:
+def _joined(xs: list[Tensor], ys: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
+    """All clients' samples and labels, and where each client's begin; not copied if they are pieces of one tensor."""
+    (x, starts), (y, same) = _whole(xs), _whole(ys)
+    if x is not None and y is not None and starts == same:
+        return x, y, starts
+    return torch.cat(xs), torch.cat(ys), [0, *accumulate(len(x) for x in xs[:-1])]
+
+
+def _whole(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
+    """The tensor that all of these are rows of, and where each begins there; None if there is none."""
+    first = parts[0]
+    width, memory = math.prod(first.shape[1:]), first.untyped_storage()
+    one = all(t.is_contiguous() and t.untyped_storage().data_ptr() == memory.data_ptr() for t in parts)
+    if not one or any(t.storage_offset() % width for t in parts):
+        return None, []
+    count = memory.nbytes() // first.element_size() // width
+    whole = first.as_strided((count, *first.shape[1:]), first.stride(), 0)
+    return whole, [t.storage_offset() // width for t in parts]
+
+
+def _schedule(phases: Sequence[Phase], starts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """For each step, client and place in the batch: which row of the joined data, with which share in the mean."""
-    longest, size = phases[0].batches.shape
-    rows = phases[0].batches.new_full((len(phases), longest, size), -1)
-    start = 0
-    for mine, p in zip(rows, phases, strict=True):
-        mine[: len(p.batches)] = torch.where(p.batches < 0, -1, p.batches + start)
-        start += len(p.x)
-    rows = rows.transpose(0, 1).contiguous()
+    device = phases[0].batches.device
+    steps, batches = torch.tensor([len(p.batches) for p in phases]), torch.cat([p.batches for p in phases])
+    client = torch.arange(len(phases)).repeat_interleave(steps)
+    step = torch.arange(len(batches)) - (steps.cumsum(0) - steps)[client]
+    start = torch.tensor(starts)[client].unsqueeze(1).to(device)
+    rows = batches.new_full((int(steps[0]), len(phases), batches.shape[1]), -1)
+    rows[step.to(device), client.to(device)] = torch.where(batches < 0, -1, batches + start)
     filled = rows >= 0
     return rows.clamp_(min=0), (filled / filled.sum(2, keepdim=True).clamp_(min=1)).unsqueeze(-1)
 
@@ -179,10 +209,11 @@ class _Stack:
         weights.add_(gradient, alpha=-self._lr)
 
     def write_back(self) -> None:
-        """Put the weights into the clients' own layers."""
+        """Let the clients' own layers have the weights: each its part of the stack, which is not used again."""
         if not self.trained:
             return
-        for k, layer in enumerate(self._layers):
-            layer.linear.weight.copy_(self.w[k].T)
-            if self.b is not None:
-                layer.linear.bias.copy_(self.b[k, 0])
+        for layer, w in zip(self._layers, self.w.mT.contiguous(), strict=True):
+            layer.linear.weight.data = w
+        if self.b is not None:
+            for layer, b in zip(self._layers, self.b, strict=True):
+                layer.linear.bias.data = b[0]

@@ -16,6 +16,8 @@ _HARMLESS = (int, float, str, bytes, bool, type(None))
 """attributes of these types mean the same in a copy, which may therefore share them"""
 _USUAL = frozenset(vars(nn.Module()))
 """what every module has"""
+_TABLES = [k for k, v in vars(nn.Module()).items() if isinstance(v, (dict, set))]
+"""those of them that are tables"""
 _plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -46,8 +48,10 @@ def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, 
     """The recursion of `replica`; what a network holds under two names is made once."""
     if id(module) in made:
         return made[id(module)]
-    # hooks and the like are kept in dictionaries, which a copy must not share
-    state = {k: (v.copy() if v else type(v)()) if isinstance(v, dict) else v for k, v in vars(module).items()}
+    state = vars(module).copy()
+    for name in _TABLES:  # hooks and the like, which a copy must not share
+        table = state[name]
+        state[name] = table.copy() if table else type(table)()
     twin = made[id(module)] = object.__new__(type(module))
     object.__setattr__(twin, "__dict__", state)
     for name, p in module._parameters.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -157,6 +158,7 @@ def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, count:
         number, count.value = count.value, count.value + 1
     plan = rebuild(data.opened(folder))
     plan = replace(plan, device=device_of(number, plan.device))
+    gc.freeze()  # what is here now stays: the collector need not look at it again in every round
     _here.append(_Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 
