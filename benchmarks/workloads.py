@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from headwise import catalog
+from headwise.config import Choice
 from headwise.data.federated import Clients
 from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
@@ -46,7 +47,7 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     """A run of this workload without any evaluation."""
     torch.manual_seed(0)
     task = Task(load.shape, 10)
-    model = catalog.find("model", load.model)().build(task).eval()
+    model = Choice.parse(load.model, "model").make("model").build(task).eval()
     each = load.samples + load.test
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
     if convolves(model):

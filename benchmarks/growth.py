@@ -1,0 +1,90 @@
+"""How time and memory per round grow with the federation. Every size is measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from workloads import Workload, plan_of
+
+from headwise.engine.driver import drive
+from headwise.engine.events import Event, RoundEnded
+from headwise.engine.executors.serial import Serial
+from headwise.engine.options import Sampling
+from headwise.method import record_types
+from headwise.runs.store import RunStore
+
+ROUNDS, WARM = 12, 40
+HEADS = Workload("personal heads of 20 KB", "mlp:512", (64,), 0, 20, 10)
+MODELS = Workload("personal CNNs of 3.5 MB", "cnn", (3, 32, 32), 0, 10, 10)
+CASES = [
+    *((HEADS, "fedper", n, 10) for n in (10, 100, 1_000, 10_000)),
+    *((HEADS, "fedper", 1_000, m) for m in (20, 40, 80)),
+    *((MODELS, "standalone", n, 10) for n in (10, 100, 1_000)),
+]
+
+
+def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str, Any]:
+    """Median wall seconds of a round with its checkpoint, the peak of memory, and the size of the states on disk."""
+    torch.set_num_threads(1)
+    plan = plan_of(replace(load, clients=clients), method, rounds=ROUNDS, sampling=Sampling(sampled / clients))
+    base, ends = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, list[float]()
+    with (
+        tempfile.TemporaryDirectory(dir=".") as folder,
+        closing(RunStore(Path(folder), record_types(type(plan.method)))) as store,
+    ):
+
+        def keep(event: Event) -> None:
+            if isinstance(event, RoundEnded):
+                store(event)
+                ends.append(time.perf_counter())
+
+        executor = Serial(plan, store.load().states)
+        most = replace(plan, rounds=WARM, sampling=Sampling(0.05))  # first, so that most clients have a state
+        drive(most, executor, (keep,))
+        ends.clear()
+        drive(plan, executor, (keep,))
+        disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
+    seconds = [b - a for a, b in pairwise(ends)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": median(seconds), "grown": (peak - base) / 1024, "disk": disk / 2**20}
+
+
+def table() -> list[str]:
+    """A Markdown table of all cases."""
+    lines = [
+        "Wall seconds of a round in one process, with its checkpoint, without evaluation; most clients have a state",
+        "on disk. Memory is what the run needs beyond data and network, at most.\n",
+        "| states | clients | sampled | s / round | ms / sampled client | MB of memory | MB on disk |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for k, (load, _, clients, sampled) in enumerate(CASES):
+        done = subprocess.run([sys.executable, __file__, str(k)], capture_output=True, text=True, check=True)
+        f = json.loads(done.stdout.splitlines()[-1])
+        each = f["seconds"] / sampled * 1000
+        cells = [
+            f"{clients:,}",
+            str(sampled),
+            f"{f['seconds']:.4f}",
+            f"{each:.2f}",
+            f"{f['grown']:.0f}",
+            f"{f['disk']:,.0f}",
+        ]
+        lines.append(f"| {load.what} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*CASES[int(sys.argv[1])])))

@@ -1,0 +1,201 @@
+"""How fast: Headwise against the loop that others use, and against a bare one. Writes docs/results/speed.md.
+
+    python benchmarks/speed.py            # about a quarter of an hour on two quiet cores
+
+Ratios are taken inside one interleaved run, of medians; CPU seconds of one thread unless wall time is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import growth
+import torch
+from naive import Bare, Naive, PlainHeads
+from workloads import WORKLOADS, Workload, plan_of
+
+from headwise.data.federated import Clients
+from headwise.engine.driver import drive
+from headwise.engine.executors.base import Executor
+from headwise.engine.executors.pool import Pool
+from headwise.engine.executors.serial import Serial
+from headwise.engine.executors.threads import Threads
+from headwise.engine.plan import Plan
+from headwise.engine.predictions import predict
+from headwise.engine.together import ask
+
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
+FEW = dataclasses.replace(WORKLOADS["W1"], clients=5)
+Times = dict[str, list[float]]
+
+
+class Ours:
+    """Rounds of the engine."""
+
+    def __init__(self, plan: Plan, executor: Executor | None = None) -> None:
+        self.plan = dataclasses.replace(plan, rounds=1)
+        self.executor = executor or Serial(self.plan)
+
+    def round(self, t: int) -> None:
+        """One round, with everything around it but storing."""
+        drive(self.plan, self.executor, ())
+
+
+def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Callable[[], float]) -> dict[str, float]:
+    """The median time of each, after one turn to warm up; they take turns."""
+    times: Times = {name: [] for name in racers}
+    for _ in range(1 + repetitions):
+        for name, run in racers.items():
+            begun = clock()
+            run()
+            times[name].append(clock() - begun)
+    return {name: median(found[1:]) for name, found in times.items()}
+
+
+def workloads() -> list[str]:
+    """Rounds of FedAvg on W1 to W5."""
+    lines: list[str] = []
+    for name, load in WORKLOADS.items():
+        plan = plan_of(load)
+        racers = {"naive": Naive(plan), "bare": Bare(plan), "ours": Ours(plan)}
+        found = race(
+            {k: partial(r.round, 1) for k, r in racers.items()}, 3 if name in ("W3", "W4") else 5, time.process_time
+        )
+        faster, over = found["naive"] / found["ours"], found["ours"] / found["bare"] - 1
+        cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "ours")]
+        lines.append(f"| {name} | {load.what} | {' | '.join(cells)} | {faster:.2f} x | {over:+.1%} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def rebuilt(load: Workload, data: Clients) -> Plan:
+    """The plan in a worker."""
+    return dataclasses.replace(plan_of(load), data=data, rounds=1)
+
+
+def workers() -> list[str]:
+    """One process against two, by the wall clock."""
+    load = WORKLOADS["W1"]
+    plan = plan_of(load)
+    rebuild = partial(rebuilt, load)
+    one, two, threads = Pool(plan, rebuild, 1), Pool(plan, rebuild, 2), Threads(plan, 2)
+    with closing(one), closing(two), closing(threads):
+        racers = {"serial": Ours(plan), "one worker": Ours(plan, one), "two workers": Ours(plan, two)}
+        racers["two threads"] = Ours(plan, threads)
+        found = race({k: partial(r.round, 1) for k, r in racers.items()}, 5, time.perf_counter)
+    lines = [f"| {k} | {v:.2f} | {found['one worker'] / v:.2f} x |" for k, v in found.items()]
+    print("\n".join(lines), flush=True)
+    return lines
+
+
+def rounds() -> list[str]:
+    """Whole rounds of methods with frozen bodies, with and without the cache; and as public code does it."""
+    ways: dict[str, tuple[str, dict[str, Any], Callable[[Plan], PlainHeads] | None]] = {
+        "FedRep, 1 head epoch": ("fedrep", {"head_epochs": 1}, lambda plan: PlainHeads(plan, 1)),
+        "FedRep, 5 head epochs": ("fedrep", {"head_epochs": 5}, lambda plan: PlainHeads(plan, 5)),
+        "FedAH": ("fedah", {}, lambda plan: PlainHeads(plan, 1, weights=True)),
+        "FedGH": ("fedgh", {}, None),
+        "FedGMH": ("fedgmh", {}, None),
+        "FedALA": ("fedala", {}, None),
+        "Ditto": ("ditto", {}, None),
+        "FedAFK": ("fedafk", {}, None),
+    }
+    lines: list[str] = []
+    for name, (method, options, plain) in ways.items():
+        plan = plan_of(FEW, method)
+        plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
+        racers = {"cached": Ours(plan), "uncached": Ours(dataclasses.replace(plan, cache=False, stack=False))}
+        turns: dict[str, Callable[[], object]] = {k: partial(r.round, 1) for k, r in racers.items()}
+        if plain:
+            turns["public"] = partial(plain(plan).round, 1)
+        found = race(turns, 5, time.process_time)
+        public = f"{found['public']:.3f} | {found['public'] / found['cached']:.2f} x" if plain else "- | -"
+        gain = found["uncached"] / found["cached"]
+        lines.append(f"| {name} | {found['cached']:.3f} | {found['uncached']:.3f} | {gain:.2f} x | {public} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def evaluation() -> list[str]:
+    """20 clients with 75 test samples each, a shared body and heads of their own."""
+    load = dataclasses.replace(WORKLOADS["W1"], samples=10, test=75)
+    plan = plan_of(load)
+    model = plan.models[0]
+
+    def one_by_one(batch: int) -> None:
+        with torch.no_grad():
+            for c in range(load.clients):
+                for x in plan.data.client(c).test.x.split(batch):
+                    model(x)
+
+    def together() -> None:
+        ask(predict(model, torch.cat([plan.data.client(c).test.x for c in range(load.clients)]), 500))
+
+    turns = {"per client, batches of 10": partial(one_by_one, 10), "per client, one batch": partial(one_by_one, 500)}
+    found = race({**turns, "shared body, one pass": together}, 7, time.process_time)
+    best = found["shared body, one pass"]
+    lines = [f"| {k} | {v:.3f} | {v / best:.2f} x |" for k, v in found.items()]
+    print("\n".join(lines), flush=True)
+    return lines
+
+
+def main() -> None:
+    """Measure everything and write the page."""
+    torch.set_num_threads(1)
+    parts = [workloads(), workers(), rounds(), evaluation(), growth.table()]
+    races, crew, methods, looks, grown = ("\n".join(lines) for lines in parts)
+    PAGE.write_text(f"""# Speed
+
+Made by `python benchmarks/speed.py`. Ratios are inside one interleaved run, of medians. Seconds are CPU time of one
+thread for a round, unless it says wall.
+
+## Rounds of FedAvg
+
+*naive*: a DataLoader of tuples, a copy of the model and an optimiser per client, as other libraries have it
+(`benchmarks/naive.py`). *bare*: the same steps with the engine's kernels and nothing federated around them.
+
+| | workload | naive s | bare s | Headwise s | against naive | over bare |
+|---|---|---:|---:|---:|---:|---:|
+{races}
+
+## Workers
+
+W1, wall seconds per round.
+
+| | s | against one worker |
+|---|---:|---:|
+{crew}
+
+## Frozen bodies
+
+Whole rounds of five clients of W1. *uncached*: every batch passes the frozen body again, every head is trained by
+autograd (`engine.cache = false`, `engine.stack = false`). *public*: as public code writes it, with passes through the
+whole network in every phase.
+
+| method | Headwise s | uncached s | gain | public s | gain |
+|---|---:|---:|---:|---:|---:|
+{methods}
+
+## Evaluation
+
+20 clients with 75 test samples each, the CNN for 3x32x32.
+
+| | s | against one pass |
+|---|---:|---:|
+{looks}
+
+## Growth
+
+{grown}
+""")
+
+
+if __name__ == "__main__":
+    main()
