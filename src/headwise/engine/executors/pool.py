@@ -50,20 +50,20 @@ class Pool:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs side by side; those of a worker that died are done again."""
-        left = list(jobs)
+        left = {job.client: job for job in jobs}
         sent: dict[tuple[str, int], Parcel] = {}
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    for future in as_completed(self._submit(left, sent)):
+                    for future in as_completed(self._submit(list(left.values()), sent)):
                         for answer in self._receive(future.result()):
-                            left = [job for job in left if job.client != answer.client]
+                            del left[answer.client]
                             yield answer
                     return
                 except BrokenProcessPool as error:
                     if attempt == ATTEMPTS - 1:
-                        clients = sorted(job.client for job in left)
-                        raise ClientError(f"a worker died {ATTEMPTS} times at one of the clients {clients}.") from error
+                        who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
+                        raise ClientError(f"a worker died {who}.") from error
                     self._pool.shutdown(cancel_futures=True)
                     self._pool = self._open()
         finally:
