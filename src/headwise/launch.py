@@ -31,6 +31,7 @@ from .errors import ConfigError, RunError
 from .method import Method, record_types
 from .models.base import Model
 from .models.split import SplitModel, convolves
+from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import describe, read_manifest
 from .runs.query import Run
@@ -96,7 +97,13 @@ def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observ
         rebuild = partial(plan_from_json, json.dumps(experiment.plain()), str(data_dir))
         with closing(Serial(plan, states) if workers == 1 else Pool(plan, rebuild, workers, states)) as executor:
             start = found.progress if found else None
-            drive(plan, executor, (store, *observers), start=start, interrupted=interrupted)
+            drive(
+                plan,
+                executor,
+                (Diagnostics(folder, plan.method), store, *observers),
+                start=start,
+                interrupted=interrupted,
+            )
     return Run(folder)
 
 
