@@ -69,4 +69,4 @@ def show(comparison: Comparison, as_json: bool) -> None:
         table.add_row(*row)
     Console(width=None if Console().is_terminal else 120).print(table)
     click.echo("\n".join(comparison.words()))
-    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}.")
+    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; a page to look at: {comparison.report}")
