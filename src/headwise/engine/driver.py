@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..method import Reply
-from ..records import Record, nbytes
+from ..records import Record, nbytes, nbytes_by_field
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
@@ -76,6 +77,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> Rou
     traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": nbytes(downs[c])} for c, a in answers.items()}
     row: dict[str, Any] = {"round": t, "clients": chosen}
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
+    row["fields"] = {"up": _by_field(_up(a) for a in answers.values()), "down": _by_field(downs.values())}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
         row |= evaluation.measure()
@@ -99,6 +101,14 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
 def _up(answer: Answer) -> Record:
     assert answer.up is not None  # training always answers with a message
     return answer.up
+
+
+def _by_field(messages: Iterable[Record]) -> dict[str, int]:
+    """The bytes of these messages together, by field."""
+    total: Counter[str] = Counter()
+    for message in messages:
+        total.update(nbytes_by_field(message))
+    return dict(total)
 
 
 def _patience(carry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
