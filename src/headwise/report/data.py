@@ -10,13 +10,15 @@ from typing import Any
 from .. import catalog
 from ..runs.query import MOMENTS, Run
 from .clients import accuracies, floors
-from .inside import diagnostics
+from .inside import diagnostics, thinned
 from .results import Line, Setting, reading
 
 POINTS = 400
 """of a curve: more can't be told apart on a screen"""
 COLOURS = 8
 """that the page can tell apart without dashes"""
+INSIDE = 2_000_000
+"""characters of the page for what methods show of their inside, all lines together"""
 MEGABYTE = 2**20
 
 Rows = Sequence[dict[str, Any]]
@@ -24,11 +26,12 @@ Rows = Sequence[dict[str, Any]]
 
 def page_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """What the page's script draws, setting by setting."""
-    return [setting_data(setting) for setting in settings]
+    found = list(settings)
+    return [setting_data(setting, INSIDE // max(1, sum(len(s.lines) for s in found))) for setting in found]
 
 
-def setting_data(setting: Setting) -> dict[str, Any]:
-    """One setting: its lines and its partition."""
+def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
+    """One setting: its lines and its partition; so many characters for what each line shows of its inside."""
     return {
         "title": setting.title,
         "floor": _round(setting.floor),
@@ -36,7 +39,9 @@ def setting_data(setting: Setting) -> dict[str, Any]:
         "order": [line.name for line in setting.measured],
         "partition": {part: setting.partition[part] for part in ("train", "test")},
         "floors": [_round(f) for f in floors(setting)],
-        "lines": [{**_line(line), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)],
+        "lines": [
+            {**_line(line, room), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)
+        ],
     }
 
 
@@ -57,7 +62,7 @@ def _slot(first: int, k: int) -> int:
     return (first + k) % COLOURS + COLOURS * (k // COLOURS)
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: Line, room: int) -> dict[str, Any]:
     runs = line.rows
     with reading(line.runs[0]):
         return {
@@ -71,14 +76,14 @@ def _line(line: Line) -> dict[str, Any]:
             "worst": _round(line.mean("worst_decile", line.moment)) if line.measured else None,
             "traffic": _traffic(runs),
             "cost": _cost(runs),
-            "inside": diagnostics(line.runs[0]),
+            "inside": diagnostics(line.runs[0], room),
         }
 
 
 def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
     """Mean and spread over the seeds, as far as all of them go."""
     seeds = [{row["round"]: row for row in rows if "accuracy" in row.get(moment, {})} for rows in runs]
-    rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)])
+    rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
         return None
     sent = [_sent(rows) for rows in runs]
@@ -98,13 +103,6 @@ def _sent(rows: Rows) -> dict[int, int]:
         total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0)
         found[row["round"]] = total
     return found
-
-
-def thinned(values: list[Any], most: int = POINTS) -> list[Any]:
-    """At most so many of them, evenly spaced, the first and the last included."""
-    if len(values) <= most:
-        return values
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def _by_client(run: Run, found: dict[int, float]) -> list[float | None]:

@@ -28,6 +28,7 @@ PARTS = {
     "clients": "Clients",
     "partition": "Who holds what",
     "traffic": "What travels",
+    "inside": "Inside the methods",
     "cost": "Cost",
     "runs": "Run it again",
 }
@@ -41,12 +42,14 @@ def write_page(folders: Iterable[Path], out: Path) -> Path:
 
 def render(settings: Sequence[Setting], live: str | None = None) -> str:
     """The page of these settings; a live one asks this address for news."""
+    data = page_data(settings)
+    shows = any(line["inside"] for setting in data for line in setting["lines"])
     return render_page(
         title=title(settings),
         subtitle=_subtitle(settings),
-        parts=PARTS,
+        parts={k: v for k, v in PARTS.items() if k != "inside" or shows},
         settings=[_said(s) for s in settings],
-        data=page_data(settings),
+        data=data,
         live=live,
     )
 
