@@ -141,6 +141,12 @@ def plan_from_json(text: str, data_dir: str) -> Plan:
     return make_plan(experiment_from(json.loads(text)), Path(data_dir))[1]
 
 
+def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
+    """The experiment's data over its clients, and nothing else built."""
+    source: Source = experiment.data.make("data")
+    return _divide(experiment, source.load(data_dir))
+
+
 def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
