@@ -12,6 +12,7 @@ from made_runs import make_run
 import headwise as hw
 from headwise import catalog
 from headwise.report.page import write_page
+from headwise.report.partition import render_partition
 
 CHARTS = {"accuracy", "spread", "against", "labels", "sizes", "traffic", "inside", "cost"}
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><b>שלום</b> " + "long" * 100
@@ -122,6 +123,20 @@ def test_settings_are_switched_between(tab: Browser, tmp_path: Path) -> None:
     tab.js("find('setting').value = 1; find('setting').dispatchEvent(new Event('change'))")
     assert tab.js(first) == "fedper"
     assert tab.js("return find('legend').textContent") == "fedper"
+
+
+def test_a_partition_has_a_page_before_anything_is_trained(tab: Browser, tmp_path: Path) -> None:
+    counts = {"train": [[3, 0], [1, 5]], "test": [[1, 0], [0, 2]]}
+    spread = {"min": 4.0, "median": 6.0, "max": 8.0}
+    summary = {"clients": 2, "train": 9, "val": 0, "test": 3, "sizes": spread, "classes": spread, "hash": "0" * 64}
+    text = render_partition("two", {**summary, "floor": {"weighted": 0.5}}, counts, ["<b>cat</b>", "dog"])
+    (tmp_path / "p.html").write_text(text)
+    tab.open(tmp_path / "p.html")
+    tab.draw_everything()
+    texts = tab.js("return [...document.querySelectorAll('#fig-labels svg text')].map((e) => e.textContent)")
+    assert {"<b>cat</b>", "dog"} <= set(texts)
+    assert tab.violations() == []
+    assert tab.complaints() == []
 
 
 def test_printing_draws_everything_on_white(tab: Browser, page: Path) -> None:

@@ -124,9 +124,9 @@ chart("labels", () => {
   return {
     height, marks: cells.length,
     option: {
-      grid: { left: 12, right: 20, top: 12, bottom: 36, containLabel: true },
+      grid: { left: 12, right: 20, top: 26, bottom: 36, containLabel: true },
       xAxis: axis("client", { type: "category", data: counts.map((_, c) => c), splitLine: { show: false } }),
-      yAxis: axis("", { type: "category", data: counts[0].map((_, k) => className(k)), inverse: true, splitLine: { show: classes <= 30, lineStyle: { color: ink("line") } }, axisLabel: { color: ink("soft"), width: narrow() ? 70 : 140, overflow: "truncate" } }),
+      yAxis: axis("class", { nameLocation: "start", nameGap: 6, type: "category", data: counts[0].map((_, k) => className(k)), inverse: true, splitLine: { show: classes <= 30, lineStyle: { color: ink("line") } }, axisLabel: { color: ink("soft"), width: narrow() ? 70 : 140, overflow: "truncate" } }),
       tooltip: tooltip({ formatter: (p) => tip([`client ${p.value[0]}, ${className(p.value[1])}`, `${number(p.value[2])} samples`]) }),
       series: [{ type: "scatter", data: cells, symbolSize: (v) => Math.max(2.5, Math.sqrt(v[2] / most) * Math.min(room, 34)), itemStyle: { color: palette(0), opacity: 0.75 } }],
     },
