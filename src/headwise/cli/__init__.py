@@ -17,6 +17,7 @@ VERBS = {
     "resume": "go on with a run that was interrupted",
     "compare": "run several methods and seeds on one partition",
     "report": "show runs as a page to look at, tables and figures",
+    "watch": "follow runs in a browser as their rounds come in",
     "data": "look at who would hold which data",
     "list": "list methods, models, data, partitions or runs",
     "describe": "show a method: paper, what travels, what stays, options",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,8 +40,15 @@ def write_page(folders: Iterable[Path], out: Path) -> Path:
     return out
 
 
-def render(settings: Sequence[Setting], live: str | None = None) -> str:
-    """The page of these settings; a live one asks this address for news."""
+class Live(NamedTuple):
+    """Where a live page asks for news, and what it already knows."""
+
+    address: str
+    version: str
+
+
+def render(settings: Sequence[Setting], live: Live | None = None) -> str:
+    """The page of these settings."""
     data = page_data(settings)
     shows = any(line["inside"] for setting in data for line in setting["lines"])
     return render_page(
@@ -54,7 +61,7 @@ def render(settings: Sequence[Setting], live: str | None = None) -> str:
     )
 
 
-def render_page(*, parts: dict[str, str], data: Any, live: str | None = None, **more: Any) -> str:
+def render_page(*, parts: dict[str, str], data: Any, live: Live | None = None, **more: Any) -> str:
     """The page with these parts, around these numbers."""
     return _templates().get_template("page.html.j2").render(
         **more,
@@ -74,6 +81,11 @@ def render_page(*, parts: dict[str, str], data: Any, live: str | None = None, **
 def render_said(settings: Sequence[Setting]) -> str:
     """The summary alone, for a live page."""
     return _templates().get_template("said.html.j2").render(settings=[_said(s) for s in settings])
+
+
+def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The page that lists runs."""
+    return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
 
 
 def script_safe(data: Any) -> Markup:

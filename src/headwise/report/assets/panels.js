@@ -168,19 +168,15 @@ function listen() {
 }
 
 // -- a live page asks for news; a page from disk never does
-async function follow(address) {
+async function follow({ live, version }) {
   const said = document.querySelector(".live");
-  let version = null;
+  let shape = null;
   for (;;) {
     try {
-      const news = await (await fetch(`${address}?since=${version}`)).json();
-      if (version !== null && news.data) {
-        pages = news.data;
-        find("said").innerHTML = news.said; // made by the same template, which escapes all names
-        document.querySelectorAll("#said .sortable").forEach(makeSortable);
-        controls();
-        redraw();
-      }
+      const news = await (await fetch(`${live}?since=${version}`)).json();
+      shape ??= JSON.stringify(news.shape);
+      if (news.shape && JSON.stringify(news.shape) !== shape) return location.reload();
+      if (news.data) show(news);
       version = news.version;
       said.textContent = news.status;
     } catch {
@@ -188,6 +184,14 @@ async function follow(address) {
     }
     await new Promise((done) => setTimeout(done, 1000));
   }
+}
+
+function show(news) {
+  pages = news.data;
+  find("said").innerHTML = news.said; // made by the same template, which escapes all names
+  document.querySelectorAll("#said .sortable").forEach(makeSortable);
+  controls();
+  redraw();
 }
 
 setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -200,4 +204,4 @@ startSetting();
 listen();
 controls();
 for (const c of Object.values(charts)) seen.observe(c.figure);
-if (document.body.dataset.live) follow(document.body.dataset.live);
+if (document.body.dataset.live) follow(document.body.dataset);
