@@ -50,8 +50,7 @@ def run(
     """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
     data_dir = data_folder(data_dir)
     experiment, plan = make_plan(experiment, data_dir)
-    name = f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}"
-    folder = Path(out) if out else free_folder(name)
+    folder = Path(out) if out else usual_folder(experiment)
     manifest = describe(experiment.plain(), dump(plan.data.summary), data_dir.absolute())
     create(folder, manifest, plan.data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
@@ -189,6 +188,11 @@ def _check_device(device: str) -> None:
 def data_folder(given: str | Path | None) -> Path:
     """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home."""
     return Path(given or os.environ.get("HEADWISE_DATA") or Path.home() / ".cache" / "headwise")
+
+
+def usual_folder(experiment: Experiment) -> Path:
+    """Where a run goes if nobody says where."""
+    return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
