@@ -25,6 +25,8 @@ from .runs.query import Run
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """gives the observers that show a run of this title"""
+Track = Callable[[Path], Iterable[Observer]]
+"""gives the observers that store a run of this folder elsewhere"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def compare(
     *,
     data_dir: str | Path | None = None,
     watch: Watch = lambda title: nullcontext(()),
+    track: Track = lambda folder: (),
 ) -> Comparison:
     """Run every method with so many seeds on one partition; with the same `out` again, what is done is not repeated."""
     cells = _cells(base, methods, range(base.seed, base.seed + seeds))
@@ -85,8 +88,9 @@ def compare(
         make_plan(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
     done: dict[str, list[Run]] = {}
     for method, experiment, name in cells:
+        others = track(folder / name)
         with watch(f"{method}, seed {experiment.seed}") as observers:
-            run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=observers)
+            run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
         done.setdefault(method, []).append(run)

@@ -41,6 +41,7 @@ ALLOWED = {
     "runs": {"runs", "engine", "errors", "method", "records", "params", "headwise"},
     "catalog": {"errors", "settings"},
     "config": {"catalog", "engine", "errors", "settings"},
+    "trackers": {"trackers", "engine", "errors", "runs"},
     "report": {"report", "catalog", "config", "errors", "headwise", "runs"},
 }
 FORBIDDEN_IN_METHODS = {
