@@ -114,6 +114,22 @@ def test_links_change_the_times(tab: Browser, page: Path) -> None:
     assert all(f < s or s == 0 for f, s in zip(fast, slow, strict=True))
 
 
+def test_inside_of_each_method_can_be_chosen(tab: Browser, page: Path) -> None:
+    tab.open(page)
+    lines = tab.js("return [...find('inside-line').options].map((o) => o.value)")
+    assert lines == ["fedah", "apfl"], "in the order that was asked for"
+    tab.js("find('inside').scrollIntoView()")
+    choose = "find('inside-line').value = arguments[0]; find('inside-line').dispatchEvent(new Event('change'))"
+    tab.js(choose, "apfl")
+    assert tab.js("return [quantity().axes, find('inside-round').offsetParent]") == [["client"], None]
+    tab.js(choose, "fedah")
+    assert tab.js("return quantity().axes") == ["client", "class", "feature"]
+    tab.js("find('inside-round').value = 0; find('inside-round').dispatchEvent(new Event('input'))")
+    assert tab.js("return find('inside-value').textContent") == "1"
+    words = tab.wait("draw('inside'); return document.querySelector('#fig-inside .plot').ariaLabel")
+    assert "Round 1, from " in words
+
+
 def test_settings_are_switched_between(tab: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep")
     make_run(tmp_path / "b", "fedper", data={"name": "mnist"})

@@ -82,7 +82,22 @@ def test_curves_are_means_and_spread_over_seeds(three: Path) -> None:
     assert curve["mb"][-1] == round(6 * 5 * 3000 / 2**20, 4)
     assert line["clients"]["pre"] == [0.9] * 5
     assert line["traffic"] == {"up": {"message": 5000.0}, "down": {"message": 10000.0}, "idle": 0.0, "clients": 5.0}
-    assert line["cost"] == {"seconds": {"train": 0.1, "round": 0.2}, "samples_per_second": 500.0, "memory": None}
+    assert line["cost"]["seconds"] == {"train": 0.1, "round": 0.2}
+    assert line["cost"]["samples_per_second"] == 500.0
+
+
+def test_phases_are_shown_whatever_they_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", rounds=2)
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rows[0] |= {"memory": 5, "seconds": {"round": 3.0, "server": 1.0, "workers": {"features": 2.0}}}
+    rows[1] |= {"memory": 7, "seconds": {"round": 5.0, "stored": 1.0, "workers": {"features": 4.0, "idle": 1.0}}}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert page_of(tmp_path).data[0]["lines"][0]["cost"] == {
+        "seconds": {"server": 0.5, "stored": 0.5, "round": 4.0},
+        "workers": {"features": 3.0, "idle": 0.5},
+        "samples_per_second": 25.0,
+        "memory": 7,
+    }
 
 
 def test_colours_are_the_same_on_every_page_and_differ_on_one(three: Path, tmp_path: Path) -> None:
@@ -146,6 +161,38 @@ def test_long_curves_are_thinned(tmp_path: Path) -> None:
     curve = page_of(tmp_path).data[0]["lines"][0]["curves"]["pre"]
     assert len(curve["round"]) == len(curve["mean"]) == 400
     assert (curve["round"][0], curve["round"][-1]) == (1, 5000)
+
+
+def test_what_methods_show_is_on_the_page_but_never_too_much(tmp_path: Path) -> None:
+    assert "Inside" not in " ".join(page_of(make_run(tmp_path / "plain")).text[:60])
+    run = make_run(tmp_path / "runs" / "a", "fedah")
+    matrix = [[[0.1234] * 32] * 10] * 18
+    rows = [
+        {
+            "round": t,
+            "quantities": {"W": {"axes": ["client", "class", "feature"], "ids": list(range(18)), "values": matrix}},
+        }
+        for t in range(1, 201)
+    ]
+    (run / "diagnostics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = page_of(tmp_path / "runs")
+    assert ("a", {"href": "#inside"}) in found.tags
+    shown = found.data[0]["lines"][0]["inside"]["W"]
+    assert shown["axes"] == ["client", "class", "feature"]
+    assert (shown["rounds"][0]["round"], shown["rounds"][-1]["round"]) == (1, 200)
+    assert 3 <= len(shown["rounds"]) < 10
+    assert len(json.dumps(shown)) < 400_000
+
+
+def test_bytes_are_shown_by_field_where_the_rows_tell(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    rows = [
+        json.loads(line) | {"fields": {"up": {"w": 10, "c": 2}, "down": {}}}
+        for line in (run / "rounds.jsonl").read_text().splitlines()
+    ]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    traffic = page_of(tmp_path).data[0]["lines"][0]["traffic"]
+    assert (traffic["up"], traffic["down"]) == ({"c": 2.0, "w": 10.0}, {})
 
 
 def test_an_unfinished_run_has_a_page(tmp_path: Path) -> None:

@@ -127,21 +127,22 @@ def _fields(rows: Rows, way: str) -> dict[str, float]:
 
 
 def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
-    """Seconds per round by phase, samples per second, and memory where the rows tell."""
+    """Seconds per round by phase, those of the workers apart, samples per second, and memory where the rows tell."""
     rows = [row for rows in runs for row in rows]
-    seconds = {k: _mean(row["seconds"].get(k, 0.0) for row in rows) for k in _phases(rows)}
     spent = sum(row["seconds"]["round"] for row in rows)
     memory = [row["memory"] for row in rows if isinstance(row.get("memory"), (int, float))]
     return {
-        "seconds": seconds,
+        "seconds": _by_phase([row["seconds"] for row in rows]),
+        "workers": _by_phase([row["seconds"].get("workers", {}) for row in rows]),
         "samples_per_second": round(sum(row.get("samples", 0) for row in rows) / spent, 1) if spent else None,
         "memory": max(memory, default=None),
     }
 
 
-def _phases(rows: Rows) -> list[str]:
-    """The phases that the rows tell, in their order; `round` is their sum and more."""
-    return list(dict.fromkeys(k for row in rows for k in row["seconds"] if k != "round")) + ["round"] * bool(rows)
+def _by_phase(rows: Rows) -> dict[str, float]:
+    """The means of whatever phases the rows tell; the whole round last."""
+    phases = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, (int, float)))
+    return {k: _mean(row.get(k, 0.0) for row in rows) for k in sorted(phases, key=lambda k: k == "round")}
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -16,7 +16,7 @@ function bars(lines, pieces, unit, { stack, value }) {
 
 chart("traffic", () => {
   const lines = shown();
-  const ways = lines.flatMap((l) => [{ ...l, label: `${short(l.name)} ↑ up`, way: "up" }, { ...l, label: `${short(l.name)} ↓ down`, way: "down" }]);
+  const ways = lines.flatMap((l) => [{ ...l, label: `↑ ${short(l.name)}`, way: "up" }, { ...l, label: `↓ ${short(l.name)}`, way: "down" }]);
   const fields = [...new Set(ways.flatMap((l) => Object.keys(l.traffic[l.way])))];
   const value = (l, field) => (l.traffic[l.way][field] ?? 0) / Math.max(l.traffic.clients, 1) / 1024;
   if (!page().lines.length) return null;

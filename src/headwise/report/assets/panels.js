@@ -57,8 +57,12 @@ function linkTable() {
 }
 
 function costTable() {
-  const row = (l) => [l.name, number(l.cost.seconds.round, 3), number(l.cost.samples_per_second), l.cost.memory == null ? "not recorded" : number(l.cost.memory / 2 ** 20)];
-  table(find("cost-table"), ["method", "seconds per round", "samples per second", "memory, MB"], shown().map(row));
+  const phases = [...new Set(shown().flatMap((l) => Object.keys(l.cost.workers)))];
+  const row = (l) => [
+    l.name, number(l.cost.seconds.round, 3), number(l.cost.samples_per_second), l.cost.memory == null ? "not recorded" : number(l.cost.memory / 2 ** 20),
+    ...phases.map((p) => number(l.cost.workers[p] ?? 0, 4)),
+  ];
+  table(find("cost-table"), ["method", "seconds per round", "samples per second", "memory, MB", ...phases.map((p) => `workers: ${p}, s`)], shown().map(row));
 }
 
 function insideControls() {
@@ -159,7 +163,8 @@ function listen() {
   find("theme").addEventListener("click", () => retheme(theme() === "dark" ? "light" : "dark"));
   find("print").addEventListener("click", () => window.print());
   window.addEventListener("beforeprint", () => { setTheme("light"); Object.keys(charts).forEach(draw); });
-  window.addEventListener("resize", () => redraw());
+  let width = window.innerWidth; // a phone changes its height whenever it scrolls
+  window.addEventListener("resize", () => { if (width !== window.innerWidth) { width = window.innerWidth; redraw(); } });
   document.addEventListener("click", async (e) => {
     if (!e.target.matches(".copy")) return;
     await navigator.clipboard.writeText(e.target.previousElementSibling.textContent);
