@@ -11,9 +11,11 @@ import torch
 from small_runs import experiment
 
 import headwise as hw
+from headwise.averaging import Shared
 from headwise.engine.events import Event, Progress, RoundEnded, RunStarted
 from headwise.engine.state import ClientState
 from headwise.method import record_types
+from headwise.methods.fedafk import FedAFK, Own
 from headwise.methods.fedah import FedAH
 from headwise.methods.fedgmh import FedGMH, Heads
 from headwise.params import Params
@@ -73,6 +75,14 @@ def test_large_quantities_are_stored_small(tmp_path: Path) -> None:
     found = json.loads(line)["quantities"]["heads"]
     assert (found["ids"][0], len(found["values"][0]), len(found["values"][0][0])) == (0, 100, 32)
     assert found["values"][0][0][0] == pytest.approx(head["head.weight"][0, :64].mean().item(), abs=1e-4)
+
+
+def test_of_very_many_clients_some_are_looked_at(tmp_path: Path) -> None:
+    states = dict.fromkeys(range(1200), Own(Params(), Params(), torch.tensor(0.5)))
+    Diagnostics(tmp_path, FedAFK())(ended(1, Shared(Params()), states))
+    found = json.loads((tmp_path / "diagnostics.jsonl").read_text())["quantities"]["mu"]
+    assert found["ids"] == list(range(0, 1200, 3))
+    assert found["values"] == [0.5] * 400
 
 
 def test_rounds_that_are_run_again_are_not_there_twice(tmp_path: Path) -> None:

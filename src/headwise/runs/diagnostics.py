@@ -20,6 +20,8 @@ from .files import append_lines, failing_clearly
 
 WIDE = 32
 """columns of a matrix; more are averaged in groups"""
+CLIENTS = 500
+"""clients whose states are looked at; of more, evenly spaced ones"""
 VALUES = 6000
 """numbers of one quantity in one round; of more, evenly spaced rows are kept"""
 
@@ -53,7 +55,9 @@ def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientS
             return _plain(value, axes, range(len(value)))
         by_id: dict[int, Any] = value
     else:
-        by_id = {c: value for c, s in sorted(states.items()) if (value := getattr(s.me, field)) is not None}
+        known = sorted(states)
+        some = known[:: max(1, -(-len(known) // CLIENTS))]
+        by_id = {c: value for c in some if (value := getattr(states[c].me, field)) is not None}
     if not by_id:
         return None
     return _plain(torch.stack([_matrix(v) for v in by_id.values()]), axes, list(by_id))
