@@ -16,7 +16,7 @@ from .errors import ConfigError, RunError
 from .launch import data_folder, free_folder, make_plan, run_or_resume
 from .method import record_types
 from .records import Nothing
-from .report.page import render
+from .report.page import write_page
 from .report.results import Line, Setting, title_of
 from .report.tables import Table, markdown, results
 from .report.words import words
@@ -94,13 +94,11 @@ def compare(
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
         done.setdefault(method, []).append(run)
-    setting = Setting(
-        title_of(next(iter(done.values()))[0]), tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
-    )
-    found = Comparison(folder, setting)
+    lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
+    found = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
     write_json(folder / "comparison.json", found.plain())
     write_bytes(folder / "table.md", markdown(found.table()).encode())
-    write_bytes(found.report, render([setting]).encode())
+    write_page([found.setting], found.report)
     return found
 
 

@@ -13,6 +13,7 @@ import headwise as hw
 from headwise import catalog
 from headwise.report.page import write_page
 from headwise.report.partition import render_partition
+from headwise.report.results import collect
 
 CHARTS = {"accuracy", "spread", "against", "labels", "sizes", "traffic", "inside", "cost"}
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><b>שלום</b> " + "long" * 100
@@ -133,7 +134,7 @@ def test_inside_of_each_method_can_be_chosen(tab: Browser, page: Path) -> None:
 def test_settings_are_switched_between(tab: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep")
     make_run(tmp_path / "b", "fedper", data={"name": "mnist"})
-    tab.open(write_page([tmp_path], tmp_path / "report.html"))
+    tab.open(write_page(collect([tmp_path]), tmp_path / "report.html"))
     first = "return [...document.querySelectorAll('#said tbody th')].find((e) => e.offsetParent).textContent"
     assert tab.js(first) == "fedrep"
     tab.js("find('setting').value = 1; find('setting').dispatchEvent(new Event('change'))")
@@ -165,7 +166,7 @@ def test_printing_draws_everything_on_white(tab: Browser, page: Path) -> None:
 def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "a", HOSTILE, end=0.8)
     make_run(tmp_path / "b", "standalone", end=0.7)
-    tab.open(write_page([tmp_path], tmp_path / "report.html"), width=390)
+    tab.open(write_page(collect([tmp_path]), tmp_path / "report.html"), width=390)
     tab.draw_everything()
     tab.js("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     tab.js("charts.accuracy.drawn.dispatchAction({type: 'showTip', seriesIndex: 0, dataIndex: 2})")
@@ -182,7 +183,7 @@ def test_a_large_page_opens_quickly(tab: Browser, tmp_path: Path) -> None:
     for method in catalog.names("method")[:25]:
         for seed in range(5):
             make_run(tmp_path / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
-    tab.open(write_page([tmp_path], tmp_path / "report.html"))
+    tab.open(write_page(collect([tmp_path]), tmp_path / "report.html"))
     tab.js("find('accuracy').scrollIntoView()")
     tab.wait("return charts.accuracy.drawn !== null")
     spent = tab.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")

@@ -152,7 +152,7 @@ def test_a_large_page_stays_small(tmp_path: Path) -> None:
     for method in catalog.names("method")[:25]:
         for seed in range(5):
             make_run(tmp_path / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
-    size = write_page([tmp_path], tmp_path / "report.html").stat().st_size
+    size = write_page(collect([tmp_path]), tmp_path / "report.html").stat().st_size
     assert size < 5_000_000
 
 

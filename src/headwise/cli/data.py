@@ -11,6 +11,8 @@ import click
 from .options import FLAGS, experiment_of
 
 USED = ("data", "partition", "split", "clients")
+MOST_CLIENTS, MOST_CLASSES = 40, 20
+"""in a table; more don't fit a terminal"""
 
 
 @click.group(name="data")
@@ -44,18 +46,18 @@ def show(
     experiment = experiment_of(config, changes, flags)
     from ..launch import data_folder, divided
     from ..report.partition import partition_words, render_partition
-    from ..report.results import choice
+    from ..report.results import title_of
     from ..runs.files import write_bytes
     from ..settings import dump
 
     found = divided(experiment, data_folder(data_dir))
     summary, counts, classes = dump(found.summary), found.histograms(), list(found.dataset.classes)
-    chosen = experiment.data.resolved("data"), experiment.partition.resolved("partition")
-    title = f"{choice(chosen[0].plain())}, {choice(chosen[1].plain())}, {len(found)} clients"
+    chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
+    title = title_of({**chosen, "clients": len(found)})
     if out is not None:
         write_bytes(out, render_partition(title, summary, counts, classes).encode())
     if as_json:
-        click.echo(json.dumps({"title": title, **summary, "classes_named": classes, "samples": counts}))
+        click.echo(json.dumps({"title": title, **summary, "class_names": classes, "samples": counts}))
         return
     click.echo(title)
     _print(counts, classes)
@@ -70,10 +72,10 @@ def _print(counts: dict[str, list[list[int]]], classes: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..report.partition import SHOWN, partition_table
+    from ..report.partition import partition_table
 
     head, rows = partition_table(counts, classes)
-    if len(rows) > SHOWN or len(classes) > 20:
+    if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
         click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
         return
     table = Table(box=None, padding=(0, 1))

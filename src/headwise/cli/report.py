@@ -17,20 +17,18 @@ def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures:
 
     With --table or --figures the page is written only if --out names one.
     """
-    from ..report.page import render
+    from ..report.page import write_page
     from ..report.results import collect
     from ..report.tables import tables
-    from ..runs.files import write_bytes
 
-    settings = collect(runs)
-    if form is not None:
-        click.echo(tables(settings, form), nl=False)
+    settings, said = collect(runs), list[object]()
+    table = None if form is None else tables(settings, form)
     if figures is not None:
         from ..report.figures import write_figures
 
-        for path in write_figures(settings, figures):
-            click.echo(path, err=form is not None)
+        said += write_figures(settings, figures)
     if out is not None or (form is None and figures is None):
-        path = out or Path("report.html")
-        write_bytes(path, render(settings).encode())
-        click.echo(f"The report is in {path}.", err=form is not None)
+        said.append(f"The report is in {write_page(settings, out or Path('report.html'))}.")
+    for line in said:
+        click.echo(line, err=table is not None)
+    click.echo(table, nl=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from ..runs.files import to_json, write_bytes
 from ..runs.query import Run
 from .again import command
 from .data import page_data
-from .results import Setting, collect
+from .results import Setting
 from .tables import results
 from .words import client_words, words
 
@@ -34,9 +34,9 @@ PARTS = {
 }
 
 
-def write_page(folders: Iterable[Path], out: Path) -> Path:
-    """The page of all runs in and below these folders."""
-    write_bytes(out, render(collect(folders)).encode())
+def write_page(settings: Sequence[Setting], out: Path) -> Path:
+    """Write the page of these settings."""
+    write_bytes(out, render(settings).encode())
     return out
 
 

@@ -12,8 +12,6 @@ Histograms = dict[str, list[list[int]]]
 """for each part, how many samples of each class every client has"""
 
 PARTS = {"summary": "Summary", "partition": "Who holds what"}
-SHOWN = 40
-"""clients in a table for a terminal; of more, only the numbers over all are told"""
 
 
 def partition_words(summary: dict[str, Any]) -> list[str]:

@@ -129,10 +129,10 @@ def collect(folders: Iterable[Path]) -> list[Setting]:
     for run in {run.path.resolve(): run for run in found}.values():
         with reading(run):
             problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
-    return [Setting(title_of(runs[0]), tuple(_lines(runs))) for runs in problems.values()]
+    return [Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))) for runs in problems.values()]
 
 
-def is_stateless(method: str) -> bool:
+def _is_stateless(method: str) -> bool:
     """Whether one of our methods says that its clients keep nothing."""
     return method in catalog.names("method") and catalog.entry("method", method).facts.get("stays") == "nothing"
 
@@ -155,13 +155,13 @@ def _runs(folder: Path) -> list[Run]:
     return found
 
 
-def title_of(run: Run) -> str:
-    """The problem that a run is about."""
-    e = run.manifest["experiment"]
-    return f"{choice(e['data'])}, {choice(e['partition'])}, {e['clients']} clients"
+def title_of(experiment: Mapping[str, Any]) -> str:
+    """The problem that an experiment is about."""
+    e = experiment
+    return f"{_choice(e['data'])}, {_choice(e['partition'])}, {e['clients']} clients"
 
 
-def choice(value: Mapping[str, Any]) -> str:
+def _choice(value: Mapping[str, Any]) -> str:
     """A data set or a partition with its first options, as a person would write it."""
     plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
     return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
@@ -177,7 +177,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
     names = _names([group[0] for group in every])
     return [
-        Line(name, group, not is_stateless(group[0].method))
+        Line(name, group, not _is_stateless(group[0].method))
         for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])
     ]
 
