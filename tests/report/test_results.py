@@ -9,6 +9,7 @@ from made_runs import make_run
 
 from headwise.errors import RunError
 from headwise.report.clients import accuracies, floors
+from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.report.words import client_words, words
 
@@ -65,6 +66,30 @@ def test_damage_is_one_sentence_that_names_the_run(line: str, tmp_path: Path) ->
     (run / "rounds.jsonl").write_text(f"{line}\n")
     with pytest.raises(RunError, match=r"hurt.* is damaged"):
         _ = [line.summaries for line in collect([tmp_path])[0].lines]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("partition.json", '{"train": 5}'),
+        ("partition.json", '{"train": [["<b>"]], "test": [[1]]}'),
+        ("clients.jsonl", '{"client": 1}\n'),
+        ("clients.jsonl", "no json\n"),
+        ("diagnostics.jsonl", '{"round": 1}\n'),
+        ("manifest.json", '{"format": 1}'),
+    ],
+)
+def test_damage_anywhere_is_one_sentence(name: str, text: str, tmp_path: Path) -> None:
+    (make_run(tmp_path / "hurt") / name).write_text(text)
+    with pytest.raises(RunError, match=r"hurt.* is damaged"):
+        render(collect([tmp_path]))
+
+
+def test_a_manifest_without_its_clients_is_damaged(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "hurt") / "manifest.json"
+    path.write_text(path.read_text().replace('"clients"', '"klients"'))
+    with pytest.raises(RunError, match=r"hurt is damaged"):
+        collect([tmp_path])
 
 
 def test_last_scores_are_the_last(tmp_path: Path) -> None:

@@ -119,7 +119,13 @@ class Setting:
     @cached_property
     def partition(self) -> dict[str, list[list[int]]]:
         """For each part, how many samples of each class every client has."""
-        return read_json(self.run.path / "partition.json")
+        path = self.run.path / "partition.json"
+        found = read_json(path)
+        for part in ("train", "test"):
+            rows = found.get(part) if isinstance(found, dict) else None
+            if not isinstance(rows, list) or not all(isinstance(n, int) for row in rows for n in row):
+                raise RunError(f"{path} is damaged: its {part} is no table of numbers.")
+        return found
 
 
 def collect(folders: Iterable[Path]) -> list[Setting]:
@@ -129,7 +135,11 @@ def collect(folders: Iterable[Path]) -> list[Setting]:
     for run in {run.path.resolve(): run for run in found}.values():
         with reading(run):
             problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
-    return [Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))) for runs in problems.values()]
+    settings: list[Setting] = []
+    for runs in problems.values():
+        with reading(runs[0]):
+            settings.append(Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))))
+    return settings
 
 
 def _is_stateless(method: str) -> bool:

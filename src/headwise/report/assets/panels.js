@@ -49,11 +49,15 @@ function histogram(counts, most) {
 
 function linkTable() {
   const [up, down] = ["up", "down"].map((way) => Math.max(parseFloat(find(`link-${way}`).value) || 0, 1e-6));
+  const idle = page().lines.some((l) => l.traffic.idle) ? ["KB a round to all clients not drawn"] : [];
   const row = (line) => {
     const seconds = (perClient(line, "up") * 8) / (up * 1e6) + (perClient(line, "down") * 8) / (down * 1e6);
-    return [line.name, number(perClient(line, "up") / 1024, 2), number(perClient(line, "down") / 1024, 2), { text: duration(seconds), by: seconds }, { text: duration(seconds * line.rounds), by: seconds * line.rounds }];
+    return [
+      line.name, number(perClient(line, "up") / 1024, 2), number(perClient(line, "down") / 1024, 2), { text: duration(seconds), by: seconds },
+      { text: duration(seconds * line.rounds), by: seconds * line.rounds }, ...idle.map(() => number(line.traffic.idle / 1024, 1)),
+    ];
   };
-  table(find("link-table"), ["method", "KB up", "KB down", "per round", "all rounds"], shown().map(row));
+  table(find("link-table"), ["method", "KB up", "KB down", "per round", "all rounds", ...idle], shown().map(row));
 }
 
 function costTable() {
