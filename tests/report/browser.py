@@ -36,7 +36,9 @@ class Browser:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        driver.get("about:blank")
         driver.get(address.resolve().as_uri() if isinstance(address, Path) else address)
+        self.wait("return document.readyState === 'complete' && location.href !== 'about:blank'")  # get may be early
 
     def js(self, code: str, *args: Any) -> Any:
         """What a piece of script returns."""
