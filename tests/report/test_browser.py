@@ -161,6 +161,11 @@ def test_printing_draws_everything_on_white(tab: Browser, page: Path) -> None:
     tab.js("window.dispatchEvent(new Event('beforeprint'))")
     assert tab.js("return document.documentElement.dataset.theme") == "light"
     assert tab.js("return Object.values(charts).every((c) => c.fresh)")
+    widths = tab.js("return [...document.querySelectorAll('.plot svg')].map((e) => e.getBoundingClientRect().width)")
+    assert len(widths) == len(CHARTS)
+    assert max(widths) < 700, "as wide as a sheet"
+    tab.js("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.js("return document.documentElement.dataset.theme") == "dark"
 
 
 def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:

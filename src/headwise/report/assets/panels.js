@@ -166,7 +166,15 @@ function listen() {
   on("inside-round", "input", (v) => { chosen.at = Number(v); insideControls(); redraw("inside"); });
   find("theme").addEventListener("click", () => retheme(theme() === "dark" ? "light" : "dark"));
   find("print").addEventListener("click", () => window.print());
-  window.addEventListener("beforeprint", () => { setTheme("light"); Object.keys(charts).forEach(draw); });
+  let screen = theme();
+  window.addEventListener("beforeprint", () => {
+    screen = theme();
+    document.body.classList.add("on-paper"); // as wide as a sheet, or charts would be cut off
+    setTheme("light");
+    controls();
+    Object.keys(charts).forEach(draw);
+  });
+  window.addEventListener("afterprint", () => { document.body.classList.remove("on-paper"); retheme(screen); });
   let width = window.innerWidth; // a phone changes its height whenever it scrolls
   window.addEventListener("resize", () => { if (width !== window.innerWidth) { width = window.innerWidth; redraw(); } });
   document.addEventListener("click", async (e) => {
