@@ -23,6 +23,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "svg.fonttype": "none",
     "svg.hashsalt": "headwise",
@@ -63,6 +64,7 @@ def write_figures(settings: Sequence[Setting], folder: Path) -> list[Path]:
 
 def _over_rounds(axes: Axes, data: Data) -> None:
     _curves(axes, data, "round", "round")
+    axes.locator_params(axis="x", integer=True)
 
 
 def _over_traffic(axes: Axes, data: Data) -> None:
@@ -106,6 +108,7 @@ def _partition(axes: Axes, data: Data) -> None:
     axes.scatter(
         [c for c, _, _ in cells], [k for _, k, _ in cells], s=sizes, color=PALETTE[0], alpha=0.75, linewidths=0
     )
+    axes.locator_params(integer=True)
     axes.set_xlabel("client")
     axes.set_ylabel("class")
 
