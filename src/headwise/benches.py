@@ -81,10 +81,13 @@ class Local(Bench, Protocol):
     """this round's learning rate, decay included"""
     epochs: int
     """passes over the data per round, as the experiment says"""
-    class_counts: Tensor
-    """[classes] training samples of each class"""
     validation: tuple[Tensor, Tensor] | None
     """the samples kept for choosing between models, where the split has such a part"""
+
+    @property
+    def class_counts(self) -> Tensor:
+        """[classes] training samples of each class."""
+        ...
 
     def batches(
         self,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from . import catalog
-from .engine.options import Evaluate, Sampling, Stop, Train
+from .engine.options import Engine, Evaluate, Sampling, Stop, Train
 from .errors import ConfigError, HeadwiseError, nearest
 from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
 
@@ -79,16 +79,6 @@ class Choice(Plain):
         """The same with every option written out, and a user's own file by its full path."""
         name = self.name.partition("@")[0]
         return Choice(str(Path(name).resolve()) if name.endswith(".py") else name, dump(self.make(kind)))
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Where it runs; nothing here changes a result."""
-
-    workers: Annotated[int, Range(1, 256)] = 1
-    """processes that train clients side by side; 1 is this process alone"""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps"""
 
 
 @dataclass(frozen=True)

@@ -8,28 +8,32 @@ import os
 import re
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
-from .data.federated import FederatedData
+from .data.federated import Clients, FederatedData
 from .data.splits import divide_all, parse
+from .engine.devices import check_device
 from .engine.driver import drive
+from .engine.estimate import is_long
 from .engine.events import Observer
+from .engine.executors.base import Executor
 from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
+from .engine.executors.threads import Threads
 from .engine.plan import Plan
+from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import Method, record_types
-from .models.base import Model
+from .models.base import Model, Task
 from .models.split import SplitModel, convolves
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
@@ -49,10 +53,10 @@ def run(
 ) -> Run:
     """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
     data_dir = data_folder(data_dir)
-    experiment, plan = make_plan(experiment, data_dir)
+    experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
-    manifest = describe(experiment.plain(), dump(plan.data.summary), data_dir.absolute())
-    create(folder, manifest, plan.data.histograms())
+    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute())
+    create(folder, manifest, data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
 
 
@@ -63,8 +67,8 @@ def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers:
     if (found := Run(folder)).complete:
         return found
     data_dir = data_folder(data_dir or manifest["data_dir"])
-    experiment, plan = make_plan(experiment_from(manifest["experiment"]), data_dir)
-    now, wanted = plan.data.summary.hash, manifest["partition"]["hash"]
+    experiment, plan, data = make_plan(experiment_from(manifest["experiment"]), data_dir)
+    now, wanted = data.summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
     return _go(experiment, plan, data_dir, folder, observers)
@@ -82,48 +86,64 @@ def run_or_resume(
         return run(experiment, out, data_dir=data_dir, observers=observers)
     found = Run(out)
     before, now = experiment_from(found.manifest["experiment"]), make_plan(experiment, data_folder(data_dir))[0]
-    if dataclasses.replace(before, engine=now.engine) != now:  # where it runs changes no result
+    elsewhere = dataclasses.replace(before.engine, workers=now.engine.workers, device=now.engine.device)
+    if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
     return found if found.complete else resume(out, data_dir=data_dir, observers=observers)
 
 
 def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer]) -> Run:
-    with only_writer(folder), one_thread(), politely_interrupted() as interrupted:
-        store = RunStore(folder, record_types(type(plan.method)))
-        found = store.load()
-        states = found.states if found else {}
-        workers = experiment.engine.workers
-        rebuild = partial(plan_from_json, json.dumps(experiment.plain()), str(data_dir))
-        with closing(Serial(plan, states) if workers == 1 else Pool(plan, rebuild, workers, states)) as executor:
-            start = found.progress if found else None
-            drive(
-                plan,
-                executor,
-                (Diagnostics(folder, plan.method), store, *observers),
-                start=start,
-                interrupted=interrupted,
-            )
+    opened = closing(RunStore(folder, record_types(type(plan.method))))
+    with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
+        start = store.load()
+        with closing(_executor(experiment, plan, start.states)) as executor:
+            watching = (Diagnostics(folder, plan.method), store, *observers)
+            drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
-def make_plan(experiment: Experiment, data_dir: Path) -> tuple[Experiment, Plan]:
-    """Everything that the experiment names, built; and the experiment with all that it left open written out."""
-    method: Method[Any, Any, Any, Any] = experiment.method.make("method")
-    _check_device(experiment.engine.device)
+def _executor(experiment: Experiment, plan: Plan, states: States) -> Executor:
+    workers = experiment.engine.workers
+    if workers.kind == "threads":
+        return Threads(plan, workers.count, states)
+    count = workers.count or (len(os.sched_getaffinity(0)) if is_long(plan) else 1)
+    if count == 1:
+        return Serial(plan, states)
+    return Pool(plan, partial(plan_from_json, json.dumps(experiment.plain())), count, states)
+
+
+class Made(NamedTuple):
+    """Everything that an experiment names."""
+
+    experiment: Experiment
+    """with all that it left open written out"""
+    plan: Plan
+    data: FederatedData
+
+
+def make_plan(experiment: Experiment, data_dir: Path) -> Made:
+    """Build everything that the experiment names."""
+    check_device(experiment.engine.device)
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
-    choices = experiment.model or (Choice(source.default_model),)
-    models = tuple(_first(experiment, c, data, k) for k, c in enumerate(choices))
+    experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
+    plan = plan_for(experiment, data)
+    return Made(dataclasses.replace(experiment, clients=len(data)).resolved(), plan, data)
+
+
+def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
+    """The run of this experiment, whose models are named, on these clients."""
+    method: Method[Any, Any, Any, Any] = experiment.method.make("method")
+    models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
-    server_model = None if other is None else _first(experiment, other, data, len(choices))
     _check_models(experiment.method.name, method, models)
-    data.channels_last = any(convolves(m) for m in models)
-    experiment = dataclasses.replace(experiment, model=choices, clients=len(data)).resolved()
-    plan = Plan(
+    if isinstance(data, FederatedData):
+        data.channels_last = any(convolves(m) for m in models)
+    return Plan(
         method=method,
         models=models,
-        server_model=server_model,
-        data=data,
+        server_model=None if other is None else _first(experiment, other, data.task, len(models)),
+        data=data if isinstance(data, Clients) else data.clients,
         train=experiment.train,
         sampling=experiment.sampling,
         evaluate=experiment.evaluate,
@@ -131,13 +151,14 @@ def make_plan(experiment: Experiment, data_dir: Path) -> tuple[Experiment, Plan]
         rounds=experiment.rounds,
         seed=experiment.seed,
         device=experiment.engine.device,
+        cache=experiment.engine.cache,
+        stack=experiment.engine.stack,
     )
-    return experiment, plan
 
 
-def plan_from_json(text: str, data_dir: str) -> Plan:
-    """The same plan in another process."""
-    return make_plan(experiment_from(json.loads(text)), Path(data_dir))[1]
+def plan_from_json(text: str, data: Clients) -> Plan:
+    """The same plan in another process, which need not read the data again."""
+    return plan_for(experiment_from(json.loads(text)), data)
 
 
 def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
@@ -158,12 +179,12 @@ def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     return FederatedData(dataset, divide_all(dataset, scheme, parse(experiment.split), clients, rng))
 
 
-def _first(experiment: Experiment, choice: Choice, data: FederatedData, k: int) -> SplitModel:
+def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture: drawn once from the run's seed, the same for all who have it."""
     family: Model = choice.make("model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(experiment.seed, "model", k))
-        model = family.build(data.task)
+        model = family.build(task)
     model.policy = experiment.buffers
     model.eval()
     return model.to(memory_format=torch.channels_last) if convolves(model) else model  # pyright: ignore[reportCallIssue]
@@ -175,14 +196,6 @@ def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[S
     heads = {tuple(p.shape for p in m.head.parameters()) for m in models}
     if len(heads) > 1 and method.heterogeneous == "same head":
         raise ConfigError(f"model names networks with different heads, but {name} needs one width for all.")
-
-
-def _check_device(device: str) -> None:
-    try:
-        with warnings.catch_warnings(action="ignore"):  # torch's words about devices of the past
-            torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
 
 
 def data_folder(given: str | Path | None) -> Path:

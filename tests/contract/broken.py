@@ -325,7 +325,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     ServerDice: ("same seed, same bits", "a second run differs"),
     ClientDice: ("same seed, same bits", "a second run differs"),
     KeepsOnSelf: ("same seed, same bits", "a second run differs"),
-    ForgetsAtTheStart: ("resume is uninterrupted", "another result than an uninterrupted run"),
+    ForgetsAtTheStart: ("resume is uninterrupted", "another result than going on at once"),
     Gossips: ("order of answers", "the order of answers changes the result"),
     DeadOption: ("every hyperparameter counts", "no value of 'mu' changes anything"),
     DeadChoice: ("every hyperparameter counts", "how = 'fast' changes nothing"),
@@ -348,8 +348,8 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     DividesByTheSpread: ("awkward clients", "not finite"),
     OneScoreTooMany: ("awkward clients", "shape .3, 5. for .3, 4."),
     SendsStatistics: ("BatchNorm", "with buffers='params', .*running_mean.* must not travel"),
-    FalselyFlexible: ("different networks", "FalselyFlexible failed at client .*size mismatch for body"),
-    FalselyFlexibleHead: ("different networks", "size mismatch for head"),
+    FalselyFlexible: ("different networks", "FalselyFlexible failed at client .*body.0.weight has the shape"),
+    FalselyFlexibleHead: ("different networks", "head.weight has the shape"),
     NeverTrains: ("learns", "its best accuracy is 0.1"),
 }
 """which check must catch each of them, and what it says (as a pattern)"""

@@ -52,7 +52,7 @@ def make_plan(method: Any, data: FederatedData, models: Sequence[SplitModel] = (
         "seed": 0,
     }
     nets = tuple(models) or (MLP(hidden=5).build(data.task),)
-    return Plan(method, tuple(m.eval() for m in nets), data, **{**usual, **changes})
+    return Plan(method, tuple(m.eval() for m in nets), data.clients, **{**usual, **changes})
 
 
 @dataclass

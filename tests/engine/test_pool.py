@@ -5,15 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headwise as hw
+from headwise import catalog
 from headwise.engine.events import ClientDone, Event
 from headwise.engine.executors import pool
 from headwise.errors import ClientError
+from headwise.method import record_types
+from headwise.records import encode
+from headwise.runs.checkpoint import Checkpoints
 
 FAILING = '''
 import os
@@ -45,7 +50,7 @@ class Failing(hw.Averaging[hw.Nothing]):
 '''
 
 
-def experiment(workers: int, **changes: Any) -> hw.Experiment:
+def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
     usual: dict[str, Any] = {
         "method": "fedper",
         "data": "synthetic:200:4:8:sites=2",
@@ -64,8 +69,12 @@ def experiment(workers: int, **changes: Any) -> hw.Experiment:
 def contents(run: hw.Run) -> list[Any]:
     """Everything that must not depend on where clients live."""
     rounds = [{k: v for k, v in row.items() if k != "seconds"} for row in run.rounds]
-    states = {p.name: p.read_bytes() for p in (run.path / "checkpoint").glob("*.safetensors")}
-    return [rounds, run.clients, states]
+    types = record_types(catalog.find("method", run.method))
+    with closing(Checkpoints(run.path / "checkpoint", types)) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        states = {c: found.states.encoded(c) for c in found.states}
+    return [rounds, run.clients, encode(found.progress.server), states]
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +82,9 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return contents(hw.run(experiment(1), tmp_path_factory.mktemp("serial") / "run"))
 
 
-def test_two_workers_give_the_same_bits_as_one(serial: list[Any], tmp_path: Path) -> None:
-    run = hw.run(experiment(2), tmp_path / "run")
+@pytest.mark.parametrize("workers", [2, 3, "threads:2"])
+def test_more_workers_give_the_same_bits_as_one(workers: int | str, serial: list[Any], tmp_path: Path) -> None:
+    run = hw.run(experiment(workers), tmp_path / "run")
     assert contents(run) == serial
     assert multiprocessing.active_children() == []
 

@@ -8,7 +8,6 @@ import torch
 from bench_of_tests import even_federation, make_plan, play
 from sklearn import metrics
 
-from headwise.data.federated import Samples
 from headwise.engine.scores import Score, over_clients, score
 from headwise.methods.fedavg import FedAvg
 
@@ -20,8 +19,7 @@ def test_scores_are_those_of_scikit_learn(seed: int) -> None:
     y = rng.integers(0, rng.integers(1, classes + 1), n)  # often not all classes
     z = rng.standard_normal((n, classes)).astype(np.float32)
     guess = z.argmax(1)
-    found = score(lambda x: x, Samples(torch.from_numpy(z), torch.from_numpy(y)), classes, batch=7)
-    assert found is not None
+    found = score(torch.from_numpy(z), torch.from_numpy(y))
     assert found.n == n
     assert found.accuracy == pytest.approx(metrics.accuracy_score(y, guess))
     recall = metrics.recall_score(y, guess, labels=np.unique(y), average="macro", zero_division=0)
@@ -29,20 +27,6 @@ def test_scores_are_those_of_scikit_learn(seed: int) -> None:
     assert found.f1 == pytest.approx(metrics.f1_score(y, guess, average="macro", zero_division=0))
     shares = torch.from_numpy(z).double().softmax(1).numpy()
     assert found.loss == pytest.approx(metrics.log_loss(y, shares, labels=range(classes)), rel=1e-5)
-
-
-def test_the_batch_does_not_matter_and_no_samples_give_no_score() -> None:
-    samples = Samples(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3)
-    assert score(lambda x: x, samples, 3, batch=1) == score(lambda x: x, samples, 3, batch=500)
-    assert score(lambda x: x, Samples(samples.x[:0], samples.y[:0]), 3, batch=5) is None
-
-
-def test_a_network_is_measured_in_evaluation_mode_and_without_gradients() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.9)).train()
-    seen: list[bool] = []
-    net.register_forward_hook(lambda *_: seen.append(net.training or torch.is_grad_enabled()))
-    score(net, Samples(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)), 3, batch=2)
-    assert seen == [False, False]
 
 
 def _scores(accuracies: list[float], sizes: list[int]) -> dict[int, Score]:

@@ -53,7 +53,7 @@ def plan_of(
     return Plan(
         method=method or FedAvg(),
         models=(model or model_of(),),
-        data=data_of(clients),
+        data=data_of(clients).clients,
         train=settings,
         sampling=Sampling(ratio),
         evaluate=Evaluate(moments=("pre", "post")),

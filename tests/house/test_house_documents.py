@@ -60,8 +60,11 @@ def table() -> dict[str, list[str]]:
     return {row[0].strip("`"): row[1:] for row in rows}
 
 
-def test_readme_lists_the_methods_that_there_are() -> None:
-    assert list(table()) == catalog.names("method")
+def test_readme_lists_methods_that_there_are() -> None:
+    """Not all of them: a new method costs one file, and `headwise list methods` knows it at once."""
+    known = catalog.names("method")
+    assert len(table()) > 30
+    assert list(table()) == [name for name in known if name in table()]
 
 
 def test_readme_says_of_methods_what_they_say_of_themselves() -> None:

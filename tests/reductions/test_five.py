@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain import toy_plan
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
@@ -25,7 +26,7 @@ from headwise.methods.fedrep import FedRep
 from headwise.methods.standalone import Standalone
 from headwise.params import Params
 from headwise.records import pack, same
-from headwise.testing.toy import AWKWARD, CLASSES, EASY, SOME, WIDTH, divided, federation, play, toy_plan
+from headwise.testing.toy import AWKWARD, CLASSES, EASY, SOME, WIDTH, divided, federation, play
 from headwise.testing.watching import Listening
 
 EQUAL = ((9, 0, (0, 1)), (9, 0, (1, 2, 3)), (9, 0, (0, 1, 2, 3)))  # clients of the same size

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain import toy_plan
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
@@ -25,7 +26,7 @@ from headwise.methods.gpfl import GPFL
 from headwise.methods.standalone import Standalone
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.testing.toy import AWKWARD, FEATURES, SOME, Recorder, divided, federation, network, play, toy_plan
+from headwise.testing.toy import AWKWARD, FEATURES, SOME, Recorder, divided, federation, network, play
 
 EQUAL = ((9, 0, (0, 1)), (9, 0, (1, 2, 3)), (9, 0, (0, 1, 2, 3)))  # clients of the same size
 BALANCED = ((12, 0, (0, 1, 2, 3)), (8, 0, (0, 1, 2, 3)), (20, 0, (0, 1, 2, 3)))  # of different size, classes alike

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from plain import toy_plan
 from torch import nn
 
 from headwise.averaging import Shared
+from headwise.data.federated import FederatedData
 from headwise.engine.bench import ClientBench, ServerBench
 from headwise.engine.plan import Plan
 from headwise.method import Reply
@@ -38,7 +40,6 @@ from headwise.testing.toy import (
     federation,
     network,
     play,
-    toy_plan,
 )
 
 MOMENTS = ("pre", "post", "stale", "global")
@@ -219,8 +220,8 @@ def test_apple_of_itself_alone_is_standalone() -> None:
 
 
 def test_apple_of_one_client_is_standalone() -> None:
-    data = toy_plan(APPLE()).data
-    one = type(data)(data.dataset, data.parts[:1])
+    data = divided(federation())
+    one = FederatedData(data.dataset, data.parts[:1])
     mine, theirs = runs(APPLE(relation_lr=0.0), Standalone(), data=one, ratio=1.0)
     for k, t in states(theirs)[0].w.items():
         torch.testing.assert_close(states(mine)[0].core[k], t, rtol=0, atol=1e-6)

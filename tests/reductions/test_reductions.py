@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain import toy_plan
 
 from headwise.data.federated import FederatedData
 from headwise.engine.plan import Plan
@@ -18,7 +19,7 @@ from headwise.methods.fedprox import FedProx
 from headwise.methods.fedrep import FedRep
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.standalone import Standalone
-from headwise.testing.toy import ALL_MOMENTS, AWKWARD, SOME, Recorder, divided, federation, network, play, toy_plan
+from headwise.testing.toy import ALL_MOMENTS, AWKWARD, SOME, Recorder, divided, federation, network, play
 
 
 def data_of(*clients: tuple[int, int, tuple[int, ...]]) -> FederatedData:

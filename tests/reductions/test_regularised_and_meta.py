@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain import toy_plan
 
 from headwise.data.federated import FederatedData
 from headwise.engine.options import Train
@@ -23,7 +24,7 @@ from headwise.methods.pfedme import PFedMe
 from headwise.methods.scaffold import Scaffold
 from headwise.methods.standalone import Standalone
 from headwise.params import Params
-from headwise.testing.toy import AWKWARD, SOME, Recorder, divided, federation, network, play, toy_plan
+from headwise.testing.toy import AWKWARD, SOME, Recorder, divided, federation, network, play
 
 EQUAL = ((12, 0, (0, 1, 2)), (12, 0, (1, 2, 3)), (12, 0, (0, 3)))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import headwise as hw
+from headwise import catalog
 from headwise.engine.events import Event, RoundEnded
+from headwise.method import record_types
+from headwise.records import encode
+from headwise.runs.checkpoint import Checkpoint, Checkpoints
 
 FLAGS = {
     "method": "fedper",
@@ -62,24 +66,28 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in hw.Run(folder).rounds]
 
 
-def last_index(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint says."""
-    newest = max((folder / "checkpoint").glob("index-*.json"))
-    return json.loads(json.loads(newest.read_bytes())["index"])
+def checkpoint(folder: Path) -> tuple[Checkpoint, Checkpoints]:
+    """The newest checkpoint of a run, and the folder that it is in."""
+    types = record_types(catalog.find("method", hw.Run(folder).method))
+    checkpoints = Checkpoints(folder / "checkpoint", types)
+    found = checkpoints.load()
+    assert found is not None
+    return found, checkpoints
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """What the newest checkpoint holds; where it lies on the disk does not matter."""
+    found, checkpoints = checkpoint(folder)
+    with closing(checkpoints):
+        states = {c: found.states.encoded(c) for c in found.states}
+    progress = found.progress
+    return {"t": progress.t, "server": encode(progress.server), "best": progress.best, "states": states}
 
 
 def bits(folder: Path) -> dict[str, Any]:
     """Everything that must be the same, however often the run was interrupted."""
-    index = last_index(folder)
-    del index["sizes"]  # they count the digits of seconds, too
-    files = [index["server"][0], *(name for name, _ in index["clients"].values())]
-    return {
-        "rows": rows(folder),
-        "clients": (folder / "clients.jsonl").read_bytes(),
-        "index": index,
-        "files": {name: (folder / "checkpoint" / name).read_bytes() for name in files},
-        "ended": hw.Run(folder).ended,
-    }
+    lines = (folder / "clients.jsonl").read_bytes()
+    return {"rows": rows(folder), "clients": lines, "kept": kept(folder), "ended": hw.Run(folder).ended}
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import arguments, bits, cut, experiment, flip, last_index, rows, snapshot, stop_after
+from small_runs import arguments, bits, checkpoint, cut, experiment, flip, rows, snapshot, stop_after
 
 import headwise as hw
 from headwise.cli import main
 from headwise.errors import RunError
+from headwise.runs.slots import GRAIN
 
 Damage = Callable[[Path], None]
 
@@ -42,7 +44,10 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, operation: int) -> list[int]:
 
         return do
 
-    for owner, names in ((os, ("fsync", "truncate")), (Path, ("replace", "unlink", "mkdir", "rmdir"))):
+    for owner, names in (
+        (os, ("fsync", "fdatasync", "truncate", "pwrite")),
+        (Path, ("replace", "unlink", "mkdir", "rmdir")),
+    ):
         for name in names:
             monkeypatch.setattr(owner, name, mortal(getattr(owner, name)))
     return count
@@ -81,16 +86,20 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     hw.run(experiment(3), tmp_path / "whole")
-    count, real = [0], os.fsync
+    count = [0]
 
-    def full(fd: int) -> None:
-        count[0] += 1
-        if count[0] >= operation:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(fd)
+    def filling(real: Callable[..., int | None]) -> Callable[..., int | None]:
+        def write(*args: Any) -> int | None:
+            count[0] += 1
+            if count[0] >= operation:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args)
+
+        return write
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        for name in ("fsync", "fdatasync", "pwrite"):
+            patch.setattr(os, name, filling(getattr(os, name)))
         with pytest.raises(SystemExit) as stop:
             main([*arguments(3, Path("new/run")), "--quiet"])
     said = capsys.readouterr()
@@ -106,15 +115,16 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
     assert bits(Path("new/run")) == bits(tmp_path / "whole")
 
 
-def newest(folder: Path, kind: str) -> Path:
-    """A file that only the newest checkpoint needs."""
-    index = last_index(folder)
-    t = index["round"]
-    if kind == "index":
-        return folder / "checkpoint" / f"index-{t:07}.json"
-    if kind == "server":
-        return folder / "checkpoint" / index["server"][0]
-    return next(folder / "checkpoint" / n for n, _ in index["clients"].values() if n.endswith(f"-{t}.safetensors"))
+def newest(folder: Path) -> Path:
+    """The newest checkpoint's own file."""
+    return max((folder / "checkpoint").glob("round-*"))
+
+
+def goes_on_after(folder: Path) -> int:
+    """Resume; return the rounds that counted as done."""
+    done: list[int] = []
+    hw.resume(folder, observers=[lambda event: done.append(getattr(event, "start", 0))])
+    return max(done)
 
 
 @pytest.mark.parametrize(
@@ -122,24 +132,48 @@ def newest(folder: Path, kind: str) -> Path:
     [flip, lambda p: flip(p, 0.98), cut, lambda p: p.write_bytes(b""), Path.unlink],
     ids=["flip", "flip in a tensor", "cut", "empty", "gone"],
 )
-@pytest.mark.parametrize("kind", ["index", "server", "client"])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
-    kind: str, damage: Damage, wanted: dict[str, Any], tmp_path: Path
+    damage: Damage, wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     stop_after(tmp_path / "run", 3)
-    damage(newest(tmp_path / "run", kind))
-    done: list[int] = []
-    hw.resume(tmp_path / "run", observers=[lambda event: done.append(getattr(event, "start", 0))])
-    assert max(done) == 2, "it goes on after the round before the damaged one"
+    damage(newest(tmp_path / "run"))
+    assert goes_on_after(tmp_path / "run") == 2
     assert bits(tmp_path / "run") == wanted
+
+
+def test_a_damaged_state_gives_way_to_the_checkpoint_before(wanted: dict[str, Any], tmp_path: Path) -> None:
+    run = stop_after(tmp_path / "run", 3)
+    found, checkpoints = checkpoint(run.path)
+    with closing(checkpoints):
+        place = checkpoints._place(run.rounds[-1]["clients"][0])
+    path = run.path / "checkpoint" / f"states-{place.size}.bin"
+    data = bytearray(path.read_bytes())
+    data[place.number * place.size + place.length // 2] ^= 4
+    path.write_bytes(data)
+    assert found.progress.t == 3
+    assert goes_on_after(run.path) == 2
+    assert bits(run.path) == wanted
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.write_bytes(b""), Path.unlink], ids=["empty", "gone"])
+def test_states_that_no_checkpoint_can_do_without_are_told_and_nothing_is_touched(
+    damage: Damage, tmp_path: Path
+) -> None:
+    run = stop_after(tmp_path / "run", 3)
+    for path in run.path.glob("checkpoint/states-*"):
+        damage(path)
+    before = snapshot(run.path)
+    with pytest.raises(RunError, match="holds no checkpoint that is whole"):
+        hw.resume(run.path)
+    assert snapshot(run.path) == before
 
 
 def test_two_damaged_checkpoints_are_told_and_nothing_is_touched(tmp_path: Path) -> None:
     run = stop_after(tmp_path / "run", 3)
-    for path in run.path.glob("checkpoint/index-*"):
+    for path in run.path.glob("checkpoint/round-*"):
         flip(path)
     before = snapshot(run.path)
-    with pytest.raises(RunError, match=r"holds no checkpoint that is whole \(index-0000003.json: .*index-0000002.json"):
+    with pytest.raises(RunError, match=r"holds no checkpoint that is whole \(round-0000003-.*: .*round-0000002-"):
         hw.resume(run.path)
     assert snapshot(run.path) == before
 
@@ -174,14 +208,17 @@ def test_lines_that_are_missing_are_told(tmp_path: Path) -> None:
 
 
 def test_files_do_not_accumulate(tmp_path: Path) -> None:
-    folder, most = tmp_path / "run", [0]
+    folder, most = tmp_path / "run", [0, 0]
 
     def count(event: object) -> None:
-        most[0] = max(most[0], len(list(folder.glob("checkpoint/*"))))
+        files = list(folder.glob("checkpoint/*"))
+        slots = sum(p.stat().st_size // GRAIN for p in files if p.name.startswith("states-"))
+        most[:] = [max(most[0], len(files)), max(most[1], slots)]
 
     hw.run(experiment(12), folder, observers=[count])
     states, drawn = 5, 3
-    assert most[0] <= states + drawn + 2 + 2  # two checkpoints: states, those before the last round, servers, indices
+    assert most[0] <= 2 + 1, "two checkpoints and one file of states"
+    assert most[1] <= states + 2 * drawn, "the states, those before the last round, and those that are being written"
     assert {p.name for p in folder.iterdir()} == {
         "checkpoint", "clients.jsonl", "lock", "manifest.json", "partition.json", "result.json", "rounds.jsonl"
     }  # fmt: skip

@@ -16,6 +16,8 @@ from .dataset import Dataset
 from .splits import Parts
 from .stats import Summary, histograms, summarize
 
+CHUNK = 4096  # samples that are converted at once
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -37,6 +39,31 @@ class ClientData:
     test: Samples
 
 
+@dataclass(frozen=True)
+class Clients:
+    """All samples in one tensor, client after client: what the engine needs of the data, in whatever process it is."""
+
+    task: Task
+    x: Tensor
+    y: Tensor
+    ends: list[list[int]]
+    """for each client, where its training, validation and test samples end"""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def sizes(self, c: int) -> tuple[int, int, int]:
+        """How many training, validation and test samples this client has."""
+        train, val, test = self.ends[c]
+        return train - (self.ends[c - 1][2] if c else 0), val - train, test - val
+
+    def client(self, c: int) -> ClientData:
+        """This client's samples; no copies."""
+        train, val, test = self.ends[c]
+        bounds = (self.ends[c - 1][2] if c else 0, train), (train, val), (val, test)
+        return ClientData(*(Samples(self.x[a:b], self.y[a:b]) for a, b in bounds))
+
+
 class FederatedData:
     """A data set divided over clients. All methods that are compared share one, known by its hash."""
 
@@ -44,7 +71,6 @@ class FederatedData:
         self.dataset, self.parts = dataset, parts
         self.channels_last = False
         """how images lie in memory, as their model likes it best"""
-        self._clients: dict[int, ClientData] = {}
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -72,17 +98,21 @@ class FederatedData:
         return any(len(p.val) for p in self.parts)
 
     def client(self, c: int) -> ClientData:
-        """This client's samples, as tensors; converted once."""
-        if c not in self._clients:
-            p = self.parts[c]
-            self._clients[c] = ClientData(self._samples(p.train), self._samples(p.val), self._samples(p.test))
-        return self._clients[c]
+        """This client's samples, as tensors."""
+        return self.clients.client(c)
 
-    def _samples(self, indices: NDArray[np.int64]) -> Samples:
-        x = to_input(self.dataset, indices)
-        if self.channels_last and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return Samples(x, torch.from_numpy(self.dataset.y[indices]))
+    @cached_property
+    def clients(self) -> Clients:
+        """All samples, converted once."""
+        parts = [part for p in self.parts for part in (p.train, p.val, p.test)]
+        order = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        first = to_input(self.dataset, order[:1])
+        format = torch.channels_last if self.channels_last and first.dim() == 4 else torch.contiguous_format
+        x = torch.empty((len(order), *first.shape[1:]), dtype=first.dtype, memory_format=format)
+        for at in range(0, len(order), CHUNK):
+            x[at : at + CHUNK] = to_input(self.dataset, order[at : at + CHUNK])
+        ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3).tolist()
+        return Clients(self.task, x, torch.from_numpy(self.dataset.y[order]), ends)
 
 
 def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:

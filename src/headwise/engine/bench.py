@@ -16,9 +16,14 @@ from ..data.federated import Samples
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
+from .clock import Clock
 from .descent import Descent
+from .devices import on, samples_on
 from .plan import Plan
+from .predictions import passed
 from .server import ServerBench
+from .stacked import Layer, Phase, chain_of
+from .together import ask
 
 FEATURE_BATCH = 500  # samples per pass where no gradient is needed
 
@@ -28,16 +33,17 @@ NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empt
 class ClientBench(ServerBench):
     """What a client's half may ask for."""
 
-    def __init__(self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int) -> None:
-        ServerBench.__init__(self, plan, t)
+    def __init__(
+        self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
+    ) -> None:
+        ServerBench.__init__(self, plan, t, purpose, client)
+        self._clock = clock or Clock()
         self._template = plan.models[client % len(plan.models)]
         self.kept = kept
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, client, t))
         data = plan.data.client(client)
-        self._train = _on(data.train, plan.device)
+        self._train = samples_on(data.train, plan.device)
         self.client, self.n = client, len(data.train)
-        self.class_counts = torch.bincount(data.train.y, minlength=self.classes).to(plan.device)
-        val = _on(data.val, plan.device)
+        val = samples_on(data.val, plan.device)
         self.validation = (val.x, val.y) if len(val) else None
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
         self.lr = plan.train.lr * plan.train.lr_decay**decays
@@ -46,6 +52,11 @@ class ClientBench(ServerBench):
         """the last body whose features were asked for, and these"""
         self.samples = [0]
         """samples that gradients were taken on, for the speed display; one count for all benches made from this one"""
+
+    @property
+    def class_counts(self) -> Tensor:
+        """How many training samples of each class there are."""
+        return torch.bincount(self._train.y, minlength=self.classes)
 
     def batches(
         self,
@@ -56,12 +67,13 @@ class ClientBench(ServerBench):
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Freshly shuffled batches; `through` a frozen body, they are features."""
-        x = self._train.x if through is None else self.features(through)
+        frozen = through if through is not None and not self._plan.cache else None
+        x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
         for m in train:  # one sample alone has no variance to normalise with
             m.train(not (norms and self.n == 1))
         for i in self._shuffles(epochs, size or self._plan.train.batch, drop_single=norms):
-            yield x[i], self._train.y[i]
+            yield x[i] if frozen is None else _frozen(frozen, x[i]), self._train.y[i]
         for m in train:
             m.eval()
 
@@ -81,19 +93,17 @@ class ClientBench(ServerBench):
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
         parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
+        plain = loss is None and project is None and clip is None
+        loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
+        settings, steps = self._plan.train, 0
+        rate = self.lr if lr is None else lr
+        if plain and self._stacks(through) and (chain := chain_of(models[0] if through is None else parts[0], parts)):
+            return self._stacked(chain, through, epochs, rate)
         weights = [p for part in parts for p in part.parameters()]
         if not weights:
             return 0
-        loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
-        settings, steps = self._plan.train, 0
-        descent = Descent(
-            weights,
-            lr=self.lr if lr is None else lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            clip=clip,
-        )
-        with _learning(models, parts):
+        descent = Descent(weights, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, clip=clip)
+        with self._clock("training"), _learning(models, parts):
             for x, y in self.batches(epochs, through=through, train=parts):
                 descent.step(loss(x, y))
                 if project is not None:
@@ -101,6 +111,17 @@ class ClientBench(ServerBench):
                         project()
                 steps += 1
         return steps
+
+    def _stacks(self, through: nn.Module | None) -> bool:
+        return self._plan.stack and (through is None or self._plan.cache)
+
+    def _stacked(self, chain: list[Layer], through: nn.Module | None, epochs: int | None, lr: float) -> int:
+        """The same descent, in step with that of other clients."""
+        x, train = self._train.x if through is None else self.features(through), self._plan.train
+        batches = self._shuffled(epochs, train.batch)
+        self.samples[0] += int((batches >= 0).sum())
+        ask(Phase(chain, x, self._train.y, on(batches, self._plan.device), lr, train.momentum, train.weight_decay))
+        return len(batches)
 
     def _plain_loss(
         self, models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]
@@ -125,9 +146,10 @@ class ClientBench(ServerBench):
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch."""
         rate, now = self.lr if lr is None else lr, start
-        for x, y in self.batches(epochs, through=through, train=train, size=size):
-            now = step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now), rate)
-            now = now if project is None else project(now)
+        with self._clock("training"):
+            for x, y in self.batches(epochs, through=through, train=train, size=size):
+                now = step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now), rate)
+                now = now if project is None else project(now)
         return now
 
     def window(self, share: float) -> ClientBench:
@@ -153,20 +175,19 @@ class ClientBench(ServerBench):
         other = copy.copy(self)
         other._train = Samples(self._train.x[indices], self._train.y[indices])
         other.n = len(indices)
-        other.class_counts = torch.bincount(other._train.y, minlength=self.classes)
         other._features = NO_FEATURES
         return other
 
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
         state = body.state_dict()
-        known, found = self._features
+        known, found = self._features if self._plan.cache else NO_FEATURES
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
             return found  # phases of a round often ask for the same body
         mode = body.training
         body.eval()
-        with torch.no_grad():
-            found = torch.cat([body(x) for x in self._train.x.split(FEATURE_BATCH)])
+        with self._clock("features"):
+            found = passed(body, self._train.x, FEATURE_BATCH)
         body.train(mode)
         self._features = {k: t.clone() for k, t in state.items()}, found
         return found
@@ -178,15 +199,29 @@ class ClientBench(ServerBench):
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)
 
+    def _shuffled(self, epochs: int | None, size: int) -> Tensor:
+        """[steps, size]: the indices of each batch, -1 where a short one has no more; every epoch is a new order."""
+        rest = -self.n % size
+        nobody = torch.full((rest,), -1)
+        orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
+        rows = [torch.cat([order, nobody]).view(-1, size) for order in orders]
+        if rest and self._plan.train.drop_last:
+            rows = [row[:-1] for row in rows]
+        return torch.cat(rows) if rows else torch.empty(0, size, dtype=torch.int64)
+
     def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
-        """The indices of each batch; every epoch is a new order."""
-        for _ in range(self.epochs if epochs is None else epochs):
-            for i in torch.randperm(self.n, generator=self.rng).split(size):
-                too_small = len(i) < size and self._plan.train.drop_last
-                if too_small or (drop_single and len(i) == 1 and self.n > 1):
-                    continue
-                self.samples[0] += len(i)
-                yield i.to(self._plan.device)
+        """The same, batch after batch."""
+        for row in self._shuffled(epochs, size):
+            i = row[row >= 0] if row[-1] < 0 else row
+            if drop_single and len(i) == 1 and self.n > 1:
+                continue
+            self.samples[0] += len(i)
+            yield on(i, self._plan.device)
+
+
+@torch.no_grad()
+def _frozen(body: nn.Module, x: Tensor) -> Tensor:
+    return body(x)
 
 
 @contextmanager
@@ -201,7 +236,3 @@ def _learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterat
     finally:
         for m in models:
             m.eval().requires_grad_(True)
-
-
-def _on(samples: Samples, device: str) -> Samples:
-    return samples if device == "cpu" else Samples(samples.x.to(device), samples.y.to(device))

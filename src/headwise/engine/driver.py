@@ -13,6 +13,7 @@ from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
 from .plan import Plan
+from .profile import Stopwatch
 from .sampling import sample
 from .server import ServerBench
 from .worker import Answer, Job
@@ -33,17 +34,19 @@ def drive(
         for observe in watching:
             observe(event)
 
-    now = start or Progress(0, plan.method.server_init(ServerBench(plan, 0)), {"last": {}, "best": None, "waited": 0})
+    now = start or Progress(0, plan.method.server_init(ServerBench(plan, 0)), {})
     tell(RunStarted(plan.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
-    first = now.t
+    first, stored = now.t, 0.0
     while now.t < plan.rounds:
         spent = time.monotonic() - begun if now.t > first else 0.0  # however small the budget, a session does a round
         if early := _stops(plan, now, spent, interrupted):
             reason = early
             break
-        ended = _round(plan, executor, now, tell)
+        ended = _round(plan, executor, now, tell, stored)
+        stored = time.perf_counter()
         tell(ended)
+        stored = time.perf_counter() - stored
         now = ended.progress
     tell(RunEnded(reason))
     return reason
@@ -52,39 +55,48 @@ def drive(
 def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bool]) -> Reason | None:
     if interrupted():
         return "interrupted"
-    if plan.stop.patience is not None and now.carry["waited"] >= plan.stop.patience:
+    if plan.stop.patience is not None and now.waited >= plan.stop.patience:
         return "patience"
     if plan.stop.budget is not None and spent >= plan.stop.budget:
         return "budget"
     return None
 
 
-def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> RoundEnded:
+def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
-    t, begun = now.t + 1, time.perf_counter()
+    t, watch = now.t + 1, Stopwatch(executor)
     chosen = sample(plan.sampling, len(plan.data), plan.seed, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     downs = {c: plan.method.broadcast(now.server, c, central) for c in chosen}
+    watch.lap("server")
     # post is measured in every round, or a client's last score would not be that of its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
     answers = collect(executor, jobs, tell)
     idle = _idle(plan, executor, now.server, t, chosen, tell)
-    trained = time.perf_counter()
+    watch.lap("train")
     server = plan.method.aggregate(now.server, [Reply(c, _up(a), a.n) for c, a in answers.items()], central)
+    watch.lap("server")
 
-    evaluation = Evaluation(plan, executor, tell, server, t, answers, now.carry["last"])
-    traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": nbytes(downs[c])} for c, a in answers.items()}
+    evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
+    weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
+    fields = {
+        "up": [nbytes_by_field(_up(a)) for a in answers.values()],
+        "down": [weights[id(downs[c])] for c in answers],
+    }
+    ways = zip(answers, fields["up"], fields["down"], strict=True)
+    traffic = {c: {"bytes_up": sum(up.values()), "bytes_down": sum(down.values())} for c, up, down in ways}
     row: dict[str, Any] = {"round": t, "clients": chosen}
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
-    row["fields"] = {"up": _by_field(_up(a) for a in answers.values()), "down": _by_field(downs.values())}
+    row["fields"] = {way: dict(sum(map(Counter, messages), Counter[str]())) for way, messages in fields.items()}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
         row |= evaluation.measure()
+    watch.lap("evaluate")
     row["samples"] = sum(a.samples for a in answers.values())
-    row["seconds"] = {"train": trained - begun, "round": time.perf_counter() - begun}
-    carry = {"last": evaluation.last, **_patience(now.carry, row)}
-    return RoundEnded(row, evaluation.lines(traffic), Progress(t, server, carry), executor.states, (*chosen, *idle))
+    row["seconds"] = {**watch.seconds(), "stored": stored}
+    progress = Progress(t, server, evaluation.last, *_patience(now, row))
+    return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
 
 
 def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:
@@ -103,20 +115,10 @@ def _up(answer: Answer) -> Record:
     return answer.up
 
 
-def _by_field(messages: Iterable[Record]) -> dict[str, int]:
-    """The bytes of these messages together, by field."""
-    total: Counter[str] = Counter()
-    for message in messages:
-        total.update(nbytes_by_field(message))
-    return dict(total)
-
-
-def _patience(carry: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def _patience(now: Progress, row: dict[str, Any]) -> tuple[float | None, int]:
     """The best evaluation so far and how many there were since; on validation samples where there are any."""
     name = next((m for m in ("pre", "stale", "global") if m in row), None)
     if name is None:
-        return {"best": carry["best"], "waited": carry["waited"]}
+        return now.best, now.waited
     value = row[name].get("val_accuracy", row[name].get("accuracy", 0.0))
-    if carry["best"] is None or value > carry["best"]:
-        return {"best": value, "waited": 0}
-    return {"best": carry["best"], "waited": carry["waited"] + 1}
+    return (value, 0) if now.best is None or value > now.best else (now.best, now.waited + 1)

@@ -36,14 +36,14 @@ class Evaluation:
         server: Record,
         t: int,
         answers: Mapping[int, Answer],
-        last: Mapping[str, Plain],
+        last: Mapping[int, Plain],
     ) -> None:
         self.plan, self.executor, self.tell, self.server, self.t = plan, executor, tell, server, t
         self.answers = answers
         self.scores: dict[str, dict[int, Plain]] = {}
         if "post" in plan.evaluate.moments:
             self.scores["post"] = {c: _plain(a) for c, a in answers.items()}
-        self.last = {**last, **{str(c): p for c, p in self.scores.get("post", {}).items()}}
+        self.last = {**last, **self.scores.get("post", {})}
         """each client's scores after its last training, by client"""
 
     def measure(self) -> dict[str, Any]:
@@ -51,10 +51,10 @@ class Evaluation:
         moments, everyone = self.plan.evaluate.moments, range(len(self.plan.data))
         sent = self._ask("pre", everyone) if "pre" in moments else 0
         if "post" in moments:
-            untrained = [c for c in everyone if str(c) not in self.last]
+            untrained = [c for c in everyone if c not in self.last]
             sent += 0 if "pre" in moments or not untrained else self._ask("pre", untrained)
             fallback = {c: self.scores["pre"][c] for c in untrained}
-            self.scores["stale"] = {int(c): p for c, p in self.last.items()} | fallback
+            self.scores["stale"] = self.last | fallback
         if "global" in moments:
             sent += self._ask_global(everyone)
         wanted = [m for m in ("pre", "post", "stale", "global") if m in self.scores and (m in moments or m == "stale")]

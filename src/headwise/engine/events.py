@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..records import Record
-from .state import ClientState
+from .state import States
 
 Reason = Literal["finished", "patience", "budget", "interrupted"]
 
@@ -18,8 +18,12 @@ class Progress:
 
     t: int
     server: Record
-    carry: dict[str, Any]
-    """plain values: each client's last score after training, the best evaluation so far"""
+    last: Mapping[int, Any]
+    """each client's scores after its last training, as plain values"""
+    best: float | None = None
+    """the best evaluation so far"""
+    waited: int = 0
+    """evaluations since then"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class RoundEnded:
     clients: list[dict[str, Any]]
     """the lines of clients.jsonl"""
     progress: Progress
-    states: Mapping[int, ClientState]
+    states: States
     """the states of all clients that the engine keeps"""
     changed: tuple[int, ...]
     """the clients whose state is new"""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
-from ..settings import Count, NonNegative, Positive, Share
+from ..errors import ConfigError
+from ..settings import Count, NonNegative, Plain, Positive, Share
 
 Moment = Literal["pre", "post", "global"]
 
@@ -62,3 +64,40 @@ class Stop:
     """evaluations without a new best accuracy (validation if there is one, else test) after which it ends"""
     budget: Positive | None = None
     """seconds after which it stops at the end of a round; `headwise resume` goes on"""
+
+
+@dataclass(frozen=True)
+class Workers(Plain):
+    """How many clients are handled at the same time, and by what."""
+
+    kind: Literal["auto", "processes", "threads"] = "auto"
+    count: int = 0
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From ``auto``, a number of processes, or ``threads:`` and a number."""
+        if isinstance(value, cls):
+            return value
+        found = re.fullmatch(r"(auto)|(threads:)?([1-9]\d{0,2})", str(value), re.ASCII)
+        count = int(found[3] or 0) if found else 0
+        if not found or isinstance(value, bool) or count > 256:
+            raise ConfigError(f"{at} is {value!r}, but must be auto, a number from 1 to 256, or like threads:2.")
+        return cls("auto" if found[1] else "threads" if found[2] else "processes", count)
+
+    def plain(self) -> Any:
+        """As `parse` takes it."""
+        return {"auto": "auto", "processes": self.count, "threads": f"threads:{self.count}"}[self.kind]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where it runs, and by which shortcuts."""
+
+    workers: Workers = field(default_factory=Workers)
+    """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
+    device: str = "cpu"
+    """cpu, cuda (all GPUs, shared by the workers), cuda:1, mps"""
+    cache: bool = True
+    """keep the features of a body that is frozen for a phase, instead of passing every batch through it"""
+    stack: bool = True
+    """train fully connected layers of several clients at once; the same to about 1e-6"""

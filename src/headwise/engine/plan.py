@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..data.federated import FederatedData
+import torch
+
+from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
 from .options import Evaluate, Sampling, Stop, Train
@@ -18,7 +21,7 @@ class Plan:
     method: Method[Any, Any, Any, Any]
     models: tuple[SplitModel, ...]
     """the initial network of each architecture; client c has number c modulo their count"""
-    data: FederatedData
+    data: Clients
     train: Train
     sampling: Sampling
     evaluate: Evaluate
@@ -28,6 +31,17 @@ class Plan:
     device: str = "cpu"
     server_model: SplitModel | None = None
     """the server's own architecture, where it is not the first client's"""
+    cache: bool = True
+    """whether features of a frozen body are kept between steps and phases"""
+    stack: bool = True
+    """whether fully connected layers of several clients are trained at once"""
+    _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
+
+    def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
+        """The shape of everything that this initial network's state names."""
+        if id(template) not in self._shapes:
+            self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
+        return self._shapes[id(template)]
 
     @property
     def common(self) -> SplitModel:

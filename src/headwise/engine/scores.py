@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
-
-from ..data.federated import Samples
-from ..method import Predictor
 
 
 @dataclass(frozen=True)
@@ -27,21 +24,16 @@ class Score:
     loss: float
 
 
-def score(model: Predictor, samples: Samples, classes: int, *, batch: int, device: str = "cpu") -> Score | None:
-    """The model's score on these samples; None if there are none."""
-    if not len(samples):
-        return None
-    if isinstance(model, nn.Module):
-        model.eval()
-    with torch.no_grad():
-        z = torch.cat([model(x.to(device)) for x in samples.x.split(batch)]).cpu()
-    loss = cross_entropy(z, samples.y).item()
-    pairs = samples.y * classes + z.argmax(1)
+def score(z: Tensor, y: Tensor) -> Score:
+    """How good the class scores `z`, [n, classes], are for these labels."""
+    classes = z.shape[1]
+    loss = cross_entropy(z, y).item()
+    pairs = y * classes + z.argmax(1)
     confusion = torch.bincount(pairs, minlength=classes * classes).view(classes, classes).double()
     hits, truth, guess = confusion.diag(), confusion.sum(1), confusion.sum(0)
     recall = hits[truth > 0] / truth[truth > 0]
     f1 = (2 * hits / (truth + guess))[truth + guess > 0]
-    return Score(len(samples), hits.sum().item() / len(samples), recall.mean().item(), f1.mean().item(), loss)
+    return Score(len(y), hits.sum().item() / len(y), recall.mean().item(), f1.mean().item(), loss)
 
 
 def over_clients(scores: Mapping[int, Score]) -> dict[str, float | int]:

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import copy
+import threading
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from ..benches import M
+from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
+from .devices import on
 from .plan import Plan
+
+_DRAWING = threading.Lock()
 
 
 class ServerBench:
     """What the server's half may ask for."""
 
-    def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
+    def __init__(self, plan: Plan, t: int, *purpose: int | str) -> None:
         self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
         self.classes = plan.data.task.classes
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
+        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, *(purpose or ("server",)), t))
         self._template = plan.common
         self.kept = Params()
 
     def init(self, *, common: bool = False) -> SplitModel:
         """A copy of the initial model; `common` is the server's architecture."""
-        return copy.deepcopy(self._plan.common if common else self._template).to(self._plan.device)
+        return on(replica(self._plan.common if common else self._template, {}), self._plan.device)
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; what they leave open is what the client kept, else the initial."""
-        m = self.init(common=common)
-        known = m.state_dict()
+        template = self._plan.common if common else self._template
+        known = self._plan.shapes(template)
         if unknown := params.keys() - known.keys():
             raise KeyError(f"the model has no {sorted(unknown)}")
-        kept = {k: t for k, t in self.kept.items() if k in known and t.shape == known[k].shape}
-        m.load_state_dict({**known, **kept, **params})
-        return m
+        kept = {k: t for k, t in self.kept.items() if t.shape == known.get(k)}
+        return on(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         """A module made with the randomness of this key: the same everywhere and in every round."""
-        with torch.random.fork_rng(devices=[]):
+        with _DRAWING, torch.random.fork_rng(devices=[]):  # clients in threads share torch's generator
             torch.manual_seed(seed_of(self._plan.seed, "draw", *key))
-            return make().eval().to(self._plan.device)
+            return on(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:
         """A freshly drawn head for this model; the same key gives the same head."""

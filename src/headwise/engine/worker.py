@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ..averaging import Shared
 from ..errors import ClientError
@@ -19,9 +20,13 @@ from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .bench import ClientBench
+from .clock import Clock
+from .devices import home, on
 from .plan import Plan
+from .predictions import predict
 from .scores import Score, score
 from .state import ClientState
+from .together import ask, side_by_side
 
 Task = Literal["fit", "idle", "pre", "global"]
 
@@ -53,27 +58,45 @@ class Answer:
 
 def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, ClientState | None]:
     """Do one job. Training returns the client's new state; an evaluation never changes it."""
+    return handle_all(plan, [(job, state)], Clock())[0]
+
+
+def handle_all(
+    plan: Plan, visits: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
+) -> list[tuple[Answer, ClientState | None]]:
+    """Do several clients' jobs side by side; each comes to the same as alone.
+
+    Where this process is theirs (`seeded`), layers that draw from torch's own generator, such as dropout, follow the
+    client and the round too.
+    """
+    with torch.random.fork_rng(devices=[], enabled=seeded):
+        return side_by_side([partial(_visit, plan, j, s, clock, seeded) for j, s in visits], clock, seeded=seeded)
+
+
+def _visit(
+    plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool
+) -> tuple[Answer, ClientState | None]:
+    clock.to("data")
     trained = state.trained if state else 0
-    local = ClientBench(
-        plan, job.client, job.t, purpose=job.task, kept=state.kept if state else Params(), trained=trained
-    )
-    with torch.random.fork_rng(devices=[]):
-        # layers that draw from torch's own generator (dropout) follow the client and round too
+    kept = state.kept if state else Params()
+    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    clock.to("method")
+    if seeded:
         torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
-        try:
-            me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
-            me, down = (map_tensors(r, lambda t: t.to(plan.device)) for r in (me, job.down))
-            if job.task == "fit":
-                return _fit(plan, job, me, down, local, trained)
-            if job.task == "idle":
-                mine = map_tensors(plan.method.idle_update(me, down, local), _home)
-                return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
-            return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
-        except Exception as error:
-            name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
-            raise ClientError(
-                f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
-            ) from error
+    try:
+        me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
+        me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
+        if job.task == "fit":
+            return _fit(plan, job, me, down, local, trained)
+        if job.task == "idle":
+            mine = map_tensors(plan.method.idle_update(me, down, local), home)
+            return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
+        return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
+    except Exception as error:
+        name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
+        raise ClientError(
+            f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
+        ) from error
 
 
 def _place(plan: Plan, error: Exception) -> str:
@@ -89,8 +112,8 @@ def _fit(
 ) -> tuple[Answer, ClientState]:
     update: Update[Record, Record] = plan.method.local_update(me, down, local)
     keep = update.keep or update.model
-    kept = _private(keep) if isinstance(keep, SplitModel) else local.kept
-    up, me, kept = map_tensors(update.up, _home), map_tensors(update.me, _home), kept.map(_home)
+    kept = keep.private() if isinstance(keep, SplitModel) else local.kept
+    up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
 
@@ -108,20 +131,15 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
-    data, classes = plan.data.client(job.client), plan.data.task.classes
-    test = val = None
-    if model is not None:
-        test = score(model, data.test, classes, batch=plan.evaluate.batch, device=plan.device)
-        val = score(model, data.val, classes, batch=plan.evaluate.batch, device=plan.device)
+    if model is None:
+        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0])
+    data = plan.data.client(job.client)
+    parts = [part for part in (data.test, data.val) if len(part)]
+    scores: dict[int, Score] = {}
+    if parts:
+        work = predict(model, on(torch.cat([part.x for part in parts]), plan.device), plan.evaluate.batch)
+        ask(work)
+        said = work.scores[0].cpu().split([len(part) for part in parts])
+        scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
+    test, val = (scores.get(id(part)) for part in (data.test, data.val))
     return Answer(job.task, job.client, local.n, up, test, val, local.samples[0])
-
-
-def _private(model: SplitModel) -> Params:
-    """What the buffer policy keeps at the client."""
-    travelling = model.params()
-    return Params({k: t for k, t in model.state().items() if k not in travelling})
-
-
-def _home(t: Tensor) -> Tensor:
-    """Records between rounds live in main memory, whatever device trained them."""
-    return t.detach().cpu()

@@ -38,20 +38,31 @@ class SplitModel(nn.Module):
 
     def params(self, part: str = "") -> Params:
         """A snapshot of what may travel, of everything or of the ``"body"`` or ``"head"``."""
-        return _snapshot(self.live(part) | self._statistics(part))
+        return _snapshot(self.live(part) | self._statistics(part) if self.policy == "all" else self.live(part))
 
     def state(self, part: str = "") -> Params:
         """A snapshot of everything, for what stays at its client: buffers and private layers too."""
         return _snapshot(Params(self.state_dict()).select(_prefix(part)))
 
+    def private(self) -> Params:
+        """A snapshot of what the policy keeps at its client: all that is in `state` but not in `params`."""
+        if self.policy != "local" and not any(True for _ in self.buffers()):
+            return Params()
+        travelling = self.live().keys() | self._statistics("").keys()
+        return _snapshot(Params({k: t for k, t in self.state_dict().items() if k not in travelling}))
+
     def weights(self, part: str = "") -> Params:
         """The parameters themselves, those that never travel too."""
-        return Params(dict(self.named_parameters())).select(_prefix(part))
+        prefix = _prefix(part)
+        return Params({k: p for k, p in self.named_parameters() if k.startswith(prefix)})
 
     def live(self, part: str = "") -> Params:
         """The parameters themselves, for use inside a loss: those that may travel."""
-        private = self._norm_names() if self.policy == "local" else frozenset[str]()
-        return Params({k: p for k, p in self.weights(part).items() if k not in private})
+        weights = self.weights(part)
+        if self.policy != "local":
+            return weights
+        private = self._norm_names()
+        return Params({k: p for k, p in weights.items() if k not in private})
 
     def given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """This model with these parameters instead of its own, as a function; what they leave open stays."""

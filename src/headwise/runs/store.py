@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from ..engine.events import Event, Progress, RoundEnded, RunEnded, RunStarted
+from ..engine.state import States
 from ..errors import RunError
 from ..method import RecordTypes
-from .checkpoint import Checkpoint, Checkpoints
+from .checkpoint import Checkpoints
 from .files import append_lines, failing_clearly, write_bytes, write_json
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl")
 EARLY = ("lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
 """all that there can be of a run that was killed before it had a manifest: as good as nothing"""
+
+
+class Start(NamedTuple):
+    """Where a session begins: after the last round that is whole, or at the beginning."""
+
+    progress: Progress | None
+    states: States
 
 
 class RunStore:
@@ -37,14 +47,15 @@ class RunStore:
                     "rounds.jsonl": append_lines(self.folder / "rounds.jsonl", [row]),
                     "clients.jsonl": append_lines(self.folder / "clients.jsonl", clients),
                 }
-                changed = {c: states[c] for c in who if c in states}
+                changed = {c: data for c in who if (data := states.encoded(c)) is not None}
                 self._checkpoints.save(progress, changed, sizes)
+                states.settle(sum(map(len, changed.values())))
             case RunEnded(reason):
                 write_json(self.folder / "result.json", {"ended": reason, **Run(self.folder).summary()})
             case _:
                 pass
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> Start:
         """Where to go on; lines of rounds that were not completed are cut off."""
         found = self._checkpoints.load()
         if found is None and (lines := len(Run(self.folder).rounds)) > 1:
@@ -56,9 +67,20 @@ class RunStore:
             if (path := self.folder / name).exists():
                 with failing_clearly(path):
                     os.truncate(path, sizes[name])
-        if found:
-            self._checkpoints.tidy(found.progress.t)
-        return found
+        self._checkpoints.tidy()
+        if found is None:
+            return Start(None, self._checkpoints.states())
+        last = {line["client"]: _scores(line["post"]) for line in Run(self.folder).clients if "post" in line}
+        return Start(replace(found.progress, last=last), found.states)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._checkpoints.close()
+
+
+def _scores(line: dict[str, Any]) -> dict[str, Any]:
+    """Scores as they were: JSON has no infinity, and a loss that was not finite is null there."""
+    return {part: s and {**s, "loss": math.nan if s["loss"] is None else s["loss"]} for part, s in line.items()}
 
 
 def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from ..engine.bench import ServerBench
 from ..engine.events import Event, RoundEnded
 from ..engine.executors.pool import Pool
 from ..engine.executors.serial import Serial
+from ..engine.executors.threads import Threads
 from ..engine.options import Train
 from ..engine.plan import Plan
 from ..engine.state import encode_state
@@ -89,30 +90,32 @@ def same_seed_same_bits(method: AnyMethod) -> None:
 def order_does_not_matter(method: AnyMethod) -> None:
     """Clients that work, and answer, in the opposite order give the same bits."""
     plan = _plan(method)
-    _equal(reference(method), play(plan, Backwards(Serial(plan))).trace(), "the order of answers changes the result")
+    _equal(reference(method), play(plan, Backwards(plan)).trace(), "the order of answers changes the result")
 
 
 def pool_is_serial(method: AnyMethod) -> None:
-    """Two worker processes give the same bits as one process."""
+    """Worker processes, one or two, and threads give the same bits as one process."""
     choice = Choice.parse(method, "method")
     plan = _plan(method)
-    with closing(Pool(plan, partial(rebuilt, choice.name, dict(choice.options)), 2)) as pool:
-        _equal(reference(method), play(plan, pool).trace(), "two workers give another result than one process")
+    rebuild = partial(rebuilt, choice.name, dict(choice.options))
+    for make in (partial(Pool, plan, rebuild, 1), partial(Pool, plan, rebuild, 2), partial(Threads, plan, 2)):
+        with closing(make()) as executor:
+            text = f"{type(executor).__name__.lower()} of {executor.workers} gives another result than one process"
+            _equal(reference(method), play(plan, executor).trace(), text)
 
 
 def resume_is_uninterrupted(method: AnyMethod) -> None:
     """A run that goes on from its checkpoint, with a new object of the method, gives the same bits."""
     with tempfile.TemporaryDirectory() as folder:
         first = _interrupted(_plan(method), Path(folder))
-        found = Checkpoints(Path(folder), record_types(type(method))).load()
-    assert found is not None
-    plan = _plan(dataclasses.replace(method))  # pyright: ignore[reportArgumentType]
-    second = play(plan, Serial(plan, found.states), start=found.progress)
-    joined = Recorder()
-    joined.ended = [*first.ended, *second.ended]
-    _equal(
-        reference(method), joined.trace(), "going on from a checkpoint gives another result than an uninterrupted run"
-    )
+        with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
+            found = checkpoints.load()
+            assert found is not None
+            plan = _plan(dataclasses.replace(method))  # pyright: ignore[reportArgumentType]
+            progress = dataclasses.replace(found.progress, last=first.ended[-1].progress.last)
+            second = play(plan, Serial(plan, found.states), start=progress)
+    second.ended[:0] = first.ended
+    _equal(reference(method), second.trace(), "going on from a checkpoint gives another result than going on at once")
 
 
 def partial_participation(method: AnyMethod) -> None:
@@ -167,7 +170,7 @@ def different_networks(method: AnyMethod) -> None:
         return
     other = network(hidden=7) if method.heterogeneous == "same head" else network(width=7, hidden=4)
     plan = toy_plan(Watched(method), models=[network(), other], ratio=SOME)
-    _equal(_finish(plan).trace(), play(plan, Backwards(Serial(plan))).trace(), "with two networks, runs differ")
+    _equal(_finish(plan).trace(), play(plan, Backwards(plan)).trace(), "with two networks, runs differ")
 
 
 def learns(method: AnyMethod) -> None:
@@ -201,13 +204,13 @@ def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
 
 def _interrupted(plan: Plan, folder: Path) -> Recorder:
     """The first rounds of a run, its checkpoints in this folder."""
-    checkpoints = Checkpoints(folder, record_types(type(plan.method)))
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):
-            checkpoints.save(event.progress, {c: event.states[c] for c in event.changed}, {})
+            checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, {})
 
-    return play(plan, rounds=plan.rounds - 1, watching=save)
+    with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
+        return play(plan, rounds=plan.rounds - 1, watching=save)
 
 
 def _equal(a: Trace, b: Trace, text: str) -> None:

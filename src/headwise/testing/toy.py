@@ -14,7 +14,7 @@ from torch import nn
 
 from ..config import Choice
 from ..data.dataset import Dataset
-from ..data.federated import FederatedData
+from ..data.federated import Clients, FederatedData
 from ..data.splits import Parts
 from ..engine.driver import drive
 from ..engine.events import Event, Progress, RoundEnded
@@ -88,6 +88,7 @@ def toy_plan(
     train: Train = TRAIN,
     moments: tuple[Moment, ...] = ("pre", "post"),
     every: int | None = None,
+    stack: bool = True,
 ) -> Plan:
     """A run of this method, on the awkward federation unless told otherwise; measured at its end, or more often."""
     models = tuple(models) or (network(),)
@@ -96,19 +97,20 @@ def toy_plan(
     return Plan(
         method=method,
         models=models,
-        data=data or divided(federation()),
+        data=(data or divided(federation())).clients,
         train=train,
         sampling=Sampling(ratio),
         evaluate=Evaluate(every or rounds, moments),
         stop=Stop(),
         rounds=rounds,
         seed=_seed(),
+        stack=stack,
     )
 
 
-def rebuilt(name: str, options: Mapping[str, Any]) -> Plan:
+def rebuilt(name: str, options: Mapping[str, Any], data: Clients) -> Plan:
     """The plain toy plan in another process."""
-    return toy_plan(Choice(name, options).make("method"), ratio=SOME)
+    return dataclasses.replace(toy_plan(Choice(name, options).make("method"), ratio=SOME), data=data)
 
 
 def _seed() -> int:
@@ -159,7 +161,7 @@ class Recorder:
     def __call__(self, event: Event) -> None:
         """Keep a finished round; the states are copied, for the executor goes on changing its table of them."""
         if isinstance(event, RoundEnded):
-            self.ended.append(dataclasses.replace(event, states=dict(event.states)))
+            self.ended.append(dataclasses.replace(event, states=event.states.snapshot()))
 
     def trace(self) -> Trace:
         """What there is to compare."""

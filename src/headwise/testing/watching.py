@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
-from ..engine.executors.base import Executor
 from ..engine.executors.serial import Serial
 from ..engine.plan import Plan
-from ..engine.state import ClientState
 from ..engine.worker import Answer, Job
 from ..method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
@@ -104,13 +102,11 @@ class Visit(NamedTuple):
 class Listening:
     """Serial execution that keeps every training's messages and states."""
 
+    workers = 1
+
     def __init__(self, plan: Plan) -> None:
         self._serial, self.visits = Serial(plan), list[Visit]()
-
-    @property
-    def states(self) -> Mapping[int, ClientState]:
-        """The states of the clients that have trained."""
-        return self._serial.states
+        self.states, self.clock = self._serial.states, self._serial.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs in their order."""
@@ -152,15 +148,13 @@ def up_of(visit: Visit) -> Record:
 
 
 class Backwards:
-    """Clients work, and their answers arrive, in the opposite order."""
+    """Clients work one after the other, and their answers arrive, in the opposite order."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    workers = 1
 
-    @property
-    def states(self) -> Mapping[int, ClientState]:
-        """The states of the clients that have trained."""
-        return self._executor.states
+    def __init__(self, plan: Plan) -> None:
+        self._executor = Serial(plan, together=1)  # side by side, nobody would be first
+        self.states, self.clock = self._executor.states, self._executor.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs, the last one first."""

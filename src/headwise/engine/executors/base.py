@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from ..clock import Clock
 from ..events import ClientDone, Observer
-from ..state import ClientState
+from ..plan import Plan
+from ..state import States
 from ..worker import Answer, Job
+
+TOGETHER = 128
+"""clients that one process handles side by side, at most"""
+MEMORY = 64 * 2**20
+"""bytes of models that these may have"""
 
 
 class Executor(Protocol):
     """Where clients live: in this process, in a pool of processes, on other machines."""
 
-    @property
-    def states(self) -> Mapping[int, ClientState]:
-        """The states of the clients that have trained, as far as they are kept here."""
-        ...
+    workers: int
+    """clients that are handled at the same time"""
+    states: States
+    """the states of the clients that have trained, as far as they are kept here"""
+    clock: Clock
+    """what all workers together spent their time on"""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs, in any order; training also renews the client's state."""
@@ -34,3 +44,29 @@ def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, An
         answers[a.client] = a
         tell(ClientDone(jobs[0].t, a.client, a.task, a.samples))
     return dict(sorted(answers.items()))
+
+
+def side_by_side_limit(plan: Plan) -> int:
+    """How many clients one process may handle at once."""
+    size = max(sum(t.numel() * t.element_size() for t in m.state_dict().values()) for m in plan.models)
+    return max(1, min(TOGETHER, MEMORY // max(size, 1)))
+
+
+def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
+    """Jobs in groups of about equal work, the heaviest group first, so that no worker waits at the end of a round.
+
+    Each job, the longest first, joins the group that has least to do; there are some groups more than workers.
+    """
+    if not jobs:
+        return []
+    count = min(len(jobs), max(4 * workers, -(-len(jobs) // side_by_side_limit(plan))))
+    groups: list[tuple[int, int, list[Job]]] = [(0, k, []) for k in range(count)]
+    for n, job in sorted(((_work(plan, job), job) for job in jobs), key=lambda pair: (-pair[0], pair[1].client)):
+        total, k, group = heapq.heappop(groups)
+        heapq.heappush(groups, (total + n, k, [*group, job]))
+    return [group for _, _, group in sorted(groups, key=lambda g: (-g[0], g[1]))]
+
+
+def _work(plan: Plan, job: Job) -> int:
+    train, val, test = plan.data.sizes(job.client)
+    return 1 + (train if job.task in ("fit", "idle") else val + test)

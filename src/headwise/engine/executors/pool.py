@@ -6,96 +6,158 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ...averaging import Shared
+from ...data.federated import Clients
 from ...errors import ClientError
-from ...method import record_types
+from ...method import RecordTypes, record_types
 from ...records import Nothing, Record, decode, encode
+from ..clock import Clock
+from ..devices import device_of
 from ..plan import Plan
-from ..state import ClientState, decode_state, encode_state
-from ..worker import Answer, Job, handle
+from ..state import States, decode_state, encode_state
+from ..worker import Answer, Job, handle_all
+from .base import balanced
+from .shelf import Parcel, Shelf, shared
 
 ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
 
 
 class Pool:
-    """Persistent worker processes; records cross to them as bytes, client states are kept here."""
+    """Persistent worker processes. Data lies in shared memory once; so does what is sent to all clients alike."""
 
     def __init__(
-        self, plan: Plan, rebuild: Callable[[], Plan], workers: int, states: Mapping[int, ClientState] | None = None
+        self, plan: Plan, rebuild: Callable[[Clients], Plan], workers: int, states: States | None = None
     ) -> None:
-        self.states, self._types = dict(states or {}), record_types(type(plan.method))
-        self._rebuild, self._workers = rebuild, min(workers, len(plan.data))
+        self._types = record_types(type(plan.method))
+        self.states = States(self._types.client) if states is None else states
+        self.workers = min(workers, len(plan.data))
+        self.clock = Clock()
+        self._plan, self._rebuild = plan, rebuild
+        self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in (plan.data.x, plan.data.y)))
+        self._data = _Data.on(self._shelf, plan.data)
         self._pool = self._open()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs side by side; those of a worker that died are done again."""
-        left = {job.client: job for job in jobs}
-        for attempt in range(ATTEMPTS):
-            try:
-                for future in as_completed(self._submit(left.values())):
-                    reply = future.result()
-                    yield self._receive(reply)
-                    del left[reply.answer.client]
-                return
-            except BrokenProcessPool as error:
-                if attempt == ATTEMPTS - 1:
-                    raise ClientError(
-                        f"a worker died {ATTEMPTS} times at one of the clients {sorted(left)}."
-                    ) from error
-                self.close()
-                self._pool = self._open()
+        left = list(jobs)
+        sent: dict[tuple[str, int], Parcel] = {}
+        try:
+            for attempt in range(ATTEMPTS):
+                try:
+                    for future in as_completed(self._submit(left, sent)):
+                        for answer in self._receive(future.result()):
+                            left = [job for job in left if job.client != answer.client]
+                            yield answer
+                    return
+                except BrokenProcessPool as error:
+                    if attempt == ATTEMPTS - 1:
+                        clients = sorted(job.client for job in left)
+                        raise ClientError(f"a worker died {ATTEMPTS} times at one of the clients {clients}.") from error
+                    self._pool.shutdown(cancel_futures=True)
+                    self._pool = self._open()
+        finally:
+            for parcel in sent.values():
+                self._shelf.drop(parcel)
 
     def close(self) -> None:
         """End the workers."""
         self._pool.shutdown(cancel_futures=True)
+        self._shelf.remove()
 
     def _open(self) -> ProcessPoolExecutor:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_begin, initargs=(self._rebuild,))
+        given = (self._rebuild, self._shelf.folder, self._data, spawn.Value("i", 0))
+        return ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_begin, initargs=given)
 
-    def _submit(self, jobs: Iterable[Job]) -> list[Future[_Reply]]:
-        encoded: dict[int, bytes] = {}  # the same record for many clients is encoded once
+    def _submit(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Parcel]) -> list[Future[_Reply]]:
+        """Hand the jobs out; `sent` is what lies on the shelf for them."""
+        begun = time.perf_counter()
         futures: list[Future[_Reply]] = []
-        for job in jobs:
-            if (key := id(job.down)) not in encoded:
-                encoded[key] = encode(job.down)
-            state = self.states.get(job.client)
-            plain = replace(job, down=Nothing())
-            futures.append(self._pool.submit(_work, plain, encoded[key], encode_state(state) if state else None))
+        for group in balanced(jobs, self._plan, self.workers):
+            visits: list[_Visit] = []
+            for job in group:
+                down, own = ("down", id(job.down)), ("state", job.client)
+                if down not in sent:  # the same record for many clients is written once
+                    sent[down] = self._shelf.put(encode(job.down))
+                if own not in sent and (state := self.states.encoded(job.client)) is not None:
+                    sent[own] = self._shelf.put(state)
+                visits.append(_Visit(replace(job, down=Nothing()), sent[down], sent.get(own)))
+            futures.append(self._pool.submit(_work, visits))
+        self.clock.add({"transport": time.perf_counter() - begun})
         return futures
 
-    def _receive(self, reply: _Reply) -> Answer:
-        answer = reply.answer
-        if reply.state is not None:
-            self.states[answer.client] = decode_state(self._types.client, reply.state)
-        return answer if reply.up is None else replace(answer, up=decode(self._types.up, reply.up))
+    def _receive(self, reply: _Reply) -> Iterator[Answer]:
+        self.clock.add(reply.seconds)
+        for answer, up, state in reply.answers:
+            if state is not None:
+                self.states[answer.client] = self._shelf.take(state)
+            yield answer if up is None else replace(answer, up=decode(self._types.up, self._shelf.take(up)))
+
+
+class _Visit(NamedTuple):
+    job: Job
+    down: Parcel
+    state: Parcel | None
 
 
 class _Reply(NamedTuple):
-    answer: Answer
-    up: bytes | None
-    state: bytes | None
+    answers: list[tuple[Answer, Parcel | None, Parcel | None]]
+    """each with what it sends and its new state"""
+    seconds: dict[str, float]
 
 
-_here: dict[str, Any] = {}
-"""what a worker process has built for its run"""
+class _Data(NamedTuple):
+    """The clients' samples, as another process finds them on the shelf."""
+
+    bare: Clients
+    layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
+
+    @classmethod
+    def on(cls, shelf: Shelf, data: Clients) -> _Data:
+        for name, t in (("x", data.x), ("y", data.y)):
+            shelf.share(name, t)
+        empty = torch.empty(0)
+        layouts = [(tuple(t.shape), t.stride(), t.dtype) for t in (data.x, data.y)]
+        return cls(replace(data, x=empty, y=empty), layouts)
+
+    def opened(self, folder: Path) -> Clients:
+        x, y = (shared(folder / name, *layout) for name, layout in zip(("x", "y"), self.layouts, strict=True))
+        return replace(self.bare, x=x, y=y)
 
 
-def _begin(rebuild: Callable[[], Plan]) -> None:
+class _Here(NamedTuple):
+    """What a worker process has built for its run."""
+
+    plan: Plan
+    types: RecordTypes
+    shelf: Shelf
+    downs: dict[str, Record]
+    """the last message that came by file: the next client often gets the same"""
+
+
+_here: list[_Here] = []
+
+
+def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, count: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
     torch.set_num_threads(1)
-    plan = rebuild()
-    _here.update(plan=plan, types=record_types(type(plan.method)))
+    with count.get_lock():
+        number, count.value = count.value, count.value + 1
+    plan = rebuild(data.opened(folder))
+    plan = replace(plan, device=device_of(number, plan.device))
+    _here.append(_Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 
 def _end_with_driver() -> None:
@@ -106,9 +168,33 @@ def _end_with_driver() -> None:
     os._exit(1)
 
 
-def _work(job: Job, down: bytes, state: bytes | None) -> _Reply:
-    cls: type[Record] = Shared if job.task == "global" else _here["types"].down
-    before = decode_state(_here["types"].client, state) if state is not None else None
-    answer, after = handle(_here["plan"], replace(job, down=decode(cls, down)), before)
-    up = None if answer.up is None else encode(answer.up)
-    return _Reply(replace(answer, up=None), up, encode_state(after) if after else None)
+def _work(visits: Sequence[_Visit]) -> _Reply:
+    plan, types, shelf, _ = _here[0]
+    clock = Clock()
+    clock.to("transport")
+    states = [None if v.state is None else decode_state(types.client, shelf.look(v.state)) for v in visits]
+    todo = [(replace(v.job, down=_down(v)), state) for v, state in zip(visits, states, strict=True)]
+    clock.to("method")
+    done = handle_all(plan, todo, clock)
+    clock.to("transport")
+    answers = [
+        (
+            replace(answer, up=None),
+            None if answer.up is None else shelf.put(encode(answer.up)),
+            None if state is None else shelf.put(encode_state(state)),
+        )
+        for answer, state in done
+    ]
+    clock.stop()
+    return _Reply(answers, dict(clock.seconds))
+
+
+def _down(visit: _Visit) -> Record:
+    here = _here[0]
+    cls: type[Record] = Shared if visit.job.task == "global" else here.types.down
+    if isinstance(visit.down, bytes):
+        return decode(cls, visit.down)
+    if visit.down not in here.downs:
+        here.downs.clear()
+        here.downs[visit.down] = decode(cls, here.shelf.look(visit.down))
+    return here.downs[visit.down]

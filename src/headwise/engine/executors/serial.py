@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
+from ...method import record_types
+from ..clock import Clock
 from ..plan import Plan
-from ..state import ClientState
-from ..worker import Answer, Job, handle
+from ..state import States
+from ..worker import Answer, Job, handle_all
+from .base import side_by_side_limit
 
 
 class Serial:
-    """All clients in this process."""
+    """All clients in this process, as many side by side as memory allows, or as `together` says."""
 
-    def __init__(self, plan: Plan, states: Mapping[int, ClientState] | None = None) -> None:
-        self.plan, self.states = plan, dict(states or {})
+    workers = 1
+
+    def __init__(self, plan: Plan, states: States | None = None, *, together: int | None = None) -> None:
+        self.plan = plan
+        self.states = States(record_types(type(plan.method)).client) if states is None else states
+        self._together = together or side_by_side_limit(plan)
+        self.clock = Clock()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs in their order."""
-        for job in jobs:
-            answer, state = handle(self.plan, job, self.states.get(job.client))
-            if state is not None:
-                self.states[job.client] = state
-            yield answer
+        todo = list(jobs)
+        for at in range(0, len(todo), self._together):
+            visits = [(job, self.states.get(job.client)) for job in todo[at : at + self._together]]
+            self.clock.start()
+            done = handle_all(self.plan, visits, self.clock)
+            self.clock.stop()
+            for answer, state in done:
+                if state is not None:
+                    self.states[answer.client] = state
+                yield answer
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -1,0 +1,108 @@
+"""What Headwise is measured against, as plainly as possible: the loop that other libraries use, and a bare one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from headwise.engine.plan import Plan
+from headwise.engine.sampling import sample
+
+
+class Naive:
+    """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.model = copy.deepcopy(plan.models[0]).to(memory_format=torch.contiguous_format)
+        parts = [plan.data.client(c).train for c in range(len(plan.data))]
+        self.sets = [[(x.contiguous(), int(y)) for x, y in zip(p.x, p.y, strict=True)] for p in parts]
+
+    def round(self, t: int) -> None:
+        """One round."""
+        plan, trained = self.plan, list[tuple[int, dict[str, Tensor]]]()
+        for c in sample(plan.sampling, len(plan.data), plan.seed, t):
+            model = copy.deepcopy(self.model)
+            model.train()
+            optimizer = torch.optim.SGD(model.parameters(), lr=plan.train.lr)
+            loader = DataLoader(self.sets[c], plan.train.batch, shuffle=True)
+            for _ in range(plan.train.epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    cross_entropy(model(x), y).backward()
+                    optimizer.step()
+            trained.append((len(self.sets[c]), model.state_dict()))
+        total = sum(n for n, _ in trained)
+        mean = {k: sum(n / total * w[k] for n, w in trained) for k in trained[0][1]}
+        self.model.load_state_dict(mean)
+
+
+class Bare:
+    """The same steps with the engine's kernels, client after client, and nothing federated around them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.model = plan, copy.deepcopy(plan.models[0]).train()
+
+    def round(self, t: int) -> None:
+        """As many steps as a round has."""
+        plan, weights = self.plan, list(self.model.parameters())
+        rng = torch.Generator().manual_seed(t)
+        for c in sample(plan.sampling, len(plan.data), plan.seed, t):
+            data = plan.data.client(c).train
+            for _ in range(plan.train.epochs):
+                for i in torch.randperm(len(data), generator=rng).split(plan.train.batch):
+                    slopes = torch.autograd.grad(cross_entropy(self.model(data.x[i]), data.y[i]), weights)
+                    with torch.no_grad():
+                        for w, g in zip(weights, slopes, strict=True):
+                            w.add_(g, alpha=-plan.train.lr)
+
+
+class PlainHeads:
+    """Rounds of FedRep and FedAH, every phase with passes through the whole network, as public code has it."""
+
+    def __init__(self, plan: Plan, heads: int, *, weights: bool = False) -> None:
+        self.plan, self.heads, self.weights = plan, heads, weights
+        self.model = copy.deepcopy(plan.models[0]).eval()
+
+    def round(self, t: int) -> None:
+        """One round of all sampled clients."""
+        head, body = list(self.model.head.parameters()), list(self.model.body.parameters())
+        rng = torch.Generator().manual_seed(t)
+        for c in sample(self.plan.sampling, len(self.plan.data), self.plan.seed, t):
+            if self.weights:
+                self._mix(c, rng, head, body)
+            self._train(c, rng, head, body, self.heads)
+            self._train(c, rng, body, head, 1)
+
+    def _mix(self, c: int, rng: torch.Generator, head: list[Tensor], body: list[Tensor]) -> None:
+        """FedAH: the mixture of two heads is learned by passes through the whole network, there and back."""
+        mix, own = [torch.ones_like(p, requires_grad=True) for p in head], [p.detach().clone() for p in head]
+        for x, y in self._batches(c, rng):
+            mixed = [o + (p - o) * w for o, p, w in zip(own, head, mix, strict=True)]
+            loss = cross_entropy(nn.functional.linear(self.model.body(x), *mixed), y)
+            slopes = torch.autograd.grad(loss, [*mix, *body])
+            with torch.no_grad():
+                for w, g in zip(mix, slopes, strict=False):
+                    w.sub_(g).clamp_(0, 1)
+
+    def _train(self, c: int, rng: torch.Generator, part: list[Tensor], frozen: list[Tensor], epochs: int) -> None:
+        for p in frozen:
+            p.requires_grad_(False)
+        for _ in range(epochs):
+            for x, y in self._batches(c, rng):
+                slopes = torch.autograd.grad(cross_entropy(self.model(x), y), part)
+                with torch.no_grad():
+                    for w, g in zip(part, slopes, strict=True):
+                        w.add_(g, alpha=-self.plan.train.lr)
+        for p in frozen:
+            p.requires_grad_(True)
+
+    def _batches(self, c: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        data = self.plan.data.client(c).train
+        for i in torch.randperm(len(data), generator=rng).split(self.plan.train.batch):
+            yield data.x[i], data.y[i]

@@ -1,0 +1,43 @@
+"""Where tensors live. All that the engine knows about GPUs is here; records are in main memory between rounds."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..data.federated import Samples
+from ..errors import ConfigError
+
+T = TypeVar("T", bound="Tensor | nn.Module")
+
+
+def check_device(device: str) -> None:
+    """Raise if this machine does not have the device."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # torch's words about devices of the past
+            torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
+
+
+def device_of(worker: int, device: str) -> str:
+    """The device of this worker: those of a run on ``cuda`` share all GPUs evenly."""
+    return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
+
+
+def on(thing: T, device: str) -> T:
+    """The same on this device; what is in main memory already is not even looked at."""
+    return thing if device == "cpu" else thing.to(device)  # pyright: ignore[reportReturnType]
+
+
+def samples_on(samples: Samples, device: str) -> Samples:
+    """These samples on this device."""
+    return samples if device == "cpu" else Samples(samples.x.to(device), samples.y.to(device))
+
+
+def home(t: Tensor) -> Tensor:
+    """The tensor in main memory, without its history."""
+    return t.detach().cpu()

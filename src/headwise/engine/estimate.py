@@ -1,0 +1,47 @@
+"""How long a run takes, from a few steps of training on this machine."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from ..models.replicas import replica
+from .descent import Descent
+from .plan import Plan
+from .stacked import chain_of
+
+LONG = 20.0
+"""seconds of training from which on starting more processes is worth it"""
+STACKED = 10.0
+"""about how much faster many small clients are side by side"""
+
+
+def seconds_per_step(plan: Plan, steps: int = 2) -> float:
+    """The median time of a plain training step of the first network, after one to warm up."""
+    model = replica(plan.models[0], {})
+    descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
+    size = min(plan.train.batch, len(plan.data.y))
+    x, y = plan.data.x[:size], plan.data.y[:size]
+    times: list[float] = []
+    for _ in range(1 + steps):
+        begun = time.perf_counter()
+        descent.step(cross_entropy(model(x), y))
+        times.append(time.perf_counter() - begun)
+    found = median(times[1:])
+    return found / STACKED if plan.stack and chain_of(model, [model]) else found
+
+
+def training_seconds(plan: Plan) -> float:
+    """The time that all rounds of plain training would take in one process."""
+    mean = sum(plan.data.sizes(c)[0] for c in range(len(plan.data))) / len(plan.data)
+    steps = plan.rounds * plan.sampling.ratio * len(plan.data) * plan.train.epochs * mean / plan.train.batch
+    return steps * seconds_per_step(plan)
+
+
+def is_long(plan: Plan) -> bool:
+    """Whether more processes are worth their start."""
+    with torch.random.fork_rng(devices=[]):
+        return training_seconds(plan) > LONG

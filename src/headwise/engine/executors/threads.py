@@ -1,0 +1,63 @@
+"""Clients spread over threads of this process: nothing is copied, and torch computes without Python's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
+
+from ...errors import ConfigError
+from ...method import record_types
+from ..clock import Clock
+from ..plan import Plan
+from ..state import ClientState, States
+from ..worker import Answer, Job, handle_all
+from .base import balanced
+
+
+class Threads:
+    """A few threads with one intra-op thread each; the same bits as `Serial`."""
+
+    def __init__(self, plan: Plan, workers: int, states: States | None = None) -> None:
+        for model in plan.models:
+            if any(isinstance(m, (_DropoutNd, nn.RNNBase, nn.MultiheadAttention, nn.RReLU)) for m in model.modules()):
+                raise ConfigError(
+                    f"engine.workers is 'threads:{workers}', but {type(model).__name__} draws random numbers, "
+                    "and threads share one generator: use processes."
+                )
+        self.plan, self.workers = plan, workers
+        self.states = States(record_types(type(plan.method)).client) if states is None else states
+        self.clock = Clock()
+        self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        """Do the jobs side by side."""
+        groups = balanced(list(jobs), self.plan, self.workers)
+        futures = [self._pool.submit(self._work, [(j, self.states.get(j.client)) for j in group]) for group in groups]
+        try:
+            for future in as_completed(futures):
+                done, clock = future.result()
+                self.clock.add(clock.seconds)
+                for answer, state in done:
+                    if state is not None:
+                        self.states[answer.client] = state
+                    yield answer
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _work(
+        self, visits: list[tuple[Job, ClientState | None]]
+    ) -> tuple[list[tuple[Answer, ClientState | None]], Clock]:
+        clock = Clock()
+        clock.start()
+        done = handle_all(self.plan, visits, clock, seeded=False)
+        clock.stop()
+        return done, clock

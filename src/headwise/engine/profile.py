@@ -1,0 +1,34 @@
+"""Where a round's time goes: on the driver's own watch, and on those of the workers."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+from .executors.base import Executor
+
+WAITING = ("train", "evaluate")
+"""laps in which the driver waits for workers"""
+
+
+class Stopwatch:
+    """Times one round. Laps are the driver's; what workers did in them is known from the executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._before = executor, dict(executor.clock.seconds)
+        self._begun = self._last = time.perf_counter()
+        self._laps: dict[str, float] = defaultdict(float)
+
+    def lap(self, name: str) -> None:
+        """Charge the time since the last lap to this one."""
+        now = time.perf_counter()
+        self._laps[name] += now - self._last
+        self._last = now
+
+    def seconds(self) -> dict[str, object]:
+        """The whole round, its laps, and what the workers did in them, all workers together; idle is the rest."""
+        spent = {k: v - self._before.get(k, 0.0) for k, v in self._executor.clock.seconds.items()}
+        waited = self._executor.workers * sum(self._laps[name] for name in WAITING)
+        spent["idle"] = max(0.0, waited - sum(spent.values()))
+        workers = {k: round(v, 6) for k, v in spent.items()}
+        return {"round": time.perf_counter() - self._begun, **self._laps, "workers": workers}

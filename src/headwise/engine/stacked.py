@@ -1,0 +1,188 @@
+"""Plain training of fully connected layers for many clients at once, without autograd.
+
+The clients' weights are stacked, ``[client, out, in]``, and one `baddbmm` per layer and step serves all of them. A
+client's numbers are those that it would get alone: its batches lie in its own slices, short ones are filled up with
+samples of weight zero, and clients with fewer steps drop out of the stack when they are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..models.split import SplitModel
+from .together import Work
+
+
+class Layer(NamedTuple):
+    """A linear layer of a chain."""
+
+    linear: nn.Linear
+    relu: bool
+    """whether a ReLU follows"""
+    trained: bool
+
+
+def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
+    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` are trained."""
+    flat = _flattened(model)
+    if flat is None or not flat or not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
+        return None
+    trained = {id(p) for part in parts for p in part.parameters()}
+    chain: list[Layer] = []
+    for module in flat:
+        if isinstance(module, nn.Linear):
+            chain.append(Layer(module, relu=False, trained=id(module.weight) in trained))
+        elif isinstance(module, nn.ReLU):
+            chain[-1] = chain[-1]._replace(relu=True)
+    unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
+    return chain if unique else None
+
+
+def _flattened(model: nn.Module) -> list[nn.Module] | None:
+    """The layers in the order in which a sample passes them, without what does nothing; None if others are there."""
+    found: list[nn.Module] = []
+    for _, module in model.named_modules(remove_duplicate=False):
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+        if type(module) in (nn.Linear, nn.ReLU):
+            found.append(module)
+        elif type(module) not in (nn.Sequential, SplitModel, nn.Identity) and not (_flattens(module) and not found):
+            return None
+    return found
+
+
+def _flattens(module: nn.Module) -> bool:
+    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+
+
+@dataclass(frozen=True)
+class Phase(Work):
+    """One client's plain SGD on a chain of layers, whose weights it renews in place."""
+
+    section: ClassVar[str] = "training"
+
+    chain: Sequence[Layer]
+    x: Tensor
+    y: Tensor
+    batches: Tensor
+    """[steps, size]: the indices of each step's samples, -1 where a short batch has no more"""
+    lr: float
+    momentum: float
+    weight_decay: float
+
+    @property
+    def key(self) -> Hashable:
+        """What must agree: the layers, and all settings of the descent."""
+        layers = tuple(
+            (tuple(s.linear.weight.shape), s.linear.weight.dtype, s.linear.bias is None, s.relu, s.trained)
+            for s in self.chain
+        )
+        return layers, self.batches.shape[1], self.lr, self.momentum, self.weight_decay
+
+    @torch.no_grad()
+    def together(self, others: Sequence[Any]) -> None:
+        """Train all of them, those with most steps first in the stack."""
+        phases = sorted((p for p in (self, *others) if len(p.batches)), key=lambda p: -len(p.batches))
+        if not phases:
+            return
+        layers = [_Stack([p.chain[k] for p in phases], phases[0]) for k in range(len(phases[0].chain))]
+        first = next(k for k, layer in enumerate(layers) if layer.trained)
+        x, y = torch.cat([p.x.flatten(1) for p in phases]), torch.cat([p.y for p in phases])
+        rows, shares = _schedule(phases)
+        for s, active in enumerate(_active(phases)):
+            i = rows[s, :active].flatten()
+            inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
+            for layer in layers:
+                inputs.append(layer.forward(inputs[-1]))
+            slope = _slope(inputs.pop(), y[i].view(active, -1, 1), shares[s, :active])
+            for k in range(len(layers) - 1, first - 1, -1):
+                below = layers[k].backward(slope) if k > first else slope
+                layers[k].step(slope, inputs[k])
+                # after ReLU an input is zero or positive, and its sign is the gradient
+                slope = below.mul_(inputs[k].sign_()) if k > first and layers[k - 1].relu else below
+        for layer in layers:
+            layer.write_back()
+
+
+def _active(phases: Sequence[Phase]) -> list[int]:
+    """How many clients are still training in each step."""
+    steps = [len(p.batches) for p in phases]
+    return [sum(n > s for n in steps) for s in range(steps[0])]
+
+
+def _schedule(phases: Sequence[Phase]) -> tuple[Tensor, Tensor]:
+    """For each step, client and place in the batch: which row of the joined data, with which share in the mean."""
+    longest, size = phases[0].batches.shape
+    rows = phases[0].batches.new_full((len(phases), longest, size), -1)
+    start = 0
+    for mine, p in zip(rows, phases, strict=True):
+        mine[: len(p.batches)] = torch.where(p.batches < 0, -1, p.batches + start)
+        start += len(p.x)
+    rows = rows.transpose(0, 1).contiguous()
+    filled = rows >= 0
+    return rows.clamp_(min=0), (filled / filled.sum(2, keepdim=True).clamp_(min=1)).unsqueeze(-1)
+
+
+def _slope(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+    """Of the cross-entropy by the class scores: (p - y), times each sample's share in the mean of its batch.
+
+    `torch.softmax` takes four times as long for so few classes.
+    """
+    p = (scores - scores.amax(-1, keepdim=True)).exp_()
+    p /= p.sum(-1, keepdim=True)
+    return p.scatter_add_(-1, y, torch.full_like(y, -1, dtype=p.dtype)).mul_(shares)
+
+
+class _Stack:
+    """One layer of all clients; weights are kept as [client, in, out], in which they are multiplied fastest."""
+
+    def __init__(self, layers: Sequence[Layer], phase: Phase) -> None:
+        self._layers, self.relu, self.trained = layers, layers[0].relu, layers[0].trained
+        self.w = torch.stack([s.linear.weight.data for s in layers]).mT.contiguous()
+        biases = [s.linear.bias.data for s in layers if s.linear.bias is not None]
+        self.b = torch.stack(biases).unsqueeze(1) if biases else None
+        self._lr, self._momentum, self._decay = phase.lr, phase.momentum, phase.weight_decay
+        self._velocity: dict[int, Tensor] = {}
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The layer's output for the first clients of the stack, as many as `h` has."""
+        w = self.w[: len(h)]
+        z = torch.bmm(h, w) if self.b is None else torch.baddbmm(self.b[: len(h)], h, w)
+        return z.relu_() if self.relu else z
+
+    def backward(self, slope: Tensor) -> Tensor:
+        """The gradient by the layer's input from that by its output."""
+        return torch.bmm(slope, self.w[: len(slope)].mT)
+
+    def step(self, slope: Tensor, h: Tensor) -> None:
+        """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w)."""
+        if not self.trained:
+            return
+        if self._decay or self._momentum:
+            self._move(0, self.w[: len(h)], torch.bmm(h.mT, slope))
+        else:
+            self.w[: len(h)].baddbmm_(h.mT, slope, alpha=-self._lr)
+        if self.b is not None:
+            self._move(1, self.b[: len(h)], slope.sum(1, keepdim=True))
+
+    def _move(self, which: int, weights: Tensor, gradient: Tensor) -> None:
+        if self._decay:
+            gradient.add_(weights, alpha=self._decay)
+        if self._momentum:
+            velocity = self._velocity.setdefault(which, torch.zeros_like(gradient))[: len(gradient)]
+            gradient = velocity.mul_(self._momentum).add_(gradient)
+        weights.add_(gradient, alpha=-self._lr)
+
+    def write_back(self) -> None:
+        """Put the weights into the clients' own layers."""
+        if not self.trained:
+            return
+        for k, layer in enumerate(self._layers):
+            layer.linear.weight.copy_(self.w[k].T)
+            if self.b is not None:
+                layer.linear.bias.copy_(self.b[k, 0])

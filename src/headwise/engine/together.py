@@ -1,0 +1,84 @@
+"""Clients side by side in one thread: each runs until it asks for work that is cheaper for many at once.
+
+A client is a greenlet, so a method's code needs no ``await``: in `ask` it sleeps until all others of its group have
+asked too, or are done; then what they asked for is done together, and all of them go on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from greenlet import getcurrent, greenlet
+
+from .clock import Clock
+
+T = TypeVar("T")
+
+
+class Work(ABC):
+    """Something that a client asks for; the work itself leaves its results where the client finds them."""
+
+    section: ClassVar[str]
+    """what the clock calls it"""
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """Works of equal keys may be done together."""
+
+    @abstractmethod
+    def together(self, others: Sequence[Any]) -> None:
+        """Do this work and the others, which have equal keys; what each comes to must not depend on the others."""
+
+
+class _Client(greenlet):
+    def __init__(self, task: Callable[[], Any], clock: Clock, seeded: bool) -> None:
+        greenlet.__init__(self, task)
+        self.clock, self.seeded = clock, seeded
+
+
+def ask(work: Work) -> None:
+    """Return when the work is done, together with what others ask for if there are others."""
+    client = getcurrent()
+    if not isinstance(client, _Client):
+        work.together([])
+        return
+    section, grad = client.clock.section, torch.is_grad_enabled()
+    random = torch.random.get_rng_state() if client.seeded else None
+    assert client.parent is not None  # the one that runs `side_by_side`
+    client.parent.switch(work)
+    if random is not None:
+        torch.random.set_rng_state(random)
+    torch.set_grad_enabled(grad)
+    client.clock.to(section)
+
+
+def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool = True) -> list[T]:
+    """What the tasks return, in their order; an exception of one ends all.
+
+    Where they are `seeded`, each goes on with torch's own generator as it left it.
+    """
+    clients = [_Client(task, clock, seeded) for task in tasks]
+    try:
+        found: list[Any] = [c.switch() for c in clients]
+        while waiting := [i for i, c in enumerate(clients) if not c.dead]:
+            _do([found[i] for i in waiting], clock)
+            for i in waiting:
+                found[i] = clients[i].switch()
+        return found
+    finally:
+        for client in clients:
+            if client:  # it has begun and not ended: another one failed
+                client.throw()
+
+
+def _do(works: Sequence[Work], clock: Clock) -> None:
+    groups: dict[Hashable, list[Work]] = {}
+    for work in works:
+        groups.setdefault((type(work), work.key), []).append(work)
+    for group in groups.values():
+        clock.to(group[0].section)
+        group[0].together(group[1:])

@@ -1,0 +1,73 @@
+"""Copies of networks, made many times per round."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+_HARMLESS = (int, float, str, bytes, bool, type(None))
+"""attributes of these types mean the same in a copy, which may therefore share them"""
+_USUAL = frozenset(vars(nn.Module()))
+"""what every module has"""
+_plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def replica(module: M, values: Mapping[str, Tensor]) -> M:
+    """A copy of the network with these values, named as in its state, instead of its own.
+
+    The copy lies in memory as the original does. `copy.deepcopy` would do the same in many times the time; it is what
+    networks get that hold anything besides layers, parameters and plain numbers.
+    """
+    if module not in _plain:
+        _plain[module] = all(map(_is_plain, module.modules()))
+    if not _plain[module]:
+        twin = copy.deepcopy(module)
+        twin.load_state_dict({**twin.state_dict(), **values})
+        return twin
+    return _twin(module, values, "", {})
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether a layer holds only what `_twin` knows how to copy."""
+    others = [v for k, v in vars(layer).items() if k not in _USUAL]
+    flat = [v for value in others for v in (value if isinstance(value, tuple) else (value,))]  # pyright: ignore[reportUnknownVariableType]
+    return all(isinstance(v, _HARMLESS) for v in flat)
+
+
+def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, Any]) -> M:
+    """The recursion of `replica`; what a network holds under two names is made once."""
+    if id(module) in made:
+        return made[id(module)]
+    # hooks and the like are kept in dictionaries, which a copy must not share
+    state = {k: (v.copy() if v else type(v)()) if isinstance(v, dict) else v for k, v in vars(module).items()}
+    twin = made[id(module)] = object.__new__(type(module))
+    object.__setattr__(twin, "__dict__", state)
+    for name, p in module._parameters.items():
+        if p is not None:
+            if id(p) not in made:
+                made[id(p)] = nn.Parameter(_copied(p, values, prefix + name), p.requires_grad)
+            state["_parameters"][name] = made[id(p)]
+    for name, b in module._buffers.items():
+        if b is not None:
+            state["_buffers"][name] = _copied(b, values, prefix + name)
+    for name, child in module._modules.items():
+        if child is not None:
+            state["_modules"][name] = _twin(child, values, f"{prefix}{name}.", made)
+    return twin
+
+
+def _copied(t: Tensor, values: Mapping[str, Tensor], name: str) -> Tensor:
+    value = values.get(name)
+    if value is None:
+        return t.detach().clone()
+    if value.shape != t.shape:
+        raise ValueError(f"{name} has the shape {tuple(value.shape)}, but must have {tuple(t.shape)}")
+    return torch.empty_like(t).copy_(value)

@@ -1,0 +1,92 @@
+"""Clients' states on disk: for each size one file of equal slots, so that only sampled clients are read and written.
+
+A new state never overwrites the old one: it takes a free slot, and the old slot is free again only when no checkpoint
+needs it any more. Files are written by position, not through a memory map: on a full disk a map kills the process,
+where a write says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from .files import checksum, failing_clearly
+
+GRAIN = 4096
+"""slot sizes are multiples of this"""
+
+
+class Place(NamedTuple):
+    """Where a state is: the file by its slot size, the slot's number, the bytes used and their checksum."""
+
+    size: int
+    number: int
+    length: int
+    crc: int
+
+
+class Slots:
+    """The slot files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[int, int] = {}
+        self._free: dict[int, list[int]] = {}
+        self._next: dict[int, int] = {}
+        self._unflushed: set[int] = set()
+
+    def restart(self, live: Iterable[Place]) -> None:
+        """Forget what was known; all slots but these are free."""
+        used: dict[int, set[int]] = {}
+        for place in live:
+            used.setdefault(place.size, set()).add(place.number)
+        self._next = {size: max(numbers) + 1 for size, numbers in used.items()}
+        self._free = {size: sorted(set(range(self._next[size])) - numbers) for size, numbers in used.items()}
+
+    def write(self, data: bytes) -> Place:
+        """Put a state into a free slot; `flush` makes it last."""
+        size = max(1, -(-len(data) // GRAIN)) * GRAIN
+        free = self._free.setdefault(size, [])
+        number = free.pop() if free else self._next.get(size, 0)
+        self._next[size] = max(self._next.get(size, 0), number + 1)
+        with failing_clearly(self._path(size)):
+            written, file = 0, self._file(size, os.O_CREAT)
+            while written < len(data):  # a nearly full disk may take only a part
+                written += os.pwrite(file, memoryview(data)[written:], number * size + written)
+        self._unflushed.add(size)
+        return Place(size, number, len(data), checksum(data))
+
+    def read(self, place: Place) -> bytes:
+        """The state at this place, or a `ValueError` if it is not what was written there."""
+        data = os.pread(self._file(place.size), place.length, place.number * place.size)
+        if len(data) != place.length or checksum(data) != place.crc:
+            raise ValueError(f"{self._path(place.size).name} is damaged: slot {place.number} does not fit its checksum")
+        return data
+
+    def release(self, places: Iterable[Place]) -> None:
+        """These slots may be used again."""
+        for place in places:
+            self._free.setdefault(place.size, []).append(place.number)
+
+    def flush(self) -> None:
+        """Make sure that what was written survives a power cut."""
+        for size in self._unflushed:
+            with failing_clearly(self._path(size)):
+                os.fdatasync(self._file(size))
+        self._unflushed.clear()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _path(self, size: int) -> Path:
+        return self.folder / f"states-{size}.bin"
+
+    def _file(self, size: int, create: int = 0) -> int:
+        if size not in self._files:
+            self._files[size] = os.open(self._path(size), os.O_RDWR | create, 0o644)
+        return self._files[size]
