@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup browser demo test fmt lint type check bench clean
+.PHONY: help setup browser demo test fmt lint type check bench reproduce-small clean
 
 help:  ## show this
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with everything in it
 
@@ -31,12 +31,12 @@ test: $(READY) browser  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 fmt: $(READY)  ## format the code
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples scripts
+	$(BIN)/ruff check --fix src tests benchmarks examples scripts
 
 lint: $(READY)  ## style and errors
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples scripts
+	$(BIN)/ruff check src tests benchmarks examples scripts
 
 type: $(READY)  ## types
 	$(BIN)/pyright
@@ -45,6 +45,15 @@ check: lint type test  ## all of them
 
 bench: $(READY)  ## longer measurements
 	$(BIN)/python benchmarks/run.py
+
+# one column of each paper; HEADWISE_DATA must hold CIFAR-10
+SMALL := $(BIN)/headwise reproduce --scale quick
+reproduce-small: $(READY)  ## a column of each paper at a small scale: 18 minutes by estimate on two idle cores
+	$(SMALL) fedgmh/2 --columns "CIFAR-10 ExDir(2,0.5)" --methods fedper,fedgmh
+	$(SMALL) fedah/1 --columns "CIFAR-10 Dir(0.1)" --methods fedrep,fedah
+	$(SMALL) fedafk/5 --columns CIFAR-10 --methods "w/o AFA & KT,FedAFK"
+	$(SMALL) fedgh/3 --columns CIFAR-10 --methods lg-fedavg,fedgh
+	$(SMALL) fedftha/protocol --columns "CIFAR-10 Dir(0.5)" --methods fedavg,fedrep,fedftha
 
 clean:  ## remove .venv and caches, never runs
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +97,7 @@ def name_of(kind: Kind, cls: type[Any]) -> str:
     )
 
 
+@cache
 def _files(kind: Kind) -> dict[str, Path]:
     """Files of a room whose main class carries the file's name; helpers (`base`, `split`) are none."""
     found: dict[str, Path] = {}
@@ -107,6 +109,7 @@ def _files(kind: Kind) -> dict[str, Path]:
     return found
 
 
+@cache  # asking every installed package takes milliseconds, and a table asks a thousand times
 def _plugins(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
     return {p.name: p for p in importlib.metadata.entry_points(group=group)}

@@ -37,7 +37,7 @@ from .models.base import Model, Task
 from .models.split import SplitModel, convolves
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
-from .runs.manifest import describe, read_manifest
+from .runs.manifest import FORMAT, describe, read_manifest
 from .runs.query import Run
 from .runs.store import RunStore, create
 from .seeds import seed_of
@@ -66,6 +66,10 @@ def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers:
     manifest = read_manifest(folder)
     if (found := Run(folder)).complete:
         return found
+    if manifest["format"] < FORMAT:
+        raise RunError(
+            f"{folder} was begun by an older Headwise ({manifest['headwise']}): it can be read, not resumed."
+        )
     data_dir = data_folder(data_dir or manifest["data_dir"])
     experiment, plan, data = make_plan(experiment_from(manifest["experiment"]), data_dir)
     now, wanted = data.summary.hash, manifest["partition"]["hash"]

@@ -56,7 +56,8 @@ def write(name: str, content: bytes) -> Callable[[Path], None]:
 
 
 DAMAGES = [
-    (manifest(format=2), "run is in format 2", "reads up to 1"),
+    (manifest(format=3), "run is in format 3", "reads up to 2"),
+    (manifest(format=1), "run was begun by an older Headwise", "it can be read, not resumed"),
     (manifest(format=None), "run/manifest.json is damaged", "format is None"),
     (manifest(experiment=3), "run/manifest.json is damaged", "experiment is 3"),
     (manifest(data_dir=None), "run/manifest.json is damaged", "data_dir is None"),

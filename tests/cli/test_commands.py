@@ -48,7 +48,7 @@ def test_version(headwise: Headwise) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "known"),
-    [("methods", "fedavg"), ("models", "cnn"), ("data", "digits"), ("partitions", "dirichlet")],
+    [("methods", "fedavg"), ("models", "cnn"), ("data", "digits"), ("partitions", "dirichlet"), ("papers", "fedgmh/2")],
 )
 def test_lists_name_everything(kind: str, known: str, headwise: Headwise) -> None:
     said = headwise("list", kind, "--json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -42,14 +42,14 @@ def square(value: int, kind: str = "") -> int:
 
 
 @pytest.fixture(autouse=True)
-def _empty() -> None:
+def _as_before() -> Iterator[None]:
     LOG.clear()
+    with torch.set_grad_enabled(True), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def test_alone_it_is_done_at_once() -> None:
-    with torch.random.fork_rng(devices=[]):
-        assert square(3) == 9
-    torch.set_grad_enabled(True)
+    assert square(3) == 9
     assert LOG == [[3]]
 
 
@@ -59,15 +59,13 @@ def test_what_is_asked_for_at_the_same_time_is_done_together() -> None:
     def client(times: int) -> list[int]:
         return [square(10 * times + k) for k in range(times)]
 
-    with torch.random.fork_rng(devices=[]):
-        found = side_by_side([lambda n=n: client(n) for n in (2, 0, 3, 1)], Clock())
+    found = side_by_side([lambda n=n: client(n) for n in (2, 0, 3, 1)], Clock())
     assert found == [[400, 441], [], [900, 961, 1024], [100]]
     assert LOG == [[20, 30, 10], [21, 31], [32]]
 
 
 def test_only_equal_keys_are_done_together() -> None:
-    with torch.random.fork_rng(devices=[]):
-        side_by_side([lambda n=n: square(n, "odd" if n % 2 else "even") for n in range(4)], Clock())
+    side_by_side([lambda n=n: square(n, "odd" if n % 2 else "even") for n in range(4)], Clock())
     assert LOG == [[0, 2], [1, 3]]
 
 
@@ -79,9 +77,8 @@ def test_everybody_goes_on_with_its_own_generator_and_mode() -> None:
             square(seed)
             return [first, torch.rand(()).item()], torch.is_grad_enabled()
 
-    with torch.random.fork_rng(devices=[]):
-        together = side_by_side([lambda s=s: client(s) for s in range(3)], Clock())
-        alone = [side_by_side([lambda s=s: client(s)], Clock())[0] for s in range(3)]
+    together = side_by_side([lambda s=s: client(s) for s in range(3)], Clock())
+    alone = [side_by_side([lambda s=s: client(s)], Clock())[0] for s in range(3)]
     assert together == alone
     assert [grad for _, grad in together] == [True, False, True]
 
@@ -106,7 +103,7 @@ def test_an_exception_reaches_the_one_who_asked_for_the_tasks() -> None:
 def test_time_is_charged_to_what_it_was_spent_on() -> None:
     clock = Clock()
     clock.start()
-    with torch.random.fork_rng(devices=[]), clock("data"):
+    with clock("data"):
         side_by_side([lambda n=n: square(n) for n in range(3)], clock)
         assert clock.section == "data"
     clock.stop()

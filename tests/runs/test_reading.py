@@ -92,7 +92,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": 2}, "is in format 2, but this Headwise"),
+        ({"format": 3}, "is in format 3, but this Headwise"),
         ({"format": "1"}, "is damaged: its format is '1'"),
         ({"format": 0}, "is damaged: its format is 0"),
         ({"experiment": None}, "is damaged: its experiment is None"),
@@ -124,7 +124,7 @@ def test_reading_takes_no_torch_and_no_numpy(undisturbed: Path) -> None:
 
 def test_the_manifest_says_all_that_a_run_depends_on(undisturbed: Path) -> None:
     manifest = hw.Run(undisturbed).manifest
-    assert manifest["format"] == 1
+    assert manifest["format"] == 2
     assert manifest["experiment"]["method"]["name"] == "fedper"
     assert manifest["experiment"]["partition"] == {"name": "dirichlet", "alpha": 0.5, "min_size": None, "balance": True}
     assert manifest["experiment"]["rounds"] == 5

@@ -16,11 +16,12 @@ VERBS = {
     "run": "train with one method",
     "resume": "go on with a run that was interrupted",
     "compare": "run several methods and seeds on one partition",
+    "reproduce": "run a published table and compare with what is printed",
     "report": "show runs as a page to look at, tables and figures",
     "watch": "follow runs in a browser as their rounds come in",
     "data": "look at who would hold which data",
-    "list": "list methods, models, data, partitions or runs",
-    "describe": "show a method: paper, what travels, what stays, options",
+    "list": "list methods, models, data, partitions, papers or runs",
+    "describe": "show a method, or a published table",
 }
 
 

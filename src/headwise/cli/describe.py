@@ -1,4 +1,4 @@
-"""``headwise describe``: a method's card."""
+"""``headwise describe``: a method's card, or a published table with its settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from ..config import find_class
 
 
 @click.command(name="describe")
-@click.argument("method")
-def command(method: str) -> None:
-    """Show METHOD: paper, what travels, what stays, its records and its options."""
+@click.argument("what", metavar="METHOD|TABLE")
+def command(what: str) -> None:
+    """Show METHOD: paper, what travels, what stays, its records and its options.
+
+    Or show TABLE, such as fedgmh/2: what it prints, its settings, rules, scales and notes.
+    """
+    if "/" in what and not what.endswith(".py"):
+        from ..papers.describing import card
+
+        click.echo(card(what))
+    else:
+        _method(what)
+
+
+def _method(method: str) -> None:
     cls = find_class("method", method)
     from ..method import record_types
     from ..records import Nothing, Record, fields_of

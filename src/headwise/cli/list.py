@@ -19,10 +19,11 @@ KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data"
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 @click.option("--runs", "folder", default="runs", type=click.Path(path_type=Path), help="where runs are  [runs]")
 def command(kind: str, as_json: bool, folder: Path) -> None:
-    """List KIND: methods, models, data, partitions or runs."""
-    if kind not in (*KINDS, "runs"):
-        raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, 'runs'])}")
-    rows = _runs(folder) if kind == "runs" else _entries(KINDS[kind])
+    """List KIND: methods, models, data, partitions, papers or runs."""
+    others = {"runs": lambda: _runs(folder), "papers": _papers}
+    if kind not in (*KINDS, *others):
+        raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, *others])}")
+    rows = others[kind]() if kind in others else _entries(KINDS[kind])
     if as_json:
         click.echo(json.dumps({kind: rows}))
         return
@@ -51,6 +52,21 @@ def method_facts(entry: catalog.Entry) -> dict[str, Any]:
         "global model": "yes" if whole or "global_model" in entry.functions else "no",
         "cost": entry.facts.get("cost", 1.0),
     }
+
+
+def _papers() -> list[dict[str, Any]]:
+    from ..papers.tables import papers
+
+    return [
+        {
+            "name": f"{paper.name.lower()}/{table.name}",
+            "scales": [s.name for s in paper.scales],
+            "rules": ["paper", *(["code"] if paper.code else [])],
+            "summary": table.title,
+        }
+        for paper in papers()
+        for table in paper.tables
+    ]
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ FLAGS = {
     "epochs": ("train.epochs", "passes over a client's data per round"),
     "lr": ("train.lr", "learning rate"),
     "seed": ("seed", "of everything random but the partition"),
-    "workers": ("engine.workers", "processes that train clients side by side"),
+    "workers": ("engine.workers", "processes that train clients side by side: auto, a number, or threads:2"),
+    "device": ("engine.device", "cpu, cuda, cuda:1 or mps"),
 }
 
 

@@ -14,6 +14,7 @@ from .options import experiment_of, experiment_options
 @click.command(name="run")
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @experiment_options
+@click.option("--profile", is_flag=True, help="show where the time went")
 def command(
     config: Path | None,
     changes: tuple[str, ...],
@@ -22,6 +23,7 @@ def command(
     tracked: tuple[str, ...],
     as_json: bool,
     quiet: bool,
+    profile: bool,
     **flags: str | None,
 ) -> None:
     """Train with one method, from the TOML file CONFIG and flags."""
@@ -35,6 +37,10 @@ def command(
     with watching(experiment.method.name, quiet=quiet) as observers:
         run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others])
     show(run, as_json)
+    if profile:
+        from ..runs import profiles
+
+        click.echo(profiles.in_words(profiles.profile(run.rounds)), err=as_json)
 
 
 def show(run: Any, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from .. import __version__
 from ..errors import RunError
 from .files import read_json
 
-FORMAT = 1
+FORMAT = 2
 """raised when an older Headwise could not read what a newer one writes"""
 
 

@@ -1,0 +1,1 @@
+"""The published tables of five papers as data, and what turns each of them into runs and verdicts."""

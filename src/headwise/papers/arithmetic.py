@@ -1,0 +1,154 @@
+"""Numbers that need no training: sizes of messages and models, and claims that follow from printed numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from ..config import Choice, Experiment
+from ..models.split import SplitModel
+from ..testing.formulas import evaluate
+from .cells import Ask, experiment_of, recipe_of
+from .counting import SCALAR, build, messages, weight, widths
+from .schema import Column, Printed, Task
+from .tables import find
+
+KB, MB = 1024, 2**20
+TWO_DIGITS = 0.005
+"""sizes and claims are printed with two digits, whatever zeros a copy of them has lost"""
+
+
+def computed(ask: Ask, method: str, column: Column) -> tuple[float | str, Printed, float]:
+    """Ours, what it is compared with, and how much it may differ."""
+    printed = ask.table.printed(method, column.name)
+    match column.measure:
+        case "traffic":
+            return _counted(ask, method, column) / KB, printed, printed.last_digit / 2
+        case "total":
+            assert column.task is not None
+            clients_rounds = column.task.clients * (ask.table.printed(method, column.rounds).mean or 0)
+            return _counted(ask, method, column) / KB * clients_rounds, printed, printed.last_digit / 2
+        case "parameters":
+            return _counted(ask, method, column) / SCALAR, _formula(ask, method, column), 0.0
+        case "width":
+            both = [str(widths(_network(method, classes))[column.layer]) for classes in (10, 100)]
+            return "/".join(dict.fromkeys(both)), printed, 0.0
+        case "size":
+            return weight(_network(method, 10)) / MB, printed, TWO_DIGITS
+        case _:
+            return CLAIMS[ask.name, method](), printed, TWO_DIGITS
+
+
+def _counted(ask: Ask, method: str, column: Column) -> float:
+    """Bytes per client and round, both ways, but for what the paper does not count."""
+    recipe, task = recipe_of(ask, method), column.task
+    assert task is not None
+    experiment = experiment_of(ask, column, recipe)
+    return sum(messages(experiment, task)) - evaluate(recipe.uncounted, _symbols(experiment, task)) * SCALAR
+
+
+def _formula(ask: Ask, method: str, column: Column) -> Printed:
+    """The printed formula with its symbols filled in."""
+    assert column.task is not None
+    printed = ask.table.printed(method, column.name)
+    experiment = experiment_of(ask, column, recipe_of(ask, method))
+    value = round(evaluate(printed.text, _symbols(experiment, column.task)))
+    return Printed(f"{printed.text} = {value:,}", value)
+
+
+def _symbols(experiment: Experiment, task: Task) -> dict[str, float]:
+    """What the formulas of the tables, and of `uncounted`, speak of."""
+    model = build(experiment.model[0], task)
+    whole, share = weight(model) / SCALAR, weight(model.body) / weight(model)
+    others = experiment.method.options.get("M", 0)
+    bias = sum(p.numel() for name, p in model.head.named_parameters() if name.endswith("bias"))
+    counts = {"c": task.own, "bias": bias, "M": others, "n": others, "C": others}
+    return {**counts, "Sigma": whole, "alpha": share, "alpha_f": share}
+
+
+def _network(name: str, classes: int) -> SplitModel:
+    """FedGH's `CNN-1` to `CNN-5`."""
+    return build(Choice.parse(f"fedgh-cnn:{name.removeprefix('CNN-')}", "model"), Task((3, 32, 32), classes, 2))
+
+
+def _mean(table: str, method: str, columns: Sequence[str]) -> float:
+    """The mean of what a table prints for a method."""
+    printed = [find(table)[1].printed(method, c).mean for c in columns]
+    return fmean(v for v in printed if v is not None)
+
+
+def _gain(table: str, *columns: str) -> float:
+    """FedGH over FedProto, in percent of FedProto's accuracy."""
+    return (_mean(table, "FedGH", columns) / _mean(table, "FedProto", columns) - 1) * 100
+
+
+def _fall(method: str) -> float:
+    """Points that a method loses when clients drop out."""
+    return _mean("fedah/4", method, ["rho=1"]) - _mean("fedah/4", method, ["rho~U[0.1,1]"])
+
+
+def _saving() -> float:
+    """What FedGH sends less than FedProto until both reach the target, in percent."""
+    column = ["CIFAR-100 KB to target"]
+    return (1 - _mean("fedgh/3", "FedGH", column) / _mean("fedgh/3", "FedProto", column)) * 100
+
+
+CNN = Choice("cnn")
+CIFAR10 = Task((3, 32, 32), 10, own=1, clients=2)
+CIFAR100 = Task((3, 32, 32), 100, own=100, clients=2)
+
+
+def _model() -> float:
+    return weight(build(CNN, CIFAR10)) / KB
+
+
+def _body() -> float:
+    return weight(build(CNN, CIFAR10).body) / KB
+
+
+def _psi() -> float:
+    """One byte for each parameter of the head."""
+    return (weight(build(CNN, CIFAR10)) - weight(build(CNN, CIFAR10).body)) / SCALAR / KB
+
+
+def _sent(task: Task) -> tuple[float, float]:
+    down, up = messages(Experiment(method=Choice("fedgmh"), model=(CNN,)), task)
+    return down / KB, up / KB
+
+
+LABEL = SCALAR / KB
+SIZES: dict[str, Callable[[], float]] = {
+    "4-layer CNN model size KB": _model,
+    "feature extractor KB": _body,
+    "psi vector KB": _psi,
+    "one mean feature vector KB": lambda: _sent(CIFAR10)[1] - LABEL,
+    "upload with 100 labels KB": lambda: _sent(CIFAR100)[1],
+    "of which labels KB": lambda: 100 * LABEL,
+    "download with 100 labels KB": lambda: 100 * _sent(CIFAR10)[0],
+    "extra storage with 100 labels %": lambda: (100 * _sent(CIFAR10)[0] + _psi()) / _model() * 100,
+    "extra storage of a two-model method %": lambda: _model() / _model() * 100,
+    "extra storage of a multi-extractor method %": lambda: _body() / _model() * 100,
+}
+HOMOGENEOUS = ("N=10 C=100%", "N=50 C=20%", "N=100 C=10%")
+GAINS: dict[str, Callable[[], float]] = {
+    "model-homogeneous CIFAR-10, % relative to FedProto average": lambda: _gain(
+        "fedgh/1", *(f"{n} CIFAR-10" for n in HOMOGENEOUS)
+    ),
+    "model-homogeneous CIFAR-100": lambda: _gain("fedgh/1", *(f"{n} CIFAR-100" for n in HOMOGENEOUS)),
+    "model-heterogeneous CIFAR-10": lambda: _gain("fedgh/3", "CIFAR-10 accuracy"),
+    "model-heterogeneous CIFAR-100": lambda: _gain("fedgh/3", "CIFAR-100 accuracy"),
+    "communication saving vs FedProto, CIFAR-100 (%)": _saving,
+}
+FALLS: dict[str, Callable[[], float]] = {
+    "FedAH minus FedALA, CIFAR-100, Dir(0.1) (absolute points)": lambda: (
+        _mean("fedah/1", "FedAH", ["CIFAR-100 Dir(0.1)"]) - _mean("fedah/1", "FedALA", ["CIFAR-100 Dir(0.1)"])
+    ),
+    "pFedMe drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("pFedMe"),
+    "Ditto drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("Ditto"),
+}
+CLAIMS = {
+    (table, what): how
+    for table, claims in {"fedgmh/sizes": SIZES, "fedgh/text": GAINS, "fedah/text": FALLS}.items()
+    for what, how in claims.items()
+}
+"""every claim of a text, and how it follows from our models and messages or from printed tables"""

@@ -1,0 +1,155 @@
+"""From a table to experiments: one cell per method, column and seed, known by the hash of its experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..config import Choice, Experiment, experiment_from
+from ..engine.options import Workers
+from ..errors import ConfigError, nearest
+from .schema import Column, Moment, Paper, Recipe, Scale, Table
+from .tables import choose, find, merged
+
+Rules = Literal["paper", "code"]
+STANDALONE = Recipe("Standalone", "standalone", moment="stale")
+RUN = ("accuracy", "rounds")
+"""the measures that need training"""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What of a table is to be reproduced, and how."""
+
+    paper: Paper
+    table: Table
+    columns: tuple[Column, ...]
+    methods: tuple[str, ...]
+    scale: Scale
+    rules: Rules = "paper"
+    seeds: int = 1
+
+    @property
+    def name(self) -> str:
+        """The table's name, as one types it."""
+        return f"{self.paper.name.lower()}/{self.table.name}"
+
+    @property
+    def scaled(self) -> bool:
+        """Whether this is not the printed experiment."""
+        return self.scale != self.paper.scales[0]
+
+    @property
+    def folder(self) -> str:
+        """A name for its results: variants do not overwrite each other."""
+        variant = [self.scale.name] * self.scaled + ["code"] * (self.rules == "code")
+        return "-".join([self.name.replace("/", "-"), *variant])
+
+    def moment(self, recipe: Recipe, column: Column) -> Moment:
+        """When the models are measured: as the column says, the code, the method, or the paper."""
+        code = self.paper.code.moment if self.rules == "code" and self.paper.code else None
+        return column.moment or (None if recipe is STANDALONE else code) or recipe.moment or self.paper.moment
+
+    @property
+    def window(self) -> int | None:
+        """The last rounds that count; none: all of them."""
+        return self.paper.code.window if self.rules == "code" and self.paper.code else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    method: str
+    """as the table prints it"""
+    column: str
+    experiment: Experiment
+
+    @property
+    def key(self) -> str:
+        """The same for the same experiment, wherever it runs."""
+        values = {k: v for k, v in self.experiment.plain().items() if k != "engine"}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        e = self.experiment
+        return f"{e.method.name}-{e.data.name}-s{e.seed}-{self.key}"
+
+
+def ask_for(
+    name: str,
+    *,
+    columns: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    scale: str | None = None,
+    rules: str = "paper",
+    seeds: int = 1,
+) -> Ask:
+    """What was asked for, every name checked; nothing named: all of it."""
+    paper, table = find(name)
+    if rules not in ("paper", "code"):
+        raise ConfigError(f"rules is {rules!r}: {nearest(rules, ('paper', 'code'))}")
+    if rules == "code" and paper.code is None:
+        raise ConfigError(f"rules is 'code', but there is no public code of {paper.name}: allowed is paper.")
+    scales = {s.name: s for s in paper.scales}
+    scale = scale or paper.scales[0].name
+    if scale not in scales:
+        raise ConfigError(f"scale is {scale!r}, which {paper.name} does not have: {nearest(scale, scales)}")
+    names = [c.name for c in table.columns]
+    chosen = choose(columns, names, "columns") if columns else names
+    known = list(dict.fromkeys((*table.methods, STANDALONE.name)))
+    wanted = choose(methods, known, "methods") if methods else table.methods
+    found = tuple(c for c in table.columns if c.name in chosen)
+    return Ask(paper, table, found, tuple(wanted), scales[scale], "code" if rules == "code" else "paper", seeds)
+
+
+def recipe_of(ask: Ask, method: str) -> Recipe:
+    """How this method is run; Standalone can always be."""
+    return ask.paper.recipe(method) or STANDALONE
+
+
+def cells_of(ask: Ask) -> list[Cell]:
+    """All runs that the asked cells need, Standalone's of each column first; the same experiment only once."""
+    found: dict[str, Cell] = {}
+    for column in ask.columns:
+        if column.measure not in RUN:
+            continue
+        for recipe in (STANDALONE, *(recipe_of(ask, m) for m in ask.methods)):
+            for seed in range(ask.seeds):
+                cell = cell_of(ask, column, recipe, seed)
+                found.setdefault(cell.key, cell)
+    return list(found.values())
+
+
+def cell_of(ask: Ask, column: Column, recipe: Recipe, seed: int) -> Cell:
+    """The run behind one method, column and seed."""
+    return Cell(recipe.name, column.name, experiment_of(ask, column, recipe, seed))
+
+
+def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Experiment:
+    """The paper's settings, then the table's, the column's, the method's, the code's and the scale's."""
+    layers = [ask.table.changes, column.changes, recipe.changes]
+    method = recipe.method
+    if ask.rules == "code" and ask.paper.code:
+        layers += [ask.paper.code.changes, column.code]
+        method = recipe.code or method
+    values = merged(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
+    options = {} if recipe is STANDALONE else column.options.values
+    values["method"] = merged(Choice.parse(method, "method").plain(), options)
+    values["seed"] = seed
+    found = experiment_from(values).resolved()
+    batch = max(1, round(found.train.batch * ask.scale.batch))
+    return dataclasses.replace(found, train=dataclasses.replace(found.train, batch=batch))
+
+
+def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
+    """The same experiment on so many processes."""
+    if workers is None:
+        return experiment
+    return dataclasses.replace(experiment, engine=dataclasses.replace(experiment.engine, workers=workers))

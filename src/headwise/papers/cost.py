@@ -1,0 +1,154 @@
+"""What a table would cost here: a few seconds of training steps on this machine, multiplied by what it asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..config import Choice, Experiment, find_class
+from ..data.dataset import Source
+from ..data.splits import parse
+from ..errors import ConfigError
+from ..launch import one_thread
+from ..models.base import Task
+from ..models.split import SplitModel, convolves
+from . import schema
+from .counting import messages
+
+PATIENCE = 1.0
+"""seconds of training steps that a network is timed with; a third of it for forward passes"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a data set once it was read."""
+
+    samples: int
+    task: Task
+    usual: Choice
+    """the network that is taken when none is named"""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds on one core."""
+
+    train: float
+    """per sample of a training step"""
+    forward: float
+    """per sample of a forward pass"""
+    client: float = 0.0
+    """per client that is asked for anything, however few samples it has"""
+
+
+class Costs:
+    """Estimates; data sets are read and networks timed once each."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self._facts: dict[str, Facts] = {}
+        self._speeds: dict[tuple[str, str, int], Speed] = {}
+
+    def seconds(self, experiment: Experiment) -> float:
+        """How long this run would take with its workers, if nothing else runs beside it."""
+        facts, speed = self._about(experiment.data), self._speed(experiment)
+        split, sampling, often = parse(experiment.split), experiment.sampling, experiment.evaluate
+        samples = facts.samples * experiment.fraction
+        parts = split.train + split.val + split.test
+        tested = samples * (split.test / parts if not split.official else 1 / 6)  # as CIFAR's public test set
+        trained = (samples - tested) * split.train / (parts - split.test)
+        drawn = (sampling.ratio + (sampling.ratio_low or sampling.ratio)) / 2
+        every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
+        judged = tested * (every_client + drawn * ("post" in often.moments))
+        relative = float(find_class("method", experiment.method.name).cost)
+        per_round = trained * drawn * experiment.train.epochs * relative * speed.train + judged * speed.forward
+        per_round += (experiment.clients or 20) * (drawn + every_client) * speed.client
+        cores = os.cpu_count() or 1
+        side_by_side = min(experiment.engine.workers.count or cores, cores)
+        return experiment.rounds * per_round / side_by_side
+
+    def _about(self, choice: Choice) -> Facts:
+        name = repr(choice)
+        if name not in self._facts:
+            source: Source = choice.make("data")
+            found = source.load(self.data_dir)
+            task = Task(tuple(found.x.shape[1:]), len(found.classes), found.vocabulary)
+            self._facts[name] = Facts(len(found.y), task, Choice(source.default_model))
+        return self._facts[name]
+
+    def _speed(self, experiment: Experiment) -> Speed:
+        facts, batch = self._about(experiment.data), experiment.train.batch
+        choices = experiment.model or (facts.usual,)
+        key = (repr(experiment.data), repr(choices), batch)
+        if key not in self._speeds:
+            timed = [timing(c.make("model").build(facts.task), facts.task, batch) for c in choices]
+            train, forward = ([getattr(s, what) for s in timed] for what in ("train", "forward"))
+            self._speeds[key] = Speed(fmean(train), fmean(forward), _overhead(experiment, choices, facts.task))
+        return self._speeds[key]
+
+
+def timing(model: SplitModel, task: Task, batch: int) -> Speed:
+    """Time steps of plain SGD, and forward passes, on random samples."""
+    x = torch.randint(task.vocabulary, (batch, *task.shape)) if task.vocabulary else torch.randn(batch, *task.shape)
+    y = torch.randint(task.classes, (batch,))
+    if convolves(model):
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        x = x.contiguous(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return model(x)
+
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        return Speed(_time(step, PATIENCE) / batch, _time(forward, PATIENCE / 3) / batch)
+
+
+def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -> float:
+    """Seconds that the engine takes for a client with next to no samples; texts are not timed."""
+    if task.vocabulary:
+        return 0.0
+    tiny = schema.Task(task.shape, task.classes, own=1, clients=4)
+    plain = dataclasses.replace(experiment, method=Choice("lg-fedavg"), model=choices, server_model=None)
+    return _time(lambda: messages(plain, tiny), PATIENCE / 3) / (2 * tiny.clients)
+
+
+def _time(do: Callable[[], object], seconds: float) -> float:
+    """Seconds that it takes once, after it was done once."""
+    do()
+    begun, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begun) < seconds or not count:
+        do()
+        count += 1
+    return spent / count
+
+
+def parse_budget(text: str) -> float:
+    """Seconds from ``30m``, ``1h30m`` or ``90s``."""
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip(), re.ASCII)
+    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
+    if not seconds:
+        raise ConfigError(f"budget is {text!r}, but must be a time such as 30m, 1h30m or 90s.")
+    return float(seconds)
+
+
+def clock(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 100:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

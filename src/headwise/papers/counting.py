@@ -1,0 +1,77 @@
+"""What messages and models weigh: two rounds of real messages on a federation of a few random samples."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ..config import Choice, Experiment
+from ..data.dataset import Dataset
+from ..data.federated import FederatedData
+from ..data.splits import Parts
+from ..engine.driver import drive
+from ..engine.events import Event, RoundEnded
+from ..engine.executors.serial import Serial
+from ..engine.options import Evaluate, Sampling
+from ..engine.plan import Plan
+from ..launch import one_thread
+from ..models import base
+from ..models.split import SplitModel
+from .schema import Task
+
+SCALAR = 4
+"""bytes of a float32, and of a label"""
+
+
+def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
+    """Bytes down and up per client in the second round, when everybody has been heard once."""
+    rows: list[dict[str, Any]] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            rows.append(event.row)
+
+    plan = Plan(
+        method=experiment.method.make("method"),
+        models=tuple(build(m, task) for m in experiment.model),
+        server_model=experiment.server_model and build(experiment.server_model, task),
+        data=_federation(task).clients,
+        train=experiment.train,
+        sampling=Sampling(),
+        evaluate=Evaluate(every=2, moments=()),
+        stop=experiment.stop,
+        rounds=2,
+        seed=0,
+    )
+    with one_thread():
+        drive(plan, Serial(plan), (keep,))
+    last = rows[-1]
+    return last["bytes_down"] / len(last["clients"]), last["bytes_up"] / len(last["clients"])
+
+
+def build(choice: Choice, task: Task) -> SplitModel:
+    """The network for this task."""
+    return choice.make("model").build(base.Task(task.shape, task.classes)).eval()
+
+
+def weight(module: nn.Module) -> int:
+    """Bytes of all parameters."""
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def widths(module: nn.Module) -> list[int]:
+    """Filters or units of each layer, from the first to the last."""
+    return [p.shape[0] for name, p in module.named_parameters() if name.endswith("weight")]
+
+
+@cache
+def _federation(task: Task) -> FederatedData:
+    """Two random samples of each of its classes for every client."""
+    own = [(np.arange(task.own) + c * task.own) % task.classes for c in range(task.clients)]
+    y = np.repeat(np.concatenate(own), 2).astype(np.int64)
+    x = np.random.default_rng(0).standard_normal((len(y), *task.shape), dtype=np.float32)
+    parts = [Parts(block, block[:0], block[:0]) for block in np.split(np.arange(len(y)), task.clients)]
+    return FederatedData(Dataset(x, y, tuple(map(str, range(task.classes)))), parts)

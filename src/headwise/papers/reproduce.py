@@ -1,0 +1,175 @@
+"""Run a table's cells, one after the other, and put what they say beside what is printed.
+
+A cell's folder is named by the hash of its experiment: what is finished is never run again, what was interrupted goes
+on, and tables that share an experiment share its run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import fmean
+
+from ..engine.events import Observer
+from ..engine.options import Workers
+from ..errors import ConfigError, RunError
+from ..launch import data_folder, run_or_resume
+from ..report.page import write_page
+from ..report.results import collect
+from ..runs.files import failing_clearly, write_bytes, write_json
+from ..runs.query import Run
+from . import arithmetic, scores, verdicts
+from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
+from .cost import Costs, clock
+from .results import Reproduction, Row
+from .schema import Column, Recipe
+
+Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
+"""gives the observers that show a run of this title"""
+CELLS = Path("runs/reproduce/cells")
+
+
+def open_cells(ask: Ask, cells: Path) -> list[Cell]:
+    """The cells that are not finished yet."""
+    return [c for c in cells_of(ask) if not _finished(cells / c.folder)]
+
+
+def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir: Path | None) -> list[list[float]]:
+    """Seconds of every open cell, for each of these asks."""
+    costs = Costs(data_folder(data_dir))
+
+    def seconds(cell: Cell) -> float:
+        begun = len(Run(cells / cell.folder).rounds)
+        return costs.seconds(on_workers(cell.experiment, workers)) * (1 - begun / cell.experiment.rounds)
+
+    return [[seconds(cell) for cell in open_cells(ask, cells)] for ask in asks]
+
+
+def largest(asks: Sequence[Ask], seconds: Sequence[Sequence[float]], budget: float) -> tuple[Ask, list[float]]:
+    """The first of these scales that fits into the budget; they come from the largest to the smallest."""
+    for ask, each in zip(asks, seconds, strict=True):
+        if sum(each) <= budget:
+            return ask, list(each)
+    sums = [f"{a.scale.name} about {clock(sum(s))}" for a, s in zip(asks, seconds, strict=True)]
+    raise ConfigError(
+        f"budget is {clock(budget)}, but no scale of {asks[0].name} fits: {', '.join(sums)}. Ask for fewer columns, "
+        f"methods or seeds."
+    )
+
+
+def reproduce(
+    ask: Ask,
+    out: Path,
+    *,
+    cells: Path = CELLS,
+    seconds: Sequence[float] = (),
+    workers: Workers | None = None,
+    data_dir: Path | None = None,
+    watch: Watch = lambda title: nullcontext(()),
+    command: str = "",
+) -> Reproduction:
+    """Run what is not finished, and write the table after every cell; `seconds` are the estimates of the open ones."""
+    waiting, exact = open_cells(ask, cells), exact_rows(ask)
+    found = _written(ask, cells, exact, command, out)  # before anything is trained: `out` may be no place to write to
+    left, begun, done = [*seconds] or [0.0] * len(waiting), time.monotonic(), 0.0
+    for number, cell in enumerate(waiting):
+        pace = (time.monotonic() - begun) / done if done else 1.0
+        rest = f", {clock(sum(left[number:]) * pace)} left for all" if seconds else ""
+        title = f"{number + 1}/{len(waiting)} {cell.method}, {cell.column}, seed {cell.experiment.seed}{rest}"
+        with watch(title) as observers:
+            experiment = on_workers(cell.experiment, workers)
+            run = run_or_resume(experiment, cells / cell.folder, data_dir=data_dir, observers=observers)
+        if not run.complete:
+            raise RunError(f"{run.path} ended early ({run.ended}): the same command goes on.")
+        done += left[number]
+        found = _written(ask, cells, exact, command, out)
+    if finished := [f for cell in cells_of(ask) if _finished(f := cells / cell.folder)]:
+        write_page(collect(finished), out / "report.html")
+    return found
+
+
+Exact = Mapping[tuple[str, str], Row]
+"""by method and column"""
+
+
+def exact_rows(ask: Ask) -> Exact:
+    """The cells that need no run; counting their messages takes a moment, so it is done once."""
+    columns = [c for c in ask.columns if c.measure not in RUN]
+    return {(m, c.name): _exact_row(ask, m, c) for c in columns for m in ask.methods}
+
+
+def rows_of(ask: Ask, cells: Path, exact: Exact) -> tuple[Row, ...]:
+    """Every asked cell of the table, run or not."""
+    places = [(m, c) for c in ask.columns for m in ask.methods]
+    return tuple(exact.get((m, c.name)) or _run_row(ask, m, c, cells) for m, c in places)
+
+
+def _exact_row(ask: Ask, method: str, column: Column) -> Row:
+    printed = ask.table.printed(method, column.name)
+    if column.measure == "none":
+        return Row(method, column.name, printed, f"can't be compared: {column.why}")
+    if printed.missing:
+        return Row(method, column.name, printed, "nothing printed to compare with")
+    ours, beside, tolerance = arithmetic.computed(ask, method, column)
+    verdict = verdicts.of_exact(beside, ours, tolerance)
+    if isinstance(ours, str):
+        return Row(method, column.name, printed, verdict, text=ours)
+    return Row(method, column.name, beside, verdict, ours=(ours,))
+
+
+def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
+    recipe, printed = recipe_of(ask, method), ask.table.printed(method, column.name)
+    moment = ask.moment(recipe, column)
+    runs, alone = (_runs(ask, column, r, cells) for r in (recipe, STANDALONE))
+    if not runs:
+        return Row(method, column.name, printed, "not run yet")
+    values = [scores.measured(run, ask, column, moment) for run in runs]
+    ours = tuple(v for v in values if v is not None)
+    rounds, floor = runs[0].manifest["experiment"]["rounds"], scores.floor(runs[0], ask)
+    if column.measure == "rounds":
+        ours = ours if len(ours) == len(values) else ()  # a mean over those that arrive would flatter
+        verdict, floor = verdicts.of_rounds(printed, fmean(ours) if ours else None, rounds), None
+    else:
+        verdict = verdicts.of_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
+    beside = [scores.measured(run, ask, column, "stale") for run in alone if column.moment is None]
+    known = [v for v in beside if v is not None]
+    others = "" if column.moment else _others(ask, column, runs, moment)
+    refused = [n.text for n in ask.table.notes if not n.comparable and n.applies(method, column.name)]
+    verdict = f"can't be compared: {refused[0]}" if refused else f"{verdict}{' (scaled)' if ask.scaled else ''}"
+    return Row(
+        method, column.name, printed, verdict, ours, "", len(runs), rounds, moment, others, floor,
+        fmean(known) if known else None,
+    )  # fmt: skip
+
+
+def _others(ask: Ask, column: Column, runs: list[Run], moment: str) -> str:
+    """The same figure at the other moments of these runs."""
+    said: list[str] = []
+    for other in ("pre", "stale"):
+        values = [scores.measured(run, ask, column, other) for run in runs if other != moment]
+        known = [v for v in values if v is not None]
+        said += [f"{other} {fmean(known):,.2f}"] if known else []
+    return ", ".join(said)
+
+
+def _runs(ask: Ask, column: Column, recipe: Recipe, cells: Path) -> list[Run]:
+    """The finished runs, one per seed."""
+    folders = [cells / cell_of(ask, column, recipe, seed).folder for seed in range(ask.seeds)]
+    return [Run(f) for f in folders if _finished(f)]
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / "manifest.json").exists() and Run(folder).complete
+
+
+def _written(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
+    """The page, the spreadsheet and the object, as far as there are runs; the place for any further form."""
+    found = Reproduction(ask, rows_of(ask, cells, exact), command)
+    with failing_clearly(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_bytes(out / "table.md", found.markdown().encode())
+    write_bytes(out / "table.csv", found.csv().encode())
+    write_json(out / "table.json", found.plain())
+    return found

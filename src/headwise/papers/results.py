@@ -1,0 +1,141 @@
+"""A reproduced table: its rows, as Markdown, CSV and plain values."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from .cells import Ask
+from .schema import Printed
+
+HEAD = (
+    "method", "column", "published", "ours", "difference", "seeds", "rounds", "moment", "floor", "Standalone",
+    "verdict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the table beside ours."""
+
+    method: str
+    column: str
+    printed: Printed
+    verdict: str
+    ours: tuple[float, ...] = ()
+    """one figure per seed, or the exact one; in percent, rounds, or the column's unit"""
+    text: str = ""
+    """ours where it is no number"""
+    seeds: int = 0
+    rounds: int | None = None
+    moment: str = ""
+    others: str = ""
+    """the same at the other moments that were measured"""
+    floor: float | None = None
+    standalone: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds."""
+        return fmean(self.ours) if self.ours else None
+
+    @property
+    def std(self) -> float | None:
+        """Over the seeds, if there are several."""
+        return stdev(self.ours) if len(self.ours) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less print."""
+        return None if self.mean is None or self.printed.mean is None else self.mean - self.printed.mean
+
+    def texts(self) -> list[str]:
+        """The row as a person reads it."""
+        ours = self.text or (_number(self.mean) + (f" ± {self.std:.2f}" if self.std is not None else ""))
+        gap = "" if self.difference is None else f"{round(self.difference, 2):+,.2f}".replace("-0.00", "+0.00")
+        return [
+            self.method, self.column, self.printed.text, ours, gap, str(self.seeds or ""), str(self.rounds or ""),
+            f"{self.moment}{f' ({self.others})' if self.others else ''}", _number(self.floor),
+            _number(self.standalone), self.verdict,
+        ]  # fmt: skip
+
+    def plain(self) -> dict[str, Any]:
+        """The row for programs: numbers as numbers."""
+        return {
+            "method": self.method, "column": self.column, "published": self.printed.text,
+            "published_mean": self.printed.mean, "published_std": self.printed.std,
+            "ours": self.text or self.mean, "ours_std": self.std, "difference": self.difference, "seeds": self.seeds,
+            "rounds": self.rounds, "moment": self.moment, "other_moments": self.others, "floor": self.floor,
+            "standalone": self.standalone, "verdict": self.verdict,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came out of a table."""
+
+    ask: Ask
+    rows: tuple[Row, ...]
+    command: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """One JSON object."""
+        ask = self.ask
+        said = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
+        return {**said, "rows": [row.plain() for row in self.rows], "words": self.words()}
+
+    def words(self) -> list[str]:
+        """What a reader must know: scale, rules, what is open, and the notes on these cells."""
+        ask = self.ask
+        said = [f"Scaled variant {ask.scale.name}: {ask.scale.words}. Differences from print include the scale."]
+        said = said if ask.scaled and any(row.seeds for row in self.rows) else []
+        if any(row.seeds for row in self.rows):
+            said += ask.paper.open
+            if ask.rules == "code" and ask.paper.code:
+                said += [f"Rules of the public code: {text}" for text in ask.paper.code.words]
+        return said + self._notes()
+
+    def _notes(self) -> list[str]:
+        said: list[str] = []
+        for note in self.ask.table.notes:
+            cells = [(r.method, r.column) for r in self.rows if note.applies(r.method, r.column)]
+            if cells:
+                about = ", ".join(note.methods) or ", ".join(dict.fromkeys(c for _, c in cells))
+                said.append(f"{about}: {note.text}")
+        return said
+
+    def markdown(self) -> str:
+        """A page with the table and the words."""
+        ask, rows = self.ask, [row.texts() for row in self.rows]
+        shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
+        lines = [[HEAD[i] for i in shown], ["---" for _ in shown], *([row[i] for i in shown] for row in rows)]
+        table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        how = f"Made by `{self.command}`: scale {ask.scale.name}, rules of the {ask.rules}. " if self.command else ""
+        about = f"{how}{_measured(ask)}"
+        words = "".join(f"- {text}\n" for text in self.words())
+        title = f"# {ask.paper.name}, {ask.table.name}: {ask.table.title}"
+        return "\n\n".join([title, f"{ask.paper.citation}.", about, table, words])
+
+    def csv(self) -> str:
+        """The rows for a spreadsheet."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.rows[0].plain()) if self.rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.plain() for row in self.rows)
+        return text.getvalue()
+
+
+def _measured(ask: Ask) -> str:
+    which = "over all test samples" if ask.paper.metric == "accuracy" else "as the mean over the clients"
+    best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
+    return (
+        f"Accuracies are percentages {which} in {best}; *pre* is what a client would use after a download, *stale* "
+        f"what it has since its own last training; the floor is guessing each client's most frequent class."
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.2f}"

@@ -1,0 +1,220 @@
+"""The form of a paper's file: what a table prints, how it was measured, and the settings behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from ..errors import ConfigError
+from ..settings import Count, Plain, Range, Share, Unit
+
+Moment = Literal["pre", "stale", "global"]
+Measure = Literal["accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim", "none"]
+"""accuracy and rounds (to a target) are run; the others are computed exactly, or can't be compared"""
+
+
+@dataclass(frozen=True)
+class Changes(Plain):
+    """Settings of an experiment, or options of a method, as a tree of plain values."""
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From a table."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{at} is {value!r}, but must be a table of settings.")
+        return cls(value)
+
+    def plain(self) -> Any:
+        """The table itself."""
+        return dict(self.values)
+
+
+NONE = Changes({})
+
+
+@dataclass(frozen=True)
+class Printed(Plain):
+    """What stands in a cell: ``88.30 ± 0.95``, ``149.07 MB``, a formula, or ``-`` and why."""
+
+    text: str
+    mean: float | None = None
+    """in the unit of the column; sizes in KB"""
+    std: float | None = None
+    last_digit: float = 0.0
+    """what one unit of the last printed digit is worth"""
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From its text."""
+        if not isinstance(value, str):
+            raise ConfigError(f"{at} is {value!r}, but must be a text such as '88.30 ± 0.95'.")
+        found = re.fullmatch(r"(\d+(?:\.(\d+))?)(?: ± (\d+(?:\.\d+)?))?(?: (KB|MB))?", value)
+        if found is None:
+            return cls(value)
+        unit = 1024.0 if found[4] == "MB" else 1.0
+        digit = unit * 10.0 ** -len(found[2] or "")
+        return cls(value, float(found[1]) * unit, float(found[3]) if found[3] else None, digit)
+
+    def plain(self) -> str:
+        """The text."""
+        return self.text
+
+    @property
+    def missing(self) -> bool:
+        """Whether the paper prints nothing here."""
+        return self.text.startswith("-")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What messages and models are counted on, where nothing is trained."""
+
+    shape: tuple[Count, ...]
+    classes: Count
+    own: Count
+    """classes of each client"""
+    clients: Count = 10
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: what it measures, and how its experiment differs from the table's."""
+
+    name: str
+    measure: Measure = "accuracy"
+    changes: Changes = NONE
+    code: Changes = NONE
+    """further changes under the rules of the public code"""
+    options: Changes = NONE
+    """of the paper's own method, where the column varies one"""
+    moment: Moment | None = None
+    """none: the method's"""
+    target: Unit | None = None
+    """accuracy whose first round is asked for"""
+    task: Task | None = None
+    layer: Annotated[int, Range(0, 100)] = 0
+    rounds: str = ""
+    """the column that prints the rounds which `total` multiplies"""
+    why: str = ""
+    """why it can't be compared"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method of the table is run."""
+
+    name: str
+    """as the table prints it"""
+    method: str
+    code: str = ""
+    """under the rules of the public code, where they differ"""
+    moment: Moment | None = None
+    changes: Changes = NONE
+    uncounted: str = "0"
+    """what the paper leaves out of its traffic, in scalars: c own classes, bias of the head, M models of others"""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the public code does differently from the paper."""
+
+    words: tuple[str, ...]
+    changes: Changes = NONE
+    moment: Moment | None = None
+    window: Count | None = None
+    """only the last so many rounds are looked at"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A named variant of all of a paper's experiments; the first is the full one."""
+
+    name: str
+    words: str
+    """what it keeps and what it changes"""
+    changes: Changes = NONE
+    batch: Share = 1.0
+    """factor on the batch: with fewer samples, it keeps the number of steps"""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader of these cells must know; no methods or columns: all of them."""
+
+    text: str
+    methods: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    comparable: bool = True
+
+    def applies(self, method: str, column: str) -> bool:
+        """Whether it speaks of this cell."""
+        return (not self.methods or method in self.methods) and (not self.columns or column in self.columns)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One printed table."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Printed, ...], ...] = ()
+    """the method's name, then one entry per column; none: they stand in the file of numbers"""
+    changes: Changes = NONE
+    notes: tuple[Note, ...] = ()
+
+    def printed(self, method: str, column: str) -> Printed:
+        """What stands there; `-` for a method that the table does not have."""
+        place = [c.name for c in self.columns].index(column)
+        return next((row[place + 1] for row in self.rows if row[0].text == method), Printed("-"))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods in the order of the rows."""
+        return [row[0].text for row in self.rows if row]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The printed numbers of one table."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Printed, ...], ...]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The file of a paper's numbers."""
+
+    tables: tuple[Grid, ...]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: how it trains and measures, its methods, the variants that can be run, its tables."""
+
+    name: str
+    citation: str
+    tables: tuple[Table, ...]
+    metric: Literal["accuracy", "client_mean"] = "accuracy"
+    """over all test samples, or the mean over the clients"""
+    moment: Moment = "pre"
+    seeds: Count | None = None
+    """how many the paper ran; none: it does not say"""
+    open: tuple[str, ...] = ()
+    """what the paper leaves open, and what is taken here"""
+    changes: Changes = NONE
+    methods: tuple[Recipe, ...] = ()
+    scales: tuple[Scale, ...] = (Scale("full", "as printed"),)
+    code: Code | None = None
+
+    def recipe(self, method: str) -> Recipe | None:
+        """How this method is run, if it is run at all."""
+        return next((r for r in self.methods if r.name == method), None)

@@ -1,0 +1,32 @@
+"""What a finished run says about a cell, in the units of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..runs.query import Run
+from .cells import Ask
+from .schema import Column, Moment
+
+
+def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
+    """Rounds and accuracies at this moment."""
+    rows = [(row["round"], row.get(moment, {})) for row in run.rounds]
+    return [(t, figures[metric]) for t, figures in rows if metric in figures]
+
+
+def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
+    """The best accuracy in percent, or the first round at the target; none if there is no such thing."""
+    points = curve(run, moment, ask.paper.metric)
+    if column.measure == "rounds":
+        return next((float(t) for t, value in points if value >= (column.target or 0)), None)
+    last = run.manifest["experiment"]["rounds"]
+    values = [v for t, v in points if ask.window is None or t > last - ask.window]
+    return max(values) * 100 if values else None
+
+
+def floor(run: Run, ask: Ask) -> float | None:
+    """What guessing each client's most frequent class scores, in percent, by the paper's mean."""
+    found: dict[str, Any] = run.manifest["partition"]["floor"]
+    value = found["weighted" if ask.paper.metric == "accuracy" else "mean"]
+    return None if value is None else value * 100

@@ -1,0 +1,52 @@
+"""Where a run's time went, from the seconds that each round's line holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+SECTIONS = {
+    "data": ("data", "hand samples to clients: keep them smaller, or clients fewer"),
+    "training": ("forward and backward", "train: more workers, a larger batch or a smaller network would help"),
+    "features": ("feature extraction", "extract features once per frozen body: a smaller body would help"),
+    "method": ("the method itself", "copy and mix models in the method's own code: look for work per step there"),
+    "transport": ("transport", "carry messages between processes: fewer workers or threads:N carry less"),
+    "server": ("broadcast and aggregation", "make and mix messages on the server, which one process does alone"),
+    "evaluation": ("evaluation", "evaluate: a larger evaluate.every measures less often"),
+    "stored": ("checkpoint and lines", "write rounds to disk: a faster disk, or less state per client, would help"),
+    "idle": ("idle", "wait: clients of very different size, or too few for so many workers"),
+}
+"""what each section is called, and what its workers do who spend most of their time there"""
+
+
+class Section(NamedTuple):
+    """One line of a profile."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
+    """Seconds by section, all workers together, those of most time first; rounds of older runs have none."""
+    spent: dict[str, float] = defaultdict(float)
+    for row in rows:
+        seconds = row["seconds"]
+        for section, value in seconds.get("workers", {}).items():
+            spent[section] += value
+        for lap in ("server", "stored"):
+            spent[lap] += seconds.get(lap, 0.0)
+    total = sum(spent.values())
+    known = [s for s in SECTIONS if spent.get(s)]
+    lines = [Section(SECTIONS[s][0], spent[s], spent[s] / total) for s in known]
+    return sorted(lines, key=lambda line: -line.seconds)
+
+
+def in_words(lines: list[Section]) -> str:
+    """The profile as a table, and the next bottleneck in a sentence."""
+    if not lines:
+        return "  no profile: this run was made by an older version."
+    table = [f"  {line.name:26} {line.seconds:9.2f} s {line.share:6.1%}" for line in lines]
+    advice = dict(SECTIONS.values())[lines[0].name]
+    return "\n".join([*table, f"  next bottleneck: {lines[0].name}. Workers mostly {advice}."])

@@ -1,0 +1,108 @@
+"""Features of a frozen body, kept or computed anew for every batch: the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from bench_of_tests import federation, make_plan
+from torch import Tensor, nn
+
+from headwise import catalog
+from headwise.engine.bench import ClientBench
+from headwise.engine.options import Train
+from headwise.engine.plan import Plan
+from headwise.methods.fedavg import FedAvg
+from headwise.models.split import SplitModel
+from headwise.params import Params
+from headwise.testing.toy import play, toy_plan
+
+FROZEN = ["fedrep", "fedah", "fedftha", "fedafk", "fedgh", "fedgmh", "fedbabu", "fedproto", "fedala"]
+
+
+def plan(*, cache: bool, batch: int = 40, model: SplitModel | None = None) -> Plan:
+    data = federation([([k % 3 for k in range(120)], [], [0])])
+    torch.manual_seed(0)
+    net = model or SplitModel(nn.Sequential(nn.Linear(4, 20), nn.ReLU()), nn.Linear(20, 3))
+    return make_plan(FedAvg(), data, [net], cache=cache, stack=False, train=Train(batch=batch, lr=0.5))
+
+
+def bench(plan: Plan) -> ClientBench:
+    return ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+
+
+def fitted(local: ClientBench) -> Tensor:
+    """A head after three epochs under a frozen body."""
+    m = local.init()
+    local.sgd(m, only=m.head, epochs=3)
+    return torch.cat([p.detach().flatten() for p in m.head.parameters()])
+
+
+def learned(local: ClientBench) -> Tensor:
+    """The same by `descend` through the body."""
+    m = local.init()
+    found = local.descend(m.live("head"), lambda p, x, y: local.loss(m.head_given(p), x, y), epochs=3, through=m.body)
+    return torch.cat([p.detach().flatten() for p in found.values()])
+
+
+@pytest.mark.parametrize("train", [fitted, learned])
+def test_cached_is_uncached_to_the_bit(train: Callable[[ClientBench], Tensor]) -> None:
+    cached, plain = (train(bench(plan(cache=c))) for c in (True, False))
+    assert torch.equal(cached, plain)
+    assert not torch.equal(cached, torch.cat([p.flatten() for p in bench(plan(cache=True)).init().head.parameters()]))
+
+
+@pytest.mark.parametrize("train", [fitted, learned])
+def test_with_small_batches_it_is_the_same_to_rounding(train: Callable[[ClientBench], Tensor]) -> None:
+    """Below 16 rows the libraries multiply with other kernels, whose last bits differ."""
+    cached, plain = (train(bench(plan(cache=c, batch=7))) for c in (True, False))
+    torch.testing.assert_close(cached, plain, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
+    made = toy_plan(catalog.find("method", name)(), rounds=2, stack=False)
+    with_it, without = (play(dataclasses.replace(made, cache=c)).trace().parsed()[-1] for c in (True, False))
+    for moment in ("pre", "post"):
+        assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)
+
+
+def counted(model: SplitModel) -> list[int]:
+    rows: list[int] = []
+    model.body.register_forward_hook(lambda _, args, __: rows.append(len(args[0])))
+    return rows
+
+
+@pytest.mark.parametrize(("cache", "samples"), [(True, 120), (False, 2 * 3 * 120 + 2 * 120)])
+def test_a_body_is_passed_once_however_often_its_features_are_asked_for(cache: bool, samples: int) -> None:
+    """Two head phases of three epochs, the features themselves and their class means."""
+    local = bench(plan(cache=cache))
+    m = local.init()
+    rows = counted(m)
+    for _ in range(2):
+        local.sgd(m, only=m.head, epochs=3)
+    local.features(m.body)
+    local.class_means(m.body)
+    assert sum(rows) == samples
+
+
+def test_a_body_that_has_changed_is_passed_again() -> None:
+    local = bench(plan(cache=True))
+    m = local.init()
+    before = local.features(m.body)
+    with torch.no_grad():
+        next(m.body.parameters()).add_(1.0)
+    assert not torch.equal(local.features(m.body), before)
+
+
+def test_dropout_and_batchnorm_of_a_frozen_body_are_at_rest() -> None:
+    """That is what makes its features the same in every epoch: in evaluation mode nothing is random or moves."""
+    body = nn.Sequential(nn.Linear(4, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5))
+    local = bench(plan(cache=True, model=SplitModel(body, nn.Linear(20, 3))))
+    m = local.init()
+    before = {k: t.clone() for k, t in m.body.state_dict().items()}
+    local.sgd(m, only=m.head, epochs=2)
+    assert all(torch.equal(t, before[k]) for k, t in m.body.state_dict().items())
+    assert torch.equal(local.features(m.body), local.features(m.body))
