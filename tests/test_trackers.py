@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,14 +125,17 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     run = tracked("wandb", tmp_path / "run")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    found: list[Any] = []
+    for _ in range(100):  # a process of its own writes the file, and on a busy machine may be late
+        found = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
+        if any(r.WhichOneof("record_type") == "exit" for r in found):
+            break
+        time.sleep(0.2)
     steps: dict[int, dict[str, float]] = {}
-    for data in records(path.read_bytes()):
-        record: Any = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in record.history.item}
-            steps[record.history.step.num] = {k: float(v) for k, v in items.items() if not k.startswith("_")}
-    assert steps.keys() == {1, 2, 3}
+    for history in (r.history for r in found if r.WhichOneof("record_type") == "history"):
+        items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in history.item}
+        steps[history.step.num] = {k: float(v) for k, v in items.items() if not k.startswith("_")}
+    assert steps.keys() == {1, 2, 3}, [r.WhichOneof("record_type") for r in found]
     for t, row in wanted(run).items():
         assert steps[t] == pytest.approx(row)
 
@@ -140,7 +144,7 @@ def records(data: bytes) -> Iterator[bytes]:
     """The records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
     at, whole = 7, b""
     while at + 7 <= len(data):
-        if (left := -at % 32768) < 7:  # a block ends with what is too short for a header
+        if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header
             at += left
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
