@@ -26,6 +26,7 @@ from headwise.records import (
     from_bytes,
     map_tensors,
     nbytes,
+    nbytes_by_field,
     pack,
     same,
     to_bytes,
@@ -175,6 +176,7 @@ def test_weight_on_the_wire() -> None:
     """w 8 floats 32, x 4 ints 16, heads 5 floats 20, n 4, share 4, name 17 bytes of UTF-8, on 1, other 4."""
     assert len('größe, "quoted"'.encode()) == 17
     assert nbytes(everything()) == 32 + 16 + 20 + 4 + 4 + 17 + 1 + 4
+    assert list(nbytes_by_field(everything()).values()) == [32, 16, 20, 4, 4, 17, 1, 0, 4, 0]
     assert nbytes(everything(count=5)) == nbytes(everything()) + 4
     assert nbytes(Own(Params(t=torch.ones(3, dtype=torch.bfloat16), b=torch.ones(5, dtype=torch.bool)))) == 6 + 5
 

@@ -35,6 +35,7 @@ from .errors import ConfigError, RunError
 from .method import Method, record_types
 from .models.base import Model, Task
 from .models.split import SplitModel, convolves
+from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, read_manifest
 from .runs.query import Run
@@ -53,8 +54,7 @@ def run(
     """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
-    name = f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}"
-    folder = Path(out) if out else free_folder(name)
+    folder = Path(out) if out else usual_folder(experiment)
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute())
     create(folder, manifest, data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
@@ -101,7 +101,8 @@ def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observ
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
         with closing(_executor(experiment, plan, start.states)) as executor:
-            drive(plan, executor, (store, *observers), start=start.progress, interrupted=interrupted)
+            watching = (Diagnostics(folder, plan.method), store, *observers)
+            drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
@@ -164,6 +165,12 @@ def plan_from_json(text: str, data: Clients) -> Plan:
     return plan_for(experiment_from(json.loads(text)), data)
 
 
+def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
+    """The experiment's data over its clients, and nothing else built."""
+    source: Source = experiment.data.make("data")
+    return _divide(experiment, source.load(data_dir))
+
+
 def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
@@ -198,6 +205,11 @@ def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[S
 def data_folder(given: str | Path | None) -> Path:
     """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home."""
     return Path(given or os.environ.get("HEADWISE_DATA") or Path.home() / ".cache" / "headwise")
+
+
+def usual_folder(experiment: Experiment) -> Path:
+    """Where a run goes if nobody says where."""
+    return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:

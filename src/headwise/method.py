@@ -65,6 +65,9 @@ class Method(ABC, Generic[S, C, D, U]):
     """computing per round, as a multiple of FedAvg's with the same epochs: passes counted, frozen bodies once"""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """named sets of options: ``fedgmh@code``"""
+    shows: ClassVar[Mapping[str, str]] = {}
+    """fields of the records that show what it learned, for people to look at, and what each of their dimensions counts:
+    ``{"me.W": "client class feature"}``; of parameters, the last matrix"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
 

@@ -153,12 +153,20 @@ def from_bytes(data: bytes) -> Packed:
 
 def nbytes(record: Record) -> int:
     """What the record weighs on the wire: tensors by their own type, numbers 4 bytes, truth values 1, texts UTF-8."""
+    return sum(nbytes_by_field(record).values())
+
+
+def nbytes_by_field(record: Record) -> dict[str, int]:
+    """The same, field by field."""
     tensors, scalars = pack(record)
     sizes = {bool: 1, int: 4, float: 4}
-    names = {f.name for f in dataclasses.fields(record)}
-    plain = [v for k, v in scalars.items() if k in names and not isinstance(getattr(record, k), Mapping)]
-    scalar_bytes = sum(sizes[type(v)] if not isinstance(v, str) else len(v.encode()) for v in plain)
-    return sum(t.numel() * t.element_size() for t in tensors.values()) + scalar_bytes
+    found = dict.fromkeys((f.name for f in dataclasses.fields(record)), 0)
+    for name, tensor in tensors.items():
+        found[name.split("/")[0]] += tensor.numel() * tensor.element_size()
+    for name, v in scalars.items():
+        if name in found and not isinstance(getattr(record, name), Mapping):
+            found[name] += len(v.encode()) if isinstance(v, str) else sizes[type(v)]
+    return found
 
 
 def same(a: Record, b: Record) -> bool:

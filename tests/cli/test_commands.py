@@ -16,6 +16,7 @@ from saying import Said, small, snapshot
 
 import headwise as hw
 from headwise import catalog
+from headwise.cli import VERBS
 
 Headwise = Callable[..., Said]
 PYTHON = sys.executable
@@ -24,11 +25,11 @@ PYTHON = sys.executable
 def test_help_names_every_command(headwise: Headwise) -> None:
     said = headwise("--help")
     assert (said.code, said.err) == (0, "")
-    for verb in ("run", "resume", "compare", "reproduce", "list", "describe"):
+    for verb in VERBS:
         assert re.search(rf"^  {verb} +\w", said.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("verb", ["run", "resume", "compare", "reproduce", "list", "describe"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_command_has_help(verb: str, headwise: Headwise) -> None:
     said = headwise(verb, "-h")
     assert (said.code, said.err) == (0, "")
@@ -180,7 +181,7 @@ def test_compare_gives_a_table_and_does_not_repeat_itself(headwise: Headwise, he
         assert line["pre"]["last"] == pytest.approx(sum(lasts) / 2)
         assert line["pre"]["std"] == pytest.approx(abs(lasts[0] - lasts[1]) / 2**0.5)
     assert {p.name for p in (here / "table").iterdir()} == {
-        "fedavg-s0", "fedavg-s1", "standalone-s0", "standalone-s1", "comparison.json", "table.md"
+        "fedavg-s0", "fedavg-s1", "standalone-s0", "standalone-s1", "comparison.json", "table.md", "report.html"
     }  # fmt: skip
     partitions = {hw.Run(p.parent).manifest["partition"]["hash"] for p in here.glob("table/*/manifest.json")}
     assert len(partitions) == 1, "all methods and seeds share one partition"

@@ -223,6 +223,11 @@ class WrongLeaves(FedPer):
     leaves: ClassVar[tuple[str, ...]] = ("w",)
 
 
+@dataclass(frozen=True)
+class WrongShows(FedPer):
+    shows: ClassVar[dict[str, str]] = {"me.w": "client"}
+
+
 @dataclass
 class Thawed(Method[Nothing, Own, Nothing, Nothing]):
     family, travels, stays = "no sharing", "nothing", "whole model"
@@ -333,6 +338,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
     WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
     WrongLeaves: ("card", "leaves names ..w"),
+    WrongShows: ("card", "shows names ..me.w"),
     Thawed: ("card", "frozen=True"),
     Undocumented: ("documentation", "docstring of one sentence"),
     Talkative: ("documentation", "docstring of one sentence"),

@@ -43,6 +43,7 @@ def test_bytes_per_client_and_round(method: str, sent: int, kilobytes: float, ci
         assert round(line["bytes_up"] / 1024, 2) == kilobytes
     for row in run.rounds:
         assert row["bytes_up"] == row["bytes_down"] == 2 * 4 * sent
+        assert row["fields"] == {"up": {"w": 2 * 4 * sent}, "down": {"w": 2 * 4 * sent}}
         assert row["bytes_evaluation"] == 3 * 4 * sent
     assert run.summary()["bytes_up"] == 2 * 2 * 4 * sent
     assert run.summary()["bytes_evaluation"] == 2 * 3 * 4 * sent

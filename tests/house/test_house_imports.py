@@ -41,6 +41,8 @@ ALLOWED = {
     "runs": {"runs", "engine", "errors", "method", "records", "params", "headwise"},
     "catalog": {"errors", "settings"},
     "config": {"catalog", "engine", "errors", "settings"},
+    "trackers": {"trackers", "engine", "errors", "runs"},
+    "report": {"report", "catalog", "config", "errors", "headwise", "runs"},
 }
 FORBIDDEN_IN_METHODS = {
     "logging", "time", "random", "numpy", "os", "sys", "pickle", "multiprocessing", "flwr", "io", "pathlib",
@@ -63,7 +65,7 @@ def test_imports_go_down_only(path: Path) -> None:
 
 def test_every_room_is_known() -> None:
     """A new file on the lower floors must be given its place in the table above."""
-    upper = {"launch", "comparing", "cli", "testing", "report", "flower", "papers", "__init__", "__main__"}
+    upper = {"launch", "comparing", "cli", "testing", "flower", "papers", "__init__", "__main__"}
     rooms = {name_of(p).split("/")[0].removesuffix(".py") for p in FILES}
     assert rooms <= upper | ALLOWED.keys()
 
@@ -124,6 +126,7 @@ def test_zip_says_whether_it_is_strict(path: Path) -> None:
         "import headwise.runs.query",
         "import headwise.config",
         "import headwise.cli",
+        "import headwise.report.page",
         "from headwise.cli import cli; cli.main(['list', 'methods'], standalone_mode=False)",
         "from headwise.cli import cli; cli.main(['list', 'partitions', '--json'], standalone_mode=False)",
     ],

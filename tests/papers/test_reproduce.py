@@ -80,6 +80,7 @@ def test_what_is_finished_is_not_run_again(call: Call, tmp_path: Path) -> None:
     assert (code, again, err) == (0, first, "tiny/1, scale full: there is nothing to train.\n")
     assert {p: p.read_bytes() for p in (tmp_path / "cells").rglob("*.json*")} == before
     assert (tmp_path / "runs" / "reproduce" / "tiny-1" / "table.json").exists()
+    assert "fig-accuracy" in (tmp_path / "runs" / "reproduce" / "tiny-1" / "report.html").read_text()
 
 
 def test_scales_and_rules_are_marked(call: Call, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ VERBS = {
     "resume": "go on with a run that was interrupted",
     "compare": "run several methods and seeds on one partition",
     "reproduce": "run a published table and compare with what is printed",
+    "report": "show runs as a page to look at, tables and figures",
+    "watch": "follow runs in a browser as their rounds come in",
+    "data": "look at who would hold which data",
     "list": "list methods, models, data, partitions, papers or runs",
     "describe": "show a method, or a published table",
 }

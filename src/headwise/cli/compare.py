@@ -29,6 +29,7 @@ def command(
     changes: tuple[str, ...],
     out: Path | None,
     data_dir: Path | None,
+    tracked: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **flags: str | None,
@@ -47,10 +48,11 @@ def command(
     base = experiment_of(configs[0] if configs else None, changes, flags)
 
     from .. import comparing
+    from ..trackers import trackers
     from .display import watching
 
-    watch = partial(watching, quiet=quiet)
-    show(comparing.compare(base, named, count, out, data_dir=data_dir, watch=watch), as_json)
+    watch, track = partial(watching, quiet=quiet), partial(trackers, tracked)
+    show(comparing.compare(base, named, count, out, data_dir=data_dir, watch=watch, track=track), as_json)
 
 
 def show(comparison: Comparison, as_json: bool) -> None:
@@ -69,4 +71,4 @@ def show(comparison: Comparison, as_json: bool) -> None:
         table.add_row(*row)
     Console(width=None if Console().is_terminal else 120).print(table)
     click.echo("\n".join(comparison.words()))
-    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}.")
+    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; a page to look at: {comparison.report}")

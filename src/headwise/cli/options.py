@@ -28,6 +28,11 @@ FLAGS = {
 }
 
 
+track_option = click.option(
+    "--track", "tracked", multiple=True, metavar="NAME", help="also tell tensorboard, mlflow or wandb; repeatable"
+)
+
+
 def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """All flags that describe an experiment."""
     options = [
@@ -37,6 +42,7 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--out", type=click.Path(path_type=Path), help="folder for the results; it must be new"),
         click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are  [HEADWISE_DATA]"),
+        track_option,
         click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there"),
         click.option("--quiet", is_flag=True, help="show no progress"),
     ]

@@ -20,6 +20,7 @@ def command(
     changes: tuple[str, ...],
     out: Path | None,
     data_dir: Path | None,
+    tracked: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     profile: bool,
@@ -28,10 +29,13 @@ def command(
     """Train with one method, from the TOML file CONFIG and flags."""
     experiment = experiment_of(config, changes, flags)
     from .. import launch
+    from ..trackers import trackers
     from .display import watching
 
+    folder = out or launch.usual_folder(experiment)
+    others = trackers(tracked, folder)
     with watching(experiment.method.name, quiet=quiet) as observers:
-        run = launch.run(experiment, out, data_dir=data_dir, observers=observers)
+        run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others])
     show(run, as_json)
     if profile:
         from ..runs import profiles

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..method import Reply
-from ..records import Record, nbytes
+from ..records import Record, nbytes, nbytes_by_field
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
@@ -78,10 +79,16 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
-    weights = {id(down): nbytes(down) for down in {id(d): d for d in downs.values()}.values()}
-    traffic = {c: {"bytes_up": nbytes(_up(a)), "bytes_down": weights[id(downs[c])]} for c, a in answers.items()}
+    weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
+    fields = {
+        "up": [nbytes_by_field(_up(a)) for a in answers.values()],
+        "down": [weights[id(downs[c])] for c in answers],
+    }
+    ways = zip(answers, fields["up"], fields["down"], strict=True)
+    traffic = {c: {"bytes_up": sum(up.values()), "bytes_down": sum(down.values())} for c, up, down in ways}
     row: dict[str, Any] = {"round": t, "clients": chosen}
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
+    row["fields"] = {way: dict(sum(map(Counter, messages), Counter[str]())) for way, messages in fields.items()}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
         row |= evaluation.measure()

@@ -14,6 +14,7 @@ with every batch, at the model's rate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ class APFL(Averaging[Own]):
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
     cost: ClassVar[float] = 2
+    shows: ClassVar[Mapping[str, str]] = {"me.alpha": "client"}
 
     alpha: Unit = 0.5
     """mixing coefficient before the first round: 1 is the own model alone, 0 the global one"""

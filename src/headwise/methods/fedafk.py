@@ -16,7 +16,7 @@ theta_i - theta_G (`chain`) or through the mixture (`exact`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -50,6 +50,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     down: ClassVar[str] = "F + L * global_head"
     up: ClassVar[str] = "F + L * global_head"
     cost: ClassVar[float] = 2.4
+    shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 
     lam: Unit = 0.3
     """weight of knowledge transfer against the supervised loss; 0: without knowledge transfer"""

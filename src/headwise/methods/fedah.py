@@ -15,6 +15,7 @@ that the weights learn at the model's rate, at which they hardly leave 1; the au
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -47,6 +48,7 @@ class FedAH(Averaging[Own]):
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.4
+    shows: ClassVar[Mapping[str, str]] = {"me.W": "client class feature"}
 
     weight_lr: NonNegative | Literal["local"] = 1.0
     """learning rate of the aggregation weights; local: that of the model"""

@@ -18,7 +18,7 @@ be 0, is never sent back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -75,6 +75,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
     down: ClassVar[str] = "?"  # M * P, less until M others have trained
     up: ClassVar[str] = "?"  # P + 2 for each model that was sent
     cost: ClassVar[float] = 1.2
+    shows: ClassVar[Mapping[str, str]] = {"server.P": "client client"}
 
     M: Natural = 5
     """models that a client is sent; 0 is Standalone without the validation samples"""

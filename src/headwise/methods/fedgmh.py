@@ -60,6 +60,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     down: ClassVar[str] = "c * L if heads == 'per_label' else L"
     up: ClassVar[str] = "c * (K + 1)"
     cost: ClassVar[float] = 1.4
+    shows: ClassVar[Mapping[str, str]] = {"me.psi": "client class feature", "server.heads": "label class feature"}
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "o": {"heads": "one", "server_step": "mean"},
@@ -161,10 +162,9 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         """The sum over the client's labels of |D_m^s| / |D_m| h_s, in Eq. (9)."""
         if self.heads == "one":
             return down.heads[ONE]
-        shares = {s: local.class_counts[s].item() / local.n for s in down.heads}
         total = next(iter(down.heads.values())).zeros()
         for s, h_s in down.heads.items():
-            total = total + shares[s] * h_s
+            total = total + local.class_counts[s].item() / local.n * h_s
         return total
 
     def _critical(self, before: Params, after: Params) -> Params:

@@ -16,6 +16,8 @@ from ..engine.events import Observer
 from ..engine.options import Workers
 from ..errors import ConfigError, RunError
 from ..launch import data_folder, run_or_resume
+from ..report.page import write_page
+from ..report.results import collect
 from ..runs.files import failing_clearly, write_bytes, write_json
 from ..runs.query import Run
 from . import arithmetic, scores, verdicts
@@ -83,6 +85,8 @@ def reproduce(
             raise RunError(f"{run.path} ended early ({run.ended}): the same command goes on.")
         done += left[number]
         found = _written(ask, cells, exact, command, out)
+    if finished := [f for cell in cells_of(ask) if _finished(f := cells / cell.folder)]:
+        write_page(collect(finished), out / "report.html")
     return found
 
 

@@ -66,6 +66,11 @@ class Run:
         """The lines of clients.jsonl: one per client and round."""
         return list(_lines(self.path / "clients.jsonl"))
 
+    @property
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """The lines of diagnostics.jsonl: what the method told about its inside, one per evaluation."""
+        return list(_lines(self.path / "diagnostics.jsonl"))
+
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment, over all samples of all clients."""
         curve = [row[moment]["accuracy"] for row in self.rounds if "accuracy" in row.get(moment, {})]

@@ -43,6 +43,11 @@ def card(method: AnyMethod) -> None:
         build(cls, preset)
     unknown = set(cls.leaves) - set(fields_of(types.client))
     need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
+    fields = [
+        f"{owner}.{f}" for owner, record in (("me", types.client), ("server", types.server)) for f in fields_of(record)
+    ]
+    strange = set(cls.shows) - set(fields)
+    need(not strange, f"shows names {sorted(strange)}, which its records do not have")
 
 
 def documentation(method: AnyMethod) -> None:

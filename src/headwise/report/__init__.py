@@ -1,0 +1,1 @@
+"""Runs as something to look at: one self-contained page, tables and figures; never torch."""

@@ -1,0 +1,154 @@
+"""The numbers behind the page's charts: means and spread over seeds, rounded, and no more points than can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from statistics import fmean, stdev
+from typing import Any
+
+from .. import catalog
+from ..runs.query import MOMENTS, Run
+from .clients import accuracies, floors
+from .inside import diagnostics, thinned
+from .results import Line, Setting, reading
+
+POINTS = 400
+"""of a curve: more can't be told apart on a screen"""
+COLOURS = 8
+"""that the page can tell apart without dashes"""
+INSIDE = 2_000_000
+"""characters of the page for what methods show of their inside, all lines together"""
+MEGABYTE = 2**20
+
+Rows = Sequence[dict[str, Any]]
+
+
+def page_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+    """What the page's script draws, setting by setting."""
+    found = list(settings)
+    return [setting_data(setting, INSIDE // max(1, sum(len(s.lines) for s in found))) for setting in found]
+
+
+def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
+    """One setting: its lines and its partition; so many characters for what each line shows of its inside."""
+    return {
+        "title": setting.title,
+        "floor": _round(setting.floor),
+        "alone": setting.alone.name if setting.alone else None,
+        "order": [line.name for line in setting.measured],
+        "partition": {part: setting.partition[part] for part in ("train", "test")},
+        "floors": [_round(f) for f in floors(setting)],
+        "lines": [
+            {**_line(line, room), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)
+        ],
+    }
+
+
+def _slots(setting: Setting) -> list[int]:
+    """Each line's colour by number: its method's own where that is free, so that it has the same on every page."""
+    known, taken, found = catalog.names("method"), set[int](), list[int]()
+    for line in setting.lines:
+        method = line.runs[0].method
+        first = known.index(method) if method in known else 0
+        slot = -1 if line is setting.alone else next(s for k in count() if (s := _slot(first, k)) not in taken)
+        taken.add(slot)
+        found.append(slot)
+    return found
+
+
+def _slot(first: int, k: int) -> int:
+    """The k-th choice: another colour first, then another dash."""
+    return (first + k) % COLOURS + COLOURS * (k // COLOURS)
+
+
+def _line(line: Line, room: int) -> dict[str, Any]:
+    runs = line.rows
+    with reading(line.runs[0]):
+        return {
+            "name": line.name,
+            "method": line.runs[0].method,
+            "seeds": [run.manifest["experiment"]["seed"] for run in line.runs],
+            "moment": line.moment if line.measured else None,
+            "rounds": max((len(rows) for rows in runs), default=0),
+            "curves": {m: curve for m in MOMENTS if (curve := _curve(runs, m))},
+            "clients": {m: _by_client(line.runs[0], a) for m, a in accuracies(line).items()},
+            "worst": _round(line.mean("worst_decile", line.moment)) if line.measured else None,
+            "traffic": _traffic(runs),
+            "cost": _cost(runs),
+            "inside": diagnostics(line.runs[0], room),
+        }
+
+
+def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
+    """Mean and spread over the seeds, as far as all of them go."""
+    seeds = [{row["round"]: row for row in rows if "accuracy" in row.get(moment, {})} for rows in runs]
+    rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
+    if not rounds:
+        return None
+    sent = [_sent(rows) for rows in runs]
+    values = [[seed[t][moment]["accuracy"] for seed in seeds] for t in rounds]
+    return {
+        "round": rounds,
+        "mb": [round(fmean(s[t] for s in sent) / MEGABYTE, 4) for t in rounds],
+        "mean": [_round(fmean(v)) for v in values],
+        "std": [_round(stdev(v) if len(v) > 1 else 0.0) for v in values],
+    }
+
+
+def _sent(rows: Rows) -> dict[int, int]:
+    """The bytes sent up to and including each round; what only the evaluation needed does not count."""
+    total, found = 0, {}
+    for row in rows:
+        total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0)
+        found[row["round"]] = total
+    return found
+
+
+def _by_client(run: Run, found: dict[int, float]) -> list[float | None]:
+    return [_round(found.get(c)) for c in range(run.manifest["experiment"]["clients"])]
+
+
+def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
+    """Bytes per round over all its clients, by direction and by field of the message, and to one client of them."""
+    rows = [row for rows in runs for row in rows]
+    ways = {way: _fields(rows, way) for way in ("up", "down")}
+    idle = _mean(row.get("bytes_idle", 0) for row in rows)
+    chosen = _mean(len(row["clients"]) for row in rows)
+    return {**ways, "idle": idle, "clients": chosen}
+
+
+def _fields(rows: Rows, way: str) -> dict[str, float]:
+    """By field where the rows tell, else all together."""
+    if not rows or not all("fields" in row for row in rows):
+        return {"message": _mean(row[f"bytes_{way}"] for row in rows)}
+    names = {name for row in rows for name in row["fields"][way]}
+    return {name: _mean(row["fields"][way].get(name, 0) for row in rows) for name in sorted(names)}
+
+
+def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
+    """Seconds per round by phase, those of the workers apart, samples per second, and memory where the rows tell."""
+    rows = [row for rows in runs for row in rows]
+    spent = sum(row["seconds"]["round"] for row in rows)
+    memory = [row["memory"] for row in rows if isinstance(row.get("memory"), (int, float))]
+    return {
+        "seconds": _by_phase([row["seconds"] for row in rows]),
+        "workers": _by_phase([row["seconds"].get("workers", {}) for row in rows]),
+        "samples_per_second": round(sum(row.get("samples", 0) for row in rows) / spent, 1) if spent else None,
+        "memory": max(memory, default=None),
+    }
+
+
+def _by_phase(rows: Rows) -> dict[str, float]:
+    """The means of whatever phases the rows tell; the whole round last."""
+    phases = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, (int, float)))
+    return {k: _mean(row.get(k, 0.0) for row in rows) for k in sorted(phases, key=lambda k: k == "round")}
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return round(fmean(found), 5) if found else 0.0
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,150 @@
+"""Figures for a paper, as SVG and PDF: drawn by matplotlib from the numbers that the page shows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from ..runs.files import failing_clearly, write_bytes
+from .data import COLOURS, setting_data
+from .results import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PALETTE = ["#0072b2", "#d55e00", "#007a5a", "#b3478c", "#9a6a00", "#2b8cc4", "#5c3d99", "#8a1c1c"]
+"""as on the page, in its light theme"""
+DASHES = ["-", "--", ":", "-."]
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "headwise",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+}
+"""texts stay texts, names are never formulas, and the same runs give the same bytes"""
+FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}}
+
+Data = dict[str, Any]
+
+
+def write_figures(settings: Sequence[Setting], folder: Path) -> list[Path]:
+    """Write every figure in both formats, and return their paths."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "figures need matplotlib, which is not installed: pip install 'headwise[figures]'."
+        ) from error
+    with failing_clearly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for number, setting in enumerate(settings, 1):
+        data = setting_data(setting)
+        for name, paint in FIGURES.items():
+            with matplotlib.rc_context(STYLE):
+                figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+                paint(figure.subplots(), data)
+                for form, metadata in FORMATS.items():
+                    image = io.BytesIO()
+                    figure.savefig(image, format=form, metadata=metadata)
+                    written.append(folder / f"{name}{f'-{number}' if len(settings) > 1 else ''}.{form}")
+                    write_bytes(written[-1], image.getvalue())
+    return written
+
+
+def _over_rounds(axes: Axes, data: Data) -> None:
+    _curves(axes, data, "round", "round")
+    axes.locator_params(axis="x", integer=True)
+
+
+def _over_traffic(axes: Axes, data: Data) -> None:
+    _curves(axes, data, "mb", "megabytes sent, up and down")
+
+
+def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
+    for line in _measured(data):
+        curve = line["curves"][line["moment"]]
+        mean = [100 * m for m in curve["mean"]]
+        spread = [100 * s for s in curve["std"]]
+        axes.plot(curve[along], mean, label=_short(line["name"]), **_look(line))
+        low = [m - s for m, s in zip(mean, spread, strict=True)]
+        high = [m + s for m, s in zip(mean, spread, strict=True)]
+        axes.fill_between(curve[along], low, high, color=_look(line)["color"], alpha=0.15, linewidth=0)
+    if data["floor"] is not None:
+        axes.axhline(100 * data["floor"], color="#8c959f", linewidth=0.8, linestyle=":", label="majority floor")
+    axes.set_xlabel(title)
+    axes.set_ylabel("accuracy in %")
+    axes.legend(fontsize=7, frameon=False, ncols=1 + len(data["lines"]) // 10)
+
+
+def _clients(axes: Axes, data: Data) -> None:
+    lines = _measured(data)
+    for i, line in enumerate(lines):
+        found = [100 * v for v in line["clients"].get(line["moment"], []) if v is not None]
+        heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(found))]
+        axes.scatter(found, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
+        axes.plot([100 * line["worst"]], [i], "k|", markersize=12)
+    axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy of each client in %; | is the worst tenth")
+
+
+def _partition(axes: Axes, data: Data) -> None:
+    counts = data["partition"]["train"]
+    cells = [(c, k, n) for c, row in enumerate(counts) for k, n in enumerate(row) if n]
+    most = max((n for _, _, n in cells), default=1)
+    room = min(180.0, 30000 / max(1, len(counts) * len(counts[0])))
+    sizes = [room * n / most for _, _, n in cells]
+    axes.scatter(
+        [c for c, _, _ in cells], [k for _, k, _ in cells], s=sizes, color=PALETTE[0], alpha=0.75, linewidths=0
+    )
+    axes.locator_params(integer=True)
+    axes.set_xlabel("client")
+    axes.set_ylabel("class")
+
+
+def _traffic(axes: Axes, data: Data) -> None:
+    lines, ways = data["lines"], ("up", "down")
+    for i, way in enumerate(ways):
+        kilobytes = [sum(x["traffic"][way].values()) / max(1, x["traffic"]["clients"]) / 1024 for x in lines]
+        axes.barh([k + (i - 0.5) * 0.38 for k in range(len(lines))], kilobytes, 0.36, label=way, color=PALETTE[i])
+    axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
+    axes.invert_yaxis()
+    axes.set_xlabel("KB per client and round")
+    axes.legend(frameon=False)
+
+
+FIGURES: dict[str, Callable[[Axes, Data], None]] = {
+    "accuracy-over-rounds": _over_rounds,
+    "accuracy-over-traffic": _over_traffic,
+    "clients": _clients,
+    "partition": _partition,
+    "traffic": _traffic,
+}
+
+
+def _measured(data: Data) -> list[Data]:
+    by_name = {line["name"]: line for line in data["lines"]}
+    return [by_name[name] for name in data["order"]]
+
+
+def _look(line: Data) -> dict[str, Any]:
+    slot = line["slot"]
+    if slot < 0:
+        return {"color": "#6e7781", "linestyle": "-"}
+    return {"color": PALETTE[slot % COLOURS], "linestyle": DASHES[slot // COLOURS % len(DASHES)]}
+
+
+def _short(name: str) -> str:
+    text = " ".join(name.split())
+    return text if len(text) <= 40 else f"{text[:39]}…"

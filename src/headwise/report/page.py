@@ -1,0 +1,142 @@
+"""One self-contained page: no network, no torch, whatever the names in the runs hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from .. import __version__
+from ..runs.files import to_json, write_bytes
+from ..runs.query import Run
+from .again import command
+from .data import page_data
+from .results import Setting
+from .tables import results
+from .words import client_words, words
+
+SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
+ASSETS = Path(__file__).parent / "assets"
+PARTS = {
+    "summary": "Summary",
+    "accuracy": "Accuracy",
+    "clients": "Clients",
+    "partition": "Who holds what",
+    "traffic": "What travels",
+    "inside": "Inside the methods",
+    "cost": "Cost",
+    "runs": "Run it again",
+}
+
+
+def write_page(settings: Sequence[Setting], out: Path) -> Path:
+    """Write the page of these settings."""
+    write_bytes(out, render(settings).encode())
+    return out
+
+
+class Live(NamedTuple):
+    """Where a live page asks for news, and what it already knows."""
+
+    address: str
+    version: str
+
+
+def render(settings: Sequence[Setting], live: Live | None = None) -> str:
+    """The page of these settings."""
+    data = page_data(settings)
+    shows = any(line["inside"] for setting in data for line in setting["lines"])
+    return render_page(
+        title=title(settings),
+        subtitle=_subtitle(settings),
+        parts={k: v for k, v in PARTS.items() if k != "inside" or shows},
+        settings=[_said(s) for s in settings],
+        data=data,
+        live=live,
+    )
+
+
+def render_page(*, parts: dict[str, str], data: Any, live: Live | None = None, **more: Any) -> str:
+    """The page with these parts, around these numbers."""
+    return _templates().get_template("page.html.j2").render(
+        **more,
+        live=live,
+        parts=parts.items(),
+        has_lines="accuracy" in parts,
+        data=script_safe(data),
+        css=Markup(_asset("report.css")),
+        echarts=Markup(_asset("vendor/echarts.min.js")),
+        script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
+        again=command,
+        manifest=_manifest,
+        version=__version__,
+    )  # fmt: skip
+
+
+def render_said(settings: Sequence[Setting]) -> str:
+    """The summary alone, for a live page."""
+    return _templates().get_template("said.html.j2").render(settings=[_said(s) for s in settings])
+
+
+def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The page that lists runs."""
+    return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
+
+
+def script_safe(data: Any) -> Markup:
+    """JSON that no text in it can break out of a script element with."""
+    text = to_json(data)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+def title(settings: Sequence[Setting]) -> str:
+    """What the page is about."""
+    if len(settings) > 1:
+        return f"{len(settings)} settings"
+    setting = settings[0]
+    names = [line.name for line in setting.lines]
+    return f"{names[0] if len(names) == 1 else f'{len(names)} methods'} on {setting.title}"
+
+
+def _subtitle(settings: Sequence[Setting]) -> str:
+    runs = [run for s in settings for line in s.lines for run in line.runs]
+    days = sorted(str(run.manifest.get("created", ""))[:10] for run in runs)
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    unfinished = sum(not run.complete for run in runs)
+    rest = f"; {unfinished} of them not finished" if unfinished else ""
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}, {when}{rest}"
+
+
+def _said(setting: Setting) -> dict[str, Any]:
+    head, rows = results(setting.measured or setting.lines, setting.floor)
+    seeds = f"mean ± standard deviation over {setting.seeds} seeds" if setting.seeds > 1 else "one seed"
+    return {
+        "title": setting.title,
+        "words": words(setting) + client_words(setting),
+        "caption": f"{setting.title}; {seeds}",
+        "head": head,
+        "rows": rows,
+        "lines": setting.lines,
+    }
+
+
+def _manifest(run: Run) -> str:
+    return json.dumps(run.manifest, indent=1, ensure_ascii=False)
+
+
+@cache
+def _templates() -> Environment:
+    loader = PackageLoader("headwise.report", "assets")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

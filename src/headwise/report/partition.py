@@ -1,0 +1,56 @@
+"""A partition before anything is trained: its picture and its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .page import render_page
+from .tables import Table
+from .words import percent
+
+Histograms = dict[str, list[list[int]]]
+"""for each part, how many samples of each class every client has"""
+
+PARTS = {"summary": "Summary", "partition": "Who holds what"}
+
+
+def partition_words(summary: dict[str, Any]) -> list[str]:
+    """How much there is, how unequal it is, and what guessing would give."""
+    sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
+    said = [
+        f"{summary['clients']} clients share {summary['train']:,} training, {summary['val']:,} validation and "
+        f"{summary['test']:,} test samples.",
+        f"A client has {sizes['median']:g} samples (median), from {sizes['min']:g} to {sizes['max']:g}, of "
+        f"{classes['median']:g} classes, from {classes['min']:g} to {classes['max']:g}.",
+    ]
+    if floor is not None:
+        said.append(
+            f"Always guessing a client's most frequent class is right for {percent(floor)} of the test samples: "
+            f"a model must beat that."
+        )
+    return [*said, f"The partition's fingerprint is {summary['hash'][:12]}."]
+
+
+def partition_table(counts: Histograms, classes: list[str]) -> Table:
+    """Each client's samples, and its training samples by class."""
+    head = ["client", "train", "test", *classes]
+    rows = [
+        [str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
+        for c, (train, test) in enumerate(zip(counts["train"], counts["test"], strict=True))
+    ]
+    return head, rows
+
+
+def render_partition(title: str, summary: dict[str, Any], counts: Histograms, classes: list[str]) -> str:
+    """The page of a partition."""
+    data = {
+        "title": title,
+        "lines": [],
+        "order": [],
+        "classes": classes,
+        "floor": None,
+        "floors": [],
+        "partition": {part: counts[part] for part in ("train", "test")},
+    }
+    said = {"title": title, "words": partition_words(summary), "rows": [], "lines": []}
+    return render_page(title=title, subtitle="nothing trained yet", parts=PARTS, settings=[said], data=[data])

@@ -1,0 +1,222 @@
+"""Runs brought together: those that differ only in their seed are one line, those on one partition one setting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from .. import catalog
+from ..errors import RunError
+from ..runs.files import read_json
+from ..runs.query import Run, find_runs
+
+OWN = ("pre", "stale")
+"""the moments that are about the clients' own models"""
+APART = ("seed", "engine")
+"""settings that may differ between the runs of one line"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method's runs, a seed each."""
+
+    name: str
+    runs: tuple[Run, ...]
+    keeps: bool = True
+    """whether its clients keep anything: if not, a model of their own is no result of the method"""
+
+    @cached_property
+    def rows(self) -> list[list[dict[str, Any]]]:
+        """Each run's rounds."""
+        return [run.rounds for run in self.runs]
+
+    @cached_property
+    def summaries(self) -> list[dict[str, Any]]:
+        """Each run in one object."""
+        found: list[dict[str, Any]] = []
+        for run in self.runs:
+            with reading(run):
+                found.append(run.summary())
+        return found
+
+    def values(self, what: str, moment: str) -> list[float]:
+        """One figure per seed."""
+        return [s["accuracy"][moment][what] for s in self.summaries if moment in s["accuracy"]]
+
+    @cached_property
+    def measured(self) -> list[str]:
+        """The moments that speak for its clients' models."""
+        return [m for m in (*OWN, "global") if self.values("last", m)]
+
+    def mean(self, what: str = "last", moment: str = "pre") -> float:
+        """The mean over the seeds."""
+        return fmean(self.values(what, moment))
+
+    def spread(self, what: str = "last", moment: str = "pre") -> float:
+        """The standard deviation over the seeds; 0 for one seed."""
+        values = self.values(what, moment)
+        return stdev(values) if len(values) > 1 else 0.0
+
+    def per_round(self, what: str) -> float:
+        """Bytes or seconds per round, over all its clients."""
+        return fmean(s[what] / max(s["rounds"], 1) for s in self.summaries)
+
+    @cached_property
+    def moment(self) -> str:
+        """What serves its clients better: what they download, or what they keep."""
+        own = [m for m in self.measured if m == "pre" or (m == "stale" and self.keeps)] or self.measured
+        return max(own, key=lambda m: self.mean("last", m))
+
+    @property
+    def accuracy(self) -> float:
+        """The method's accuracy for its clients."""
+        return self.mean("last", self.moment)
+
+    @property
+    def noise(self) -> float:
+        """How much that accuracy varies over the seeds."""
+        return self.spread("last", self.moment)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The lines that share a partition, and can be compared."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+    @property
+    def run(self) -> Run:
+        """Any of the runs, for what they share."""
+        return self.lines[0].runs[0]
+
+    @property
+    def floor(self) -> float | None:
+        """The accuracy of guessing each client's most frequent class."""
+        return self.run.floor
+
+    @property
+    def seeds(self) -> int:
+        """The seeds of the line that has most of them."""
+        return max(len(line.runs) for line in self.lines)
+
+    @property
+    def alone(self) -> Line | None:
+        """Training alone, if it is among the lines."""
+        return next((line for line in self.measured if line.runs[0].method == "standalone"), None)
+
+    @cached_property
+    def measured(self) -> list[Line]:
+        """The lines with an accuracy, the best first."""
+        return sorted((line for line in self.lines if line.measured), key=lambda line: -line.accuracy)
+
+    @cached_property
+    def partition(self) -> dict[str, list[list[int]]]:
+        """For each part, how many samples of each class every client has."""
+        path = self.run.path / "partition.json"
+        found = read_json(path)
+        for part in ("train", "test"):
+            rows = found.get(part) if isinstance(found, dict) else None
+            if not isinstance(rows, list) or not all(isinstance(n, int) for row in rows for n in row):
+                raise RunError(f"{path} is damaged: its {part} is no table of numbers.")
+        return found
+
+
+def collect(folders: Iterable[Path]) -> list[Setting]:
+    """The settings of all runs in and below these folders."""
+    found = [run for folder in folders for run in _runs(folder)]
+    problems: dict[str, list[Run]] = {}
+    for run in {run.path.resolve(): run for run in found}.values():
+        with reading(run):
+            problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
+    settings: list[Setting] = []
+    for runs in problems.values():
+        with reading(runs[0]):
+            settings.append(Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))))
+    return settings
+
+
+def _is_stateless(method: str) -> bool:
+    """Whether one of our methods says that its clients keep nothing."""
+    return method in catalog.names("method") and catalog.entry("method", method).facts.get("stays") == "nothing"
+
+
+@contextmanager
+def reading(run: Run) -> Iterator[None]:
+    """What a run's files lack is one sentence about the run."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise RunError(f"{run.path} is damaged: its files lack what a report needs ({error!r}).") from error
+
+
+def _runs(folder: Path) -> list[Run]:
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not the folder of a run: there is no such folder.")
+    found = find_runs(folder)
+    if not found:
+        raise RunError(f"{folder} holds no runs: there is no manifest.json in it or below it.")
+    return found
+
+
+def title_of(experiment: Mapping[str, Any]) -> str:
+    """The problem that an experiment is about."""
+    e = experiment
+    return f"{_choice(e['data'])}, {_choice(e['partition'])}, {e['clients']} clients"
+
+
+def _choice(value: Mapping[str, Any]) -> str:
+    """A data set or a partition with its first options, as a person would write it."""
+    plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
+    return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
+
+
+def _lines(runs: Sequence[Run]) -> list[Line]:
+    """One line for all runs that differ only in their seed; of two with the same seed the later one counts."""
+    groups: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        e = run.manifest["experiment"]
+        key = json.dumps({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
+        groups.setdefault(key, {})[e["seed"]] = run
+    every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
+    names = _names([group[0] for group in every])
+    return [
+        Line(name, group, not _is_stateless(group[0].method))
+        for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])
+    ]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """What sets each line apart: its method, and the settings in which it differs from the others."""
+    given = [_given_name(run) for run in runs]
+    names: list[str] = []
+    for run, said in zip(runs, given, strict=True):
+        own = _flat(run.manifest["experiment"])
+        rivals = [_flat(r.manifest["experiment"]) for r, other in zip(runs, given, strict=True) if other == said]
+        differ = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
+        names.append(" · ".join([said, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
+    return names
+
+
+def _given_name(run: Run) -> str:
+    """What the comparison that this run is part of calls its method; else the method's name, or that of its file."""
+    path, own = run.path.parent / "comparison.json", run.method
+    named: dict[str, str] = {}
+    if path.exists():
+        with reading(run):
+            named = {Path(r["run"]).name: m["method"] for m in read_json(path)["methods"] for r in m["runs"]}
+    return named.get(run.path.name, Path(own).stem if own.endswith(".py") else own)
+
+
+def _flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in APART:
+            found |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
+    return found

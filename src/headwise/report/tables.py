@@ -1,0 +1,110 @@
+"""The table of results, for a terminal, a page or a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+
+from ..errors import ConfigError, nearest
+from .results import Line, Setting
+from .words import percent
+
+Table = tuple[list[str], list[list[str]]]
+"""headings and cells, as texts"""
+
+HEAD = ["method", "accuracy (pre)", "own model (stale)", "worst decile", "KB up / round", "KB down", "s / round"]
+
+
+def results(lines: Sequence[Line], floor: float | None) -> Table:
+    """What each method gives and costs, mean and standard deviation over the seeds."""
+    rows = [_cells(line) for line in lines]
+    return HEAD, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(HEAD) - 2)]]
+
+
+def _cells(line: Line) -> list[str]:
+    shown = [_with_spread(line, m) if line.values("last", m) else "" for m in ("pre", "stale")]
+    worst = next((percent(line.mean("worst_decile", m)) for m in ("pre", "stale") if line.values("last", m)), "")
+    traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
+    return [line.name, *shown, worst, *traffic, f"{line.per_round('seconds'):.2f}"]
+
+
+def _with_spread(line: Line, moment: str) -> str:
+    text = percent(line.mean("last", moment))
+    return f"{text} ± {line.spread('last', moment) * 100:.1f}" if len(line.runs) > 1 else text
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown."""
+    head, rows = table
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    cells = [[_one_line(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, with the rules of the package booktabs; the best accuracies are bold."""
+    head, rows = table
+    best = {i: max((_value(row[i]) for row in rows), default=0.0) for i in (1, 2)}
+    body: list[str] = []
+    for row in rows:
+        cells = [_tex(_one_line(cell)) for cell in row]
+        for i, top in best.items():
+            if row[i] and _value(row[i]) == top:
+                cells[i] = f"\\textbf{{{cells[i]}}}"
+        body.append(f"{' & '.join(cells)} \\\\")
+    return "\n".join([
+        "% \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        "\\toprule",
+        f"{' & '.join(map(_tex, head))} \\\\",
+        "\\midrule",
+        *body,
+        "\\bottomrule",
+        "\\end{tabular}",
+        "",
+    ])  # fmt: skip
+
+
+def comma_separated(table: Table) -> str:
+    """The table as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
+    return text.getvalue()
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"latex": latex, "markdown": markdown, "csv": comma_separated}
+
+
+def tables(settings: Sequence[Setting], form: str) -> str:
+    """The results of all settings in one of the formats, each under its title where there are several."""
+    if form not in FORMATS:
+        raise ConfigError(f"table is {form!r}: {nearest(form, FORMATS)}")
+    mark = {"latex": "% ", "markdown": "### ", "csv": "# "}[form]
+    texts = [(s.title, FORMATS[form](results(s.measured or s.lines, s.floor))) for s in settings]
+    return "\n".join(f"{mark}{_one_line(title)}\n\n{text}" if len(texts) > 1 else text for title, text in texts)
+
+
+def _value(text: str) -> float:
+    found = re.match(r"[\d.]+", text)
+    return float(found.group()) if found else -1.0
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(c, c) for c in text)

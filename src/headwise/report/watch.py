@@ -1,0 +1,109 @@
+"""A local page that follows runs as their rounds come in: it reads folders, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ..errors import RunError
+from ..runs.files import checksum
+from ..runs.query import Run, find_runs
+from .data import page_data
+from .page import Live, render, render_list, render_said
+from .results import Setting, collect
+
+HOSTS = ["127.0.0.1", "localhost", "[::1]"]
+"""names by which only this machine reaches itself: a foreign name means that a web page was tricked into asking"""
+FILES = ("manifest.json", "rounds.jsonl", "clients.jsonl", "diagnostics.jsonl", "result.json")
+
+
+def watch_app(root: Path) -> Starlette:
+    """The pages of all runs below a folder."""
+    home = root.resolve()
+
+    def folder_of(request: Request) -> Path:
+        """The folder that is asked for; whatever lies outside is not there."""
+        found = (home / request.path_params["path"]).resolve()
+        if not found.is_relative_to(home) or not found.is_dir():
+            raise HTTPException(404, "There is no such run.")
+        return found
+
+    def index(request: Request) -> Response:
+        return HTMLResponse(render_list(str(root), list(_rows(home))))
+
+    def show(request: Request) -> Response:
+        folder = folder_of(request)
+        live = Live(f"/news/{request.path_params['path']}", _version(folder))
+        try:
+            return HTMLResponse(render(collect([folder]), live))
+        except RunError as error:
+            raise HTTPException(404, str(error)) from error
+
+    def news(request: Request) -> Response:
+        folder = folder_of(request)
+        version = _version(folder)
+        try:
+            settings = collect([folder])
+            found: dict[str, Any] = {"version": version, "status": _status(settings), "shape": _shape(settings)}
+            if request.query_params.get("since") != version:
+                found |= {"data": page_data(settings), "said": render_said(settings)}
+        except RunError as error:  # a folder in the middle of being made, or one that was removed
+            found = {"version": "", "status": str(error)}
+        return JSONResponse(found, headers={"Cache-Control": "no-store"})
+
+    routes = [Route("/", index), Route("/show/{path:path}", show), Route("/news/{path:path}", news)]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)])
+
+
+def _rows(home: Path) -> Iterator[dict[str, Any]]:
+    """A row for each run, and one for each folder of several; what can't be read says why."""
+    runs = find_runs(home)
+    folders = sorted({run.path.parent for run in runs if run.path != home and run.path.parent != home})
+    for folder in folders:
+        inside = sum(run.path.parent == folder for run in runs)
+        yield {"path": folder.relative_to(home).as_posix(), "cells": [f"{inside} runs together", "", "", "", ""]}
+    for run in runs:
+        path = run.path.relative_to(home).as_posix()
+        try:
+            yield {"path": path, "cells": _cells(run)}
+        except (RunError, KeyError, TypeError) as error:
+            yield {"path": path, "cells": [f"can't be read: {error}", "", "", "", ""]}
+
+
+def _cells(run: Run) -> list[str]:
+    s = run.summary()
+    last = next((f"{a['last'] * 100:.1f} %" for a in s["accuracy"].values()), "")
+    rounds = f"{s['rounds']} of {run.manifest['experiment'].get('rounds', '?')}"
+    return [s["method"], s["data"], rounds, last, run.ended]
+
+
+def _status(settings: list[Setting]) -> str:
+    runs = [run for s in settings for line in s.lines for run in line.runs]
+    rounds = sum(s["rounds"] for setting in settings for line in setting.lines for s in line.summaries)
+    ended = sum(run.ended != "unfinished" for run in runs)
+    return f"{rounds} rounds so far; {ended} of {len(runs)} runs ended"
+
+
+def _shape(settings: list[Setting]) -> list[list[Any]]:
+    """Which runs there are: when this changes, the page is made anew."""
+    return [[s.title, [[line.name, len(line.runs)] for line in s.lines]] for s in settings]
+
+
+def _version(folder: Path) -> str:
+    """Changes whenever a file of a run below the folder does."""
+    known: list[str] = []
+    for run in find_runs(folder):
+        for name in FILES:
+            path = run.path / name
+            if path.exists():
+                known.append(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}")
+    return str(checksum("\n".join(known).encode()))

@@ -1,0 +1,87 @@
+"""What was learned, in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .clients import Accuracies, accuracies, floors
+from .results import Line, Setting
+
+NAMED = 5
+"""so many clients are named; more are counted"""
+
+
+def percent(value: float) -> str:
+    """A share as people say it."""
+    return f"{value * 100:.1f} %"
+
+
+def words(setting: Setting) -> list[str]:
+    """Who won, by how much, whether that is more than chance, and who would be better off alone."""
+    lines = setting.measured
+    if not lines:
+        return ["Nothing was measured: no client has test samples, or evaluate.moments asks for nothing."]
+    best, alone = lines[0], setting.alone
+    said = [f"{best.name} gives its clients the best models: {percent(best.accuracy)} of their test samples are right."]
+    if len(lines) > 1 and lines[1] is not alone:
+        said.append(f"The next is {lines[1].name} with {percent(lines[1].accuracy)}: {_lead(setting, best, lines[1])}.")
+    if alone is best and len(lines) > 1:
+        said.append("No other method helped: here, clients are best off alone.")
+    elif alone is not None and alone is not best:
+        said.append(f"Training alone gives {percent(alone.accuracy)}: {_lead(setting, best, alone)}.")
+        worse = [f"{line.name} ({percent(line.accuracy)})" for line in lines if line.accuracy < alone.accuracy]
+        said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
+    if setting.floor is not None and (below := [x.name for x in lines if x.accuracy < (setting.floor or 0)]):
+        said.append(
+            f"Below the floor of {percent(setting.floor)}, which is always guessing a client's most frequent class: "
+            f"{', '.join(below)}."
+        )
+    return said
+
+
+def client_words(setting: Setting) -> list[str]:
+    """Which clients the best method serves better than training alone, and which worse than guessing."""
+    if not setting.measured:
+        return []
+    best, alone = setting.measured[0], setting.alone
+    mine = accuracies(best).get(best.moment, {})
+    said: list[str] = []
+    if alone is not None and alone is not best:
+        said += _gains(best.name, mine, accuracies(alone).get(alone.moment, {}))
+    guess = floors(setting)
+    below = [c for c, value in mine.items() if c < len(guess) and value < (guess[c] or 0)]
+    if below:
+        said.append(f"With {best.name}, {_clients(below, len(mine))} are served worse than by guessing.")
+    elif mine:
+        said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
+    return said
+
+
+def _lead(setting: Setting, one: Line, other: Line) -> str:
+    points = (one.accuracy - other.accuracy) * 100
+    noise = max(one.noise, other.noise) * 100
+    lead = f"a lead of {points:.1f} points"
+    if min(len(one.runs), len(other.runs)) < 2:
+        return f"{lead}, from one seed, so it may be chance"
+    sure = "more" if points > 2 * noise else "not clearly more"
+    return f"{lead}, {sure} than the spread over {setting.seeds} seeds"
+
+
+def _gains(name: str, mine: Accuracies, alone: Mapping[int, float]) -> list[str]:
+    change = {c: (mine[c] - alone[c]) * 100 for c in mine if c in alone}
+    if not change:
+        return []
+    up = [c for c, points in change.items() if points > 0]
+    down = sorted((c for c, points in change.items() if points < 0), key=lambda c: change[c])
+    most = max(change, key=lambda c: change[c])
+    said = [f"Against training alone, {len(up)} of {len(change)} clients gain with {name} and {len(down)} lose"]
+    if up:
+        said.append(f"client {most} gains most ({change[most]:+.1f} points)")
+    if down:
+        said.append(f"client {down[0]} loses most ({change[down[0]]:+.1f} points)")
+    return ["; ".join(said) + "."]
+
+
+def _clients(which: Sequence[int], of: int) -> str:
+    named = f" ({', '.join(map(str, which))})" if len(which) <= NAMED else ""
+    return f"{len(which)} of {of} clients{named}"

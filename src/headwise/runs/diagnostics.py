@@ -1,0 +1,96 @@
+"""What a method learned, as its records show it: an observer that stores it, small, after each evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..engine.events import Event, RoundEnded, RunStarted
+from ..engine.state import ClientState
+from ..method import Method
+from ..params import Params
+from ..records import Record
+from .files import append_lines, failing_clearly
+
+WIDE = 32
+"""columns of a matrix; more are averaged in groups"""
+CLIENTS = 500
+"""clients whose states are looked at; of more, evenly spaced ones"""
+VALUES = 6000
+"""numbers of one quantity in one round; of more, evenly spaced rows are kept"""
+
+
+class Diagnostics:
+    """Adds a line to diagnostics.jsonl for each evaluation of a method that shows something."""
+
+    def __init__(self, folder: Path, method: Method[Any, Any, Any, Any]) -> None:
+        self.path, self.shows = folder / "diagnostics.jsonl", method.shows
+
+    def __call__(self, event: Event) -> None:
+        """Store what a round shows; forget rounds that will be run again."""
+        match event:
+            case RunStarted(start=start) if self.path.exists():
+                with failing_clearly(self.path):
+                    os.truncate(self.path, _size_up_to(self.path, start))
+            case RoundEnded(row, _, progress, states) if self.shows and "bytes_evaluation" in row:
+                found = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
+                known = {name.split(".")[1]: q for name, q in found.items() if q}
+                append_lines(self.path, [{"round": row["round"], "quantities": known}])
+            case _:
+                pass
+
+
+def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientState]) -> dict[str, Any] | None:
+    """One field as plain numbers: of the server, or of all clients that have it; None if nobody has."""
+    owner, field = name.split(".")
+    if owner == "server":
+        value = getattr(server, field)
+        if isinstance(value, Tensor):
+            return _plain(value, axes, range(len(value)))
+        by_id: dict[int, Any] = value
+    else:
+        known = sorted(states)
+        some = known[:: max(1, -(-len(known) // CLIENTS))]
+        by_id = {c: value for c in some if (value := getattr(states[c].me, field)) is not None}
+    if not by_id:
+        return None
+    return _plain(torch.stack([_matrix(v) for v in by_id.values()]), axes, list(by_id))
+
+
+def _matrix(value: Tensor | Params) -> Tensor:
+    """Of parameters the last matrix, which in a head holds the weights of the classes."""
+    if isinstance(value, Tensor):
+        return value
+    return [t for t in value.values() if t.dim() == 2][-1]
+
+
+def _plain(values: Tensor, axes: str, ids: range | list[int]) -> dict[str, Any]:
+    values = values.detach().float().cpu()
+    if values.dim() == 3 and values.shape[2] > WIDE:
+        values = torch.stack([part.mean(2) for part in values.tensor_split(WIDE, dim=2)], dim=2)
+    rows = max(1, VALUES // max(1, values[0].numel()))
+    kept = torch.linspace(0, len(values) - 1, min(rows, len(values))).round().long()
+    return {"axes": axes.split(), "ids": [ids[i] for i in kept.tolist()], "values": _rounded(values[kept].tolist())}
+
+
+def _rounded(value: Any) -> Any:
+    return [_rounded(v) for v in value] if isinstance(value, list) else round(value, 4)
+
+
+def _size_up_to(path: Path, t: int) -> int:
+    """How long the file was after round t; a torn last line counts as not there."""
+    size = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n") or json.loads(line)["round"] > t:
+                break
+        except (ValueError, KeyError, TypeError):
+            break
+        size += len(line)
+    return size

@@ -1,0 +1,64 @@
+"""MLflow: on the server that MLFLOW_TRACKING_URI names, else where MLflow itself would keep it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from ..errors import RunError
+from ..runs.files import read_json, write_json
+from ..runs.manifest import read_manifest
+from . import numbers, settings
+
+EXPERIMENT = "headwise"
+MANY = 100
+"""settings that one request may carry"""
+
+
+class Tracker:
+    """One MLflow run for one run folder, which remembers it, so that a resumed run goes on there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._client, self._id = folder, MlflowClient(), ""
+
+    def __call__(self, event: Event) -> None:
+        """Follow the run; each round is in its folder before MLflow is told, so that nothing is lost with MLflow."""
+        try:
+            self._follow(event)
+        except MlflowException as error:
+            words = " ".join(str(error).split())[:300]
+            raise RunError(f"{self.folder} can't be tracked by mlflow: {words}; resume goes on without it.") from error
+
+    def _follow(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._id = self._known() or self._create()
+            case RoundEnded(row):
+                now = int(time.time() * 1000)
+                found = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
+                self._client.log_batch(self._id, metrics=found)
+            case RunEnded(reason):
+                self._client.set_tag(self._id, "ended", reason)
+                done = reason in ("finished", "patience")
+                self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
+            case _:
+                pass
+
+    def _known(self) -> str:
+        path = self.folder / "mlflow.json"
+        return read_json(path)["run_id"] if path.exists() else ""
+
+    def _create(self) -> str:
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        made = self._client.create_run(experiment, run_name=self.folder.name).info.run_id
+        known = [Param(k, v[:500]) for k, v in settings(read_manifest(self.folder)["experiment"])]
+        for i in range(0, len(known), MANY):
+            self._client.log_batch(made, params=known[i : i + MANY])
+        write_json(self.folder / "mlflow.json", {"run_id": made})
+        return made

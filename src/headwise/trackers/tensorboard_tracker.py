@@ -1,0 +1,31 @@
+"""TensorBoard: ``tensorboard --logdir runs`` shows all runs that were tracked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from . import numbers
+
+
+class Tracker:
+    """Writes each round's figures into the run's folder ``tensorboard``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._writer = folder / "tensorboard", None
+
+    def __call__(self, event: Event) -> None:
+        """Follow the run; rounds that are run again replace those of before."""
+        match event:
+            case RunStarted(start=start):
+                self._writer = SummaryWriter(str(self.folder), purge_step=start + 1 if start else None)
+            case RoundEnded(row) if self._writer:
+                for name, value in numbers(row).items():
+                    self._writer.add_scalar(name, value, row["round"])
+                self._writer.flush()
+            case RunEnded() if self._writer:
+                self._writer.close()
+            case _:
+                pass

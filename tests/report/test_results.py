@@ -1,0 +1,158 @@
+"""Runs become lines and settings, and the sentences about them are true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+from headwise.errors import RunError
+from headwise.report.clients import accuracies, floors
+from headwise.report.page import render
+from headwise.report.results import collect
+from headwise.report.words import client_words, words
+
+
+def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
+    [setting] = collect([three])
+    assert [(line.name, len(line.runs)) for line in setting.lines] == [("fedavg", 2), ("fedrep", 2), ("standalone", 2)]
+    assert [line.name for line in setting.measured] == ["fedrep", "standalone", "fedavg"]
+    best = setting.measured[0]
+    assert best.accuracy == pytest.approx(0.9)
+    assert best.noise == pytest.approx(0.02 / 2**0.5)
+
+
+def test_a_run_named_twice_counts_once(three: Path) -> None:
+    [setting] = collect([three, three / "fedrep-0"])
+    assert [len(line.runs) for line in setting.lines] == [2, 2, 2]
+
+
+def test_of_two_runs_with_one_seed_the_later_counts(tmp_path: Path) -> None:
+    make_run(tmp_path / "fedavg", end=0.5)
+    make_run(tmp_path / "fedavg-2", end=0.7)
+    [setting] = collect([tmp_path])
+    [line] = setting.lines
+    assert [run.path.name for run in line.runs] == ["fedavg-2"]
+
+
+def test_lines_are_named_by_what_sets_them_apart(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "fedprox", options={"mu": 0.1, "other": 1})
+    make_run(tmp_path / "b", "fedprox", options={"mu": 0.5, "other": 1})
+    make_run(tmp_path / "c", "fedavg", train={"lr": 0.1})
+    [setting] = collect([tmp_path])
+    assert [line.name for line in setting.lines] == ["fedavg", "fedprox · mu=0.1", "fedprox · mu=0.5"]
+
+
+def test_runs_on_other_data_are_a_setting_of_their_own(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", data={"name": "mnist"})
+    assert [s.title for s in collect([tmp_path])] == [
+        "digits, dirichlet:0.1, 5 clients",
+        "mnist, dirichlet:0.1, 5 clients",
+    ]
+
+
+def test_what_is_no_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is no such folder"):
+        collect([tmp_path / "none"])
+    with pytest.raises(RunError, match="holds no runs"):
+        collect([tmp_path])
+
+
+@pytest.mark.parametrize("line", ['{"round": 1}', "[]", '{"round": 1, "pre": {"accuracy": 1}}', "no json"])
+def test_damage_is_one_sentence_that_names_the_run(line: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "hurt")
+    (run / "rounds.jsonl").write_text(f"{line}\n")
+    with pytest.raises(RunError, match=r"hurt.* is damaged"):
+        _ = [line.summaries for line in collect([tmp_path])[0].lines]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("partition.json", '{"train": 5}'),
+        ("partition.json", '{"train": [["<b>"]], "test": [[1]]}'),
+        ("clients.jsonl", '{"client": 1}\n'),
+        ("clients.jsonl", "no json\n"),
+        ("diagnostics.jsonl", '{"round": 1}\n'),
+        ("manifest.json", '{"format": 1}'),
+    ],
+)
+def test_damage_anywhere_is_one_sentence(name: str, text: str, tmp_path: Path) -> None:
+    (make_run(tmp_path / "hurt") / name).write_text(text)
+    with pytest.raises(RunError, match=r"hurt.* is damaged"):
+        render(collect([tmp_path]))
+
+
+def test_a_manifest_without_its_clients_is_damaged(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "hurt") / "manifest.json"
+    path.write_text(path.read_text().replace('"clients"', '"klients"'))
+    with pytest.raises(RunError, match=r"hurt is damaged"):
+        collect([tmp_path])
+
+
+def test_last_scores_are_the_last(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", end=0.7, by_client={0: 0.1, 4: 1.0})
+    make_run(tmp_path / "b", end=0.7, seed=1, by_client={0: 0.3})
+    [setting] = collect([tmp_path])
+    found = accuracies(setting.lines[0])
+    assert found["pre"] == pytest.approx({0: 0.2, 1: 0.7, 2: 0.7, 3: 0.7, 4: 0.85})
+    assert found["stale"] == found["pre"]
+
+
+def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", clients=2)
+    (run / "partition.json").write_text('{"train": [[3, 9], [5, 1]], "test": [[6, 2], [0, 0]], "val": []}')
+    assert floors(collect([tmp_path])[0]) == [0.25, None]
+
+
+def test_words_say_who_won_and_by_how_much(three: Path) -> None:
+    said = words(collect([three])[0])
+    assert said == [
+        "fedrep gives its clients the best models: 90.0 % of their test samples are right.",
+        "Training alone gives 80.0 %: a lead of 10.0 points, more than the spread over 2 seeds.",
+        "Clients would be better off alone than with fedavg (60.0 %).",
+    ]
+
+
+def test_words_doubt_a_lead_within_the_spread(tmp_path: Path) -> None:
+    for seed, end in ((0, 0.80), (1, 0.90)):
+        make_run(tmp_path / f"a{seed}", "fedrep", seed, end=end)
+        make_run(tmp_path / f"b{seed}", "fedper", seed, end=end - 0.01)
+    assert "a lead of 1.0 points, not clearly more than the spread over 2 seeds" in " ".join(
+        words(collect([tmp_path])[0])
+    )
+
+
+def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "fedrep", end=0.9)
+    make_run(tmp_path / "b", "standalone", end=0.95)
+    said = " ".join(words(collect([tmp_path])[0]))
+    assert "clients are best off alone" in said
+    make_run(tmp_path / "c", "fedper", end=0.96)
+    assert "from one seed, so it may be chance" in " ".join(words(collect([tmp_path])[0]))
+
+
+def test_words_name_methods_below_the_floor(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", end=0.3)
+    assert words(collect([tmp_path])[0])[-1].startswith("Below the floor of 40.0 %")
+
+
+def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "standalone", end=0.5)
+    make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5, 1: 0.4, 2: 0.9, 3: 0.0})
+    gains, below = client_words(collect([tmp_path])[0])
+    assert gains == (
+        "Against training alone, 2 of 5 clients gain with fedrep and 2 lose; client 2 gains most (+40.0 points); "
+        "client 3 loses most (-50.0 points)."
+    )
+    assert "served worse than by guessing" in below
+
+
+def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "rounds.jsonl").write_text("")
+    setting = collect([tmp_path])[0]
+    assert words(setting)[0].startswith("Nothing was measured")
+    assert client_words(setting) == []

@@ -1,0 +1,97 @@
+"""Tables and figures for a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from made_runs import make_run
+
+from headwise.errors import ConfigError
+from headwise.report.results import collect
+from headwise.report.tables import tables
+
+
+def test_markdown_has_a_row_for_each_method(three: Path) -> None:
+    lines = tables(collect([three]), "markdown").splitlines()
+    assert lines[0].startswith("| method | accuracy (pre) |")
+    assert lines[2].startswith("| fedrep | 90.0 % ± 1.4 |")
+    assert lines[-1].startswith("| majority floor | 40.0 % |")
+    assert {line.count("|") for line in lines} == {8}
+
+
+def test_latex_is_ready_for_a_paper(three: Path) -> None:
+    text = tables(collect([three]), "latex")
+    assert r"\begin{tabular}{lrrrrrr}" in text
+    assert r"fedrep & \textbf{90.0 \% $\pm$ 1.4} & \textbf{90.0 \% $\pm$ 1.4} & 45.0 \% &" in text
+    assert text.count(r"\textbf") == 2, "only the best"
+
+
+def test_csv_reads_back(three: Path) -> None:
+    rows = list(csv.reader(io.StringIO(tables(collect([three]), "csv"))))
+    assert [row[0] for row in rows] == ["method", "fedrep", "standalone", "fedavg", "majority floor"]
+    assert {len(row) for row in rows} == {7}
+
+
+def test_names_can_not_break_a_table(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 'evil | & % $ # _ { } ~ ^ \\ ± "quoted",\nnext')
+    settings = collect([tmp_path])
+    assert {line.count("|") - line.count(r"\|") for line in tables(settings, "markdown").splitlines()} == {8}
+    row = tables(settings, "latex").splitlines()[5]
+    assert row.startswith(r"evil | \& \% \$ \# \_ \{ \} \textasciitilde{} \textasciicircum{} \textbackslash{} $\pm$")
+    assert len(re.findall(r"(?<!\\)&", row)) == 6
+    assert len(list(csv.reader(io.StringIO(tables(settings, "csv"))))[1]) == 7
+
+
+def test_several_settings_are_several_tables(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", data={"name": "mnist"})
+    text = tables(collect([tmp_path]), "markdown")
+    assert "### digits, dirichlet:0.1, 5 clients" in text
+    assert text.count("| fedavg |") == 2
+
+
+def test_unknown_format_is_refused(three: Path) -> None:
+    with pytest.raises(ConfigError, match="table is 'latx': did you mean 'latex'"):
+        tables(collect([three]), "latx")
+
+
+def test_figures_are_svg_and_pdf(three: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'headwise[figures]'")
+    from headwise.report.figures import FIGURES, write_figures
+
+    paths = write_figures(collect([three]), tmp_path / "figures")
+    assert sorted(p.name for p in paths) == sorted(f"{name}.{form}" for name in FIGURES for form in ("svg", "pdf"))
+    for path in paths:
+        if path.suffix == ".pdf":
+            assert path.read_bytes().startswith(b"%PDF-")
+            continue
+        texts = {e.text for e in ElementTree.fromstring(path.read_bytes()).iter() if e.tag.endswith("}text")}
+        assert texts & {"fedrep", "class"}, path.name
+    again = write_figures(collect([three]), tmp_path / "again")
+    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths], "the same bytes each time"
+
+
+def test_figures_bear_odd_names_and_nothing_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'headwise[figures]'")
+    from headwise.report.figures import write_figures
+
+    make_run(tmp_path / "runs" / "a", r"$\frac{" + "x" * 300)
+    run = make_run(tmp_path / "runs" / "b", "fedper")
+    (run / "rounds.jsonl").write_text("")
+    svg = next(p for p in write_figures(collect([tmp_path / "runs"]), tmp_path / "f") if p.name == "clients.svg")
+    assert r"$\frac{xxx" in svg.read_text()
+
+
+def test_without_matplotlib_the_remedy_is_said(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.report.figures import write_figures
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'headwise\[figures\]'"):
+        write_figures(collect([three]), tmp_path / "figures")
+    assert not (tmp_path / "figures").exists()

@@ -1,0 +1,155 @@
+"""Trackers, against the real programs: what was tracked is what the run's own rows say."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise.errors import ConfigError, RunError
+from headwise.trackers import TRACKERS, numbers, settings, trackers
+
+EXPERIMENT = hw.Experiment(
+    method="fedper", data="synthetic:80:2:3:sites=2", partition="iid", model="mlp:4", clients=2, rounds=3
+)
+
+
+of_mlflow = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own use of its own dependencies
+
+
+def tracked(name: str, folder: Path) -> hw.Run:
+    return hw.run(EXPERIMENT, folder, observers=trackers([name], folder))
+
+
+def wanted(run: hw.Run) -> dict[int, dict[str, float]]:
+    return {row["round"]: numbers(row) for row in run.rounds}
+
+
+def test_numbers_are_the_figures_of_a_row() -> None:
+    row = {
+        "round": 3,
+        "clients": [0, 1],
+        "bytes_up": 8,
+        "pre": {"accuracy": 0.5, "loss": None},
+        "seconds": {"train": 1},
+    }
+    assert numbers(row) == {"bytes_up": 8.0, "pre/accuracy": 0.5, "seconds/train": 1.0}
+
+
+def test_settings_are_texts_by_path() -> None:
+    assert dict(settings({"train": {"lr": 0.1}, "seed": 0})) == {"train.lr": "0.1", "seed": "0"}
+
+
+def test_unknown_trackers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="track is 'tensorbord': did you mean 'tensorboard'"):
+        trackers(["tensorbord"], tmp_path)
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_missing_package_is_said_before_anything_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, f"headwise.trackers.{name}_tracker", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer" if name == "tensorboard" else name, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'headwise\[{name}\]'"):
+        trackers([name], tmp_path)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'headwise[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tracked("tensorboard", tmp_path / "run")
+    found = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    by_round = wanted(run)
+    assert set(found.Tags()["scalars"]) == set(by_round[3])
+    for name in by_round[3]:
+        values = {e.step: e.value for e in found.Scalars(name)}
+        assert values == pytest.approx({t: row[name] for t, row in by_round.items() if name in row})
+
+
+@of_mlflow
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'headwise[mlflow]'")
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
+    run = tracked("mlflow", tmp_path / "run")
+    client: Any = MlflowClient()
+    [found] = client.search_runs([client.get_experiment_by_name("headwise").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
+    assert found.data.tags["ended"] == "finished"
+    assert found.data.params["method.name"] == "fedper"
+    assert found.data.params["train.lr"] == str(run.manifest["experiment"]["train"]["lr"])
+    by_round = wanted(run)
+    for name in by_round[3]:
+        history = {m.step: m.value for m in client.get_metric_history(found.info.run_id, name)}
+        assert history == pytest.approx({t: row[name] for t, row in by_round.items() if name in row})
+
+
+def test_a_lost_mlflow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'headwise[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(RunError, match=r"run can't be tracked by mlflow: .*; resume goes on without it"):
+        tracked("mlflow", tmp_path / "run")
+    assert hw.resume(tmp_path / "run").complete
+
+
+@of_mlflow
+def test_mlflow_goes_on_with_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'headwise[mlflow]'")
+    from mlflow import MlflowClient
+
+    from headwise.engine.events import RunEnded, RunStarted
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
+    run = tracked("mlflow", tmp_path / "run")
+    [again] = trackers(["mlflow"], run.path)
+    again(RunStarted(3, 2, 3))
+    again(RunEnded("finished"))
+    client: Any = MlflowClient()
+    assert len(client.search_runs([client.get_experiment_by_name("headwise").experiment_id])) == 1
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'headwise[wandb]'")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    run = tracked("wandb", tmp_path / "run")
+    [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    found: list[Any] = []
+    for _ in range(100):  # a process of its own writes the file, and on a busy machine may be late
+        found = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
+        if any(r.WhichOneof("record_type") == "exit" for r in found):
+            break
+        time.sleep(0.2)
+    steps: dict[int, dict[str, float]] = {}
+    for history in (r.history for r in found if r.WhichOneof("record_type") == "history"):
+        items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in history.item}
+        steps[history.step.num] = {k: float(v) for k, v in items.items() if not k.startswith("_")}
+    assert steps.keys() == {1, 2, 3}, [r.WhichOneof("record_type") for r in found]
+    for t, row in wanted(run).items():
+        assert steps[t] == pytest.approx(row)
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
+    at, whole = 7, b""
+    while at + 7 <= len(data):
+        if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header
+            at += left
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last piece of one
+            yield whole
+            whole = b""
