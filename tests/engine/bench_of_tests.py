@@ -64,7 +64,7 @@ class Played:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [{k: v for k, v in e.row.items() if k != "seconds"} for e in self.ended]
+        return [{k: v for k, v in e.row.items() if k not in ("seconds", "memory")} for e in self.ended]
 
     @property
     def lines(self) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
 
 def contents(run: hw.Run) -> list[Any]:
     """Everything that must not depend on where clients live."""
-    rounds = [{k: v for k, v in row.items() if k != "seconds"} for row in run.rounds]
+    rounds = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
     types = record_types(catalog.find("method", run.method))
     with closing(Checkpoints(run.path / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()

@@ -110,4 +110,5 @@ def test_a_run_tells_where_its_time_went(tmp_path: Any) -> None:
         )
         assert sum(seconds["workers"].values()) == pytest.approx(seconds["train"] + seconds["evaluate"], rel=0.05)
         assert seconds["round"] >= seconds["train"] + seconds["evaluate"] + seconds["server"]
+        assert 2**20 < row["memory"] < 2**40
     assert run.rounds[0]["seconds"]["stored"] == 0.0 < run.rounds[1]["seconds"]["stored"]

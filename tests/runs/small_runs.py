@@ -63,7 +63,7 @@ def stop_after(folder: Path, rounds: int, of: int = 5) -> hw.Run:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """rounds.jsonl but for the time that it took."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in hw.Run(folder).rounds]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in hw.Run(folder).rounds]
 
 
 def checkpoint(folder: Path) -> tuple[Checkpoint, Checkpoints]:

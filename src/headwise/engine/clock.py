@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.memory: dict[int, int] = {}
+        """the most bytes that each other process has needed so far"""
         self.start()
 
     def start(self) -> None:
@@ -43,3 +47,8 @@ class Clock:
             yield
         finally:
             self.to(before)
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has needed so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..method import Reply
 from ..records import Record, nbytes, nbytes_by_field
+from .clock import peak_memory
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
@@ -95,6 +96,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     watch.lap("evaluate")
     row["samples"] = sum(a.samples for a in answers.values())
     row["seconds"] = {**watch.seconds(), "stored": stored}
+    row["memory"] = peak_memory() + sum(executor.clock.memory.values())
     progress = Progress(t, server, evaluation.last, *_patience(now, row))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
 

@@ -141,7 +141,7 @@ class Trace:
     """All that a run leaves behind, as values that `==` compares bit for bit."""
 
     rows: tuple[str, ...]
-    """the lines of rounds.jsonl, without the time they took"""
+    """the lines of rounds.jsonl, without the time and memory they took"""
     lines: tuple[str, ...]
     """the lines of clients.jsonl"""
     server: bytes
@@ -166,7 +166,7 @@ class Recorder:
     def trace(self) -> Trace:
         """What there is to compare."""
         last = self.ended[-1]
-        rows = [json.dumps({k: v for k, v in e.row.items() if k != "seconds"}) for e in self.ended]
+        rows = [json.dumps({k: v for k, v in e.row.items() if k not in ("seconds", "memory")}) for e in self.ended]
         lines = [json.dumps(line) for e in self.ended for line in e.clients]
         states = {c: encode_state(s) for c, s in sorted(last.states.items())}
         return Trace(tuple(rows), tuple(lines), encode(last.progress.server), states)

@@ -22,7 +22,7 @@ from ...data.federated import Clients
 from ...errors import ClientError
 from ...method import RecordTypes, record_types
 from ...records import Nothing, Record, decode, encode
-from ..clock import Clock
+from ..clock import Clock, peak_memory
 from ..devices import device_of
 from ..plan import Plan
 from ..state import States, decode_state, encode_state
@@ -100,6 +100,7 @@ class Pool:
 
     def _receive(self, reply: _Reply) -> Iterator[Answer]:
         self.clock.add(reply.seconds)
+        self.clock.memory[reply.process] = reply.memory
         for answer, up, state in reply.answers:
             if state is not None:
                 self.states[answer.client] = self._shelf.take(state)
@@ -116,6 +117,8 @@ class _Reply(NamedTuple):
     answers: list[tuple[Answer, Parcel | None, Parcel | None]]
     """each with what it sends and its new state"""
     seconds: dict[str, float]
+    process: int
+    memory: int
 
 
 class _Data(NamedTuple):
@@ -188,7 +191,7 @@ def _work(visits: Sequence[_Visit]) -> _Reply:
         for answer, state in done
     ]
     clock.stop()
-    return _Reply(answers, dict(clock.seconds))
+    return _Reply(answers, dict(clock.seconds), os.getpid(), peak_memory())
 
 
 def _down(visit: _Visit) -> Record:
