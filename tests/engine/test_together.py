@@ -28,8 +28,7 @@ class Square(Work):
         return self.kind
 
     def together(self, others: Sequence[Any]) -> None:
-        torch.rand(7)  # whoever works here may draw, and change the mode
-        torch.set_grad_enabled(False)
+        torch.rand(7)  # whoever works here may draw
         LOG.append([w.value for w in (self, *others)])
         for w in (self, *others):
             w.found.append(w.value**2)
@@ -81,6 +80,16 @@ def test_everybody_goes_on_with_its_own_generator_and_mode() -> None:
     alone = [side_by_side([lambda s=s: client(s)], Clock())[0] for s in range(3)]
     assert together == alone
     assert [grad for _, grad in together] == [True, False, True]
+    assert torch.is_grad_enabled()
+
+
+def test_who_begins_while_another_sleeps_begins_as_everybody() -> None:
+    def sleeps() -> bool:
+        with torch.no_grad():
+            square(1)
+        return torch.is_grad_enabled()
+
+    assert side_by_side([sleeps, torch.is_grad_enabled], Clock()) == [True, True]
 
 
 def test_an_exception_reaches_the_one_who_asked_for_the_tasks() -> None:

@@ -62,12 +62,20 @@ def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool
     Where they are `seeded`, each goes on with torch's own generator as it left it.
     """
     clients = [_Client(task, clock, seeded) for task in tasks]
+    grad = torch.is_grad_enabled()
+
+    def go_on(client: _Client) -> Any:
+        """Until it asks or ends; whoever is next need not know in which mode that was."""
+        found = client.switch()
+        torch.set_grad_enabled(grad)
+        return found
+
     try:
-        found: list[Any] = [c.switch() for c in clients]
+        found = [go_on(client) for client in clients]
         while waiting := [i for i, c in enumerate(clients) if not c.dead]:
             _do([found[i] for i in waiting], clock)
             for i in waiting:
-                found[i] = clients[i].switch()
+                found[i] = go_on(clients[i])
         return found
     finally:
         for client in clients:
