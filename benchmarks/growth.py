@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from matplotlib import pyplot
 from workloads import Workload, plan_of
 
 from headwise.engine.driver import drive
@@ -62,28 +63,38 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
 
 
 def table() -> list[str]:
-    """A Markdown table of all cases."""
+    """A Markdown table of all cases, and a picture of those with a fixed number of sampled clients."""
     lines = [
         "Wall seconds of a round in one process, with its checkpoint, without evaluation; most clients have a state",
         "on disk. Memory is what the run needs beyond data and network, at most.\n",
         "| states | clients | sampled | s / round | ms / sampled client | MB of memory | MB on disk |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
+    found: list[dict[str, Any]] = []
     for k, (load, _, clients, sampled) in enumerate(CASES):
         done = subprocess.run([sys.executable, __file__, str(k)], capture_output=True, text=True, check=True)
         f = json.loads(done.stdout.splitlines()[-1])
+        found.append({**f, "states": load.what, "clients": clients, "sampled": sampled})
         each = f["seconds"] / sampled * 1000
-        cells = [
-            f"{clients:,}",
-            str(sampled),
-            f"{f['seconds']:.4f}",
-            f"{each:.2f}",
-            f"{f['grown']:.0f}",
-            f"{f['disk']:,.0f}",
-        ]
+        sizes = [f"{f['grown']:.0f}", f"{f['disk']:,.0f}"]
+        cells = [f"{clients:,}", str(sampled), f"{f['seconds']:.4f}", f"{each:.2f}", *sizes]
         lines.append(f"| {load.what} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    return lines
+    picture(found)
+    return [*lines, "\n![Time and memory of a round](growth.svg)"]
+
+
+def picture(found: list[dict[str, Any]]) -> None:
+    """Time and memory against the number of clients, ten of them sampled."""
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for states in dict.fromkeys(f["states"] for f in found):
+        cases = [f for f in found if f["states"] == states and f["sampled"] == 10]
+        for axes, what in ((left, "seconds"), (right, "grown")):
+            axes.plot([f["clients"] for f in cases], [f[what] for f in cases], marker="o", label=states)
+    for axes, name in ((left, "seconds per round, 10 clients sampled"), (right, "MB of memory, at most")):
+        axes.set(xscale="log", xlabel="clients", ylabel=name, ylim=(0, None))
+        axes.legend(frameon=False)
+    figure.savefig(Path(__file__).parent.parent / "docs" / "results" / "growth.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

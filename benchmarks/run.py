@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 import league
+import speed
 import studies
 
 if __name__ == "__main__":
+    speed.main()
     league.main()
     if os.environ.get("HEADWISE_DATA"):
         studies.main(list(studies.STUDIES))
