@@ -31,9 +31,9 @@ from headwise.engine.executors.base import Executor
 from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
-from headwise.engine.memory import keep_freed_memory
 from headwise.engine.plan import Plan
 from headwise.engine.predictions import predict
+from headwise.engine.process import keep_freed_memory
 from headwise.engine.together import ask
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
