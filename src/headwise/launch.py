@@ -30,7 +30,7 @@ from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
 from .engine.plan import Plan
-from .engine.process import keep_freed_memory, one_thread
+from .engine.process import cores, keep_freed_memory, one_thread
 from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import Method, record_types
@@ -112,7 +112,7 @@ def _executor(experiment: Experiment, plan: Plan, states: States) -> Executor:
     workers = experiment.engine.workers
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
-    count = workers.count or (len(os.sched_getaffinity(0)) if is_long(plan) else 1)
+    count = workers.count or (cores() if is_long(plan) else 1)
     if count == 1:
         return Serial(plan, states)
     return Pool(plan, partial(plan_from_json, json.dumps(experiment.plain())), count, states)

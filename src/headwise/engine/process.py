@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,11 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(MMAP_THRESHOLD, 32 * 2**20)  # the most that it takes
         library.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+def cores() -> int:
+    """How many cores this process may use; not every system can say more than how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from ..config import Choice, Experiment, find_class
 from ..data.dataset import Source
 from ..data.splits import parse
-from ..engine.process import one_thread
+from ..engine.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, convolves
@@ -73,8 +72,7 @@ class Costs:
         relative = float(find_class("method", experiment.method.name).cost)
         per_round = trained * drawn * experiment.train.epochs * relative * speed.train + judged * speed.forward
         per_round += (experiment.clients or 20) * (drawn + every_client) * speed.client
-        cores = os.cpu_count() or 1
-        side_by_side = min(experiment.engine.workers.count or cores, cores)
+        side_by_side = min(experiment.engine.workers.count or cores(), cores())
         return experiment.rounds * per_round / side_by_side
 
     def _about(self, choice: Choice) -> Facts:

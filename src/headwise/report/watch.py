@@ -20,6 +20,7 @@ from ..runs.query import Run, find_runs
 from .data import page_data
 from .page import Live, render, render_list, render_said
 from .results import Setting, collect
+from .words import percent
 
 HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 """names by which only this machine reaches itself: a foreign name means that a web page was tricked into asking"""
@@ -81,7 +82,7 @@ def _rows(home: Path) -> Iterator[dict[str, Any]]:
 
 def _cells(run: Run) -> list[str]:
     s = run.summary()
-    last = next((f"{a['last'] * 100:.1f} %" for a in s["accuracy"].values()), "")
+    last = next((percent(a["last"]) for a in s["accuracy"].values()), "")
     rounds = f"{s['rounds']} of {run.manifest['experiment'].get('rounds', '?')}"
     return [s["method"], s["data"], rounds, last, run.ended]
 

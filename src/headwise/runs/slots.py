@@ -74,7 +74,7 @@ class Slots:
         """Make sure that what was written survives a power cut."""
         for size in self._unflushed:
             with failing_clearly(self._path(size)):
-                os.fdatasync(self._file(size))
+                os.fsync(self._file(size))
         self._unflushed.clear()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from ...method import record_types
 from ..clock import Clock
 from ..events import ClientDone, Observer
 from ..plan import Plan
@@ -44,6 +45,11 @@ def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, An
         answers[a.client] = a
         tell(ClientDone(jobs[0].t, a.client, a.task, a.samples))
     return dict(sorted(answers.items()))
+
+
+def states_of(plan: Plan, states: States | None) -> States:
+    """The states to go on with; none given: those of a run that begins, in memory."""
+    return States(record_types(type(plan.method)).client) if states is None else states
 
 
 def side_by_side_limit(plan: Plan) -> int:

@@ -28,7 +28,7 @@ from ..plan import Plan
 from ..process import keep_freed_memory
 from ..state import States, decode_state, encode_state
 from ..worker import Answer, Job, handle_all
-from .base import balanced
+from .base import balanced, states_of
 from .shelf import Parcel, Shelf, shared
 
 ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
@@ -41,7 +41,7 @@ class Pool:
         self, plan: Plan, rebuild: Callable[[Clients], Plan], workers: int, states: States | None = None
     ) -> None:
         self._types = record_types(type(plan.method))
-        self.states = States(self._types.client) if states is None else states
+        self.states = states_of(plan, states)
         self.workers = min(workers, len(plan.data))
         self.clock = Clock()
         self._plan, self._rebuild = plan, rebuild

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...method import record_types
 from ..clock import Clock
 from ..plan import Plan
 from ..state import States
 from ..worker import Answer, Job, handle_all
-from .base import side_by_side_limit
+from .base import side_by_side_limit, states_of
 
 
 class Serial:
@@ -19,7 +18,7 @@ class Serial:
 
     def __init__(self, plan: Plan, states: States | None = None, *, together: int | None = None) -> None:
         self.plan = plan
-        self.states = States(record_types(type(plan.method)).client) if states is None else states
+        self.states = states_of(plan, states)
         self._together = together or side_by_side_limit(plan)
         self.clock = Clock()
 

@@ -10,12 +10,11 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from ...errors import ConfigError
-from ...method import record_types
 from ..clock import Clock
 from ..plan import Plan
 from ..state import ClientState, States
 from ..worker import Answer, Job, handle_all
-from .base import balanced
+from .base import balanced, states_of
 
 
 class Threads:
@@ -29,7 +28,7 @@ class Threads:
                     "and threads share one generator: use processes."
                 )
         self.plan, self.workers = plan, workers
-        self.states = States(record_types(type(plan.method)).client) if states is None else states
+        self.states = states_of(plan, states)
         self.clock = Clock()
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -57,7 +56,6 @@ class Threads:
         self, visits: list[tuple[Job, ClientState | None]]
     ) -> tuple[list[tuple[Answer, ClientState | None]], Clock]:
         clock = Clock()
-        clock.start()
         done = handle_all(self.plan, visits, clock, seeded=False)
         clock.stop()
         return done, clock
