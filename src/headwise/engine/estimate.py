@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from statistics import median
 
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..models.replicas import replica
@@ -19,16 +21,21 @@ STACKED = 10.0
 """about how much faster many small clients are side by side"""
 
 
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """A plain step of training on this batch, at the rate zero: it costs what any step costs and changes nothing."""
+    descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
+    return lambda: descent.step(cross_entropy(model(x), y))
+
+
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     """The median time of a plain training step of the first network, after one to warm up."""
     model = replica(plan.models[0], {})
-    descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
     size = min(plan.train.batch, len(plan.data.y))
-    x, y = plan.data.x[:size], plan.data.y[:size]
+    step = training_step(model, plan.data.x[:size], plan.data.y[:size])
     times: list[float] = []
     for _ in range(1 + steps):
         begun = time.perf_counter()
-        descent.step(cross_entropy(model(x), y))
+        step()
         times.append(time.perf_counter() - begun)
     found = median(times[1:])
     return found / STACKED if plan.stack and chain_of(model, [model]) else found

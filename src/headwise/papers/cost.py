@@ -12,11 +12,11 @@ from statistics import fmean
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..config import Choice, Experiment, find_class
 from ..data.dataset import Source
 from ..data.splits import parse
+from ..engine.estimate import training_step
 from ..engine.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
@@ -102,12 +102,7 @@ def timing(model: SplitModel, task: Task, batch: int) -> Speed:
     if convolves(model):
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         x = x.contiguous(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
+    step = training_step(model, x, y)
 
     def forward() -> Tensor:
         with torch.no_grad():
