@@ -6,9 +6,7 @@ import dataclasses
 import json
 import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,9 +24,11 @@ from .engine.driver import drive
 from .engine.estimate import is_long
 from .engine.events import Observer
 from .engine.executors.base import Executor
+from .engine.executors.faulty import Faulty
 from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
+from .engine.interrupts import politely_interrupted
 from .engine.plan import Plan
 from .engine.state import States
 from .errors import ConfigError, RunError
@@ -107,6 +107,11 @@ def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observ
 
 
 def _executor(experiment: Experiment, plan: Plan, states: States) -> Executor:
+    executor = _workers(experiment, plan, states)
+    return Faulty(executor, plan) if plan.faults.inject.shares else executor
+
+
+def _workers(experiment: Experiment, plan: Plan, states: States) -> Executor:
     workers = experiment.engine.workers
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
@@ -157,6 +162,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         device=experiment.engine.device,
         cache=experiment.engine.cache,
         stack=experiment.engine.stack,
+        faults=experiment.faults,
     )
 
 
@@ -228,23 +234,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def politely_interrupted() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the round finish and leaves a run that can be resumed; the second ends at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(*_: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -61,7 +61,7 @@ class Pool:
                             yield answer
                     return
                 except BrokenProcessPool as error:
-                    if attempt == ATTEMPTS - 1:
+                    if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
                     self._pool.shutdown(cancel_futures=True)
