@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
 from .data.federated import Clients, FederatedData
@@ -146,6 +147,10 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     _check_models(experiment.method.name, method, models)
+    if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
+        raise ConfigError(
+            f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
+        )
     if isinstance(data, FederatedData):
         data.channels_last = any(convolves(m) for m in models)
     return Plan(
@@ -163,6 +168,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         cache=experiment.engine.cache,
         stack=experiment.engine.stack,
         faults=experiment.faults,
+        robust=experiment.robust,
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from ..errors import ConfigError, nearest
-from ..settings import Count, Natural, NonNegative, Plain, Positive, Share
+from ..settings import Count, Natural, NonNegative, Plain, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
 
@@ -136,6 +136,18 @@ class Faults:
     def policy(self) -> Literal["stop", "skip", "retry"]:
         """What `on_failure` comes to."""
         return self.on_failure or ("skip" if self.inject.shares else "stop")
+
+
+@dataclass(frozen=True)
+class Robust:
+    """How the server averages where some clients may be hostile."""
+
+    rule: Literal["mean", "median", "trimmed", "clipped", "krum", "multi-krum", "geometric"] = "mean"
+    """what it takes in place of the clients' mean, for methods that average a shared model"""
+    hostile: Annotated[float, Range(0, 0.5)] = 0.2
+    """share of hostile clients that trimmed, krum and multi-krum reckon with"""
+    clip: Positive | None = None
+    """largest norm of a client's change under the rule clipped; none: the median of the norms"""
 
 
 @dataclass(frozen=True)
