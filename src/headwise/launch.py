@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .accounting import account
 from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
@@ -56,7 +57,10 @@ def run(
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
-    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute())
+    spent = account(experiment, plan.method)
+    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
+        {"privacy": spent} if spent else {}
+    )
     create(folder, manifest, data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
 
@@ -169,6 +173,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         stack=experiment.engine.stack,
         faults=experiment.faults,
         robust=experiment.robust,
+        privacy=experiment.privacy,
     )
 
 

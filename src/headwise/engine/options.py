@@ -151,6 +151,20 @@ class Robust:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """Differential privacy of a client against the server, for methods that average a shared model."""
+
+    clip: Positive | None = None
+    """largest norm of the change that a client sends; none: no protection"""
+    noise: Positive = 1.0
+    """standard deviation of the noise on each number of it, as a multiple of twice the clip"""
+    delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
+    """probability with which epsilon may be exceeded"""
+    source: Literal["system", "seed"] = "system"
+    """of the noise: the system's cryptographic one, or the seed, which protects nobody but can be repeated"""
+
+
+@dataclass(frozen=True)
 class Workers(Plain):
     """How many clients are handled at the same time, and by what."""
 

@@ -11,7 +11,7 @@ import torch
 from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
-from .options import Evaluate, Faults, Robust, Sampling, Stop, Train
+from .options import Evaluate, Faults, Privacy, Robust, Sampling, Stop, Train
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Plan:
     """what happens when a client fails"""
     robust: Robust = field(default_factory=Robust)
     """how the server averages"""
+    privacy: Privacy = field(default_factory=Privacy)
+    """what is done to what leaves a client"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:

@@ -28,6 +28,7 @@ from .predictions import predict
 from .scores import Score, score
 from .state import ClientState
 from .together import ask, side_by_side
+from .transforms import leaving
 
 Task = Literal["fit", "idle", "pre", "global"]
 
@@ -139,7 +140,8 @@ def _fit(
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    answer = _measure(plan, job, update.model if job.measure else None, local, up)
+    up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n)
+    answer = replace(_measure(plan, job, update.model if job.measure else None, local, up), n=n)
     return answer, ClientState(me, kept, trained + 1)
 
 

@@ -96,6 +96,7 @@ class Run:
             "bytes_down": sum(r["bytes_down"] for r in rows),
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
+            **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
             **({"failed": failed} if (failed := self.failed) else {}),
         }
 
