@@ -18,8 +18,9 @@ class Naive:
     """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.model = copy.deepcopy(plan.models[0]).to(memory_format=torch.contiguous_format)
+        self.plan, self.model = plan, copy.deepcopy(plan.models[0])
+        for p in self.model.parameters():  # as a network is made: `to` would leave kernels of one channel as they are
+            p.data = p.data.clone(memory_format=torch.contiguous_format)
         parts = [plan.data.client(c).train for c in range(len(plan.data))]
         self.sets = [[(x.contiguous(), int(y)) for x, y in zip(p.x, p.y, strict=True)] for p in parts]
 
