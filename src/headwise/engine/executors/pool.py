@@ -67,6 +67,7 @@ class Pool:
                         raise ClientError(f"a worker died {who}.") from error
                     self._pool.shutdown(cancel_futures=True)
                     self._pool = self._open()
+                    self.clock.memory.clear()  # its processes are gone
         finally:
             for parcel in sent.values():
                 self._shelf.drop(parcel)
