@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +31,8 @@ from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
 from .engine.interrupts import politely_interrupted
-from .engine.memory import keep_freed_memory
 from .engine.plan import Plan
+from .engine.process import keep_freed_memory, one_thread
 from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import Method, record_types
@@ -236,14 +236,3 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     name = re.sub(r"[^\w.-]", "-", name)
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums depend on how many threads add them up: with one, every engine gives the same bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -23,7 +23,7 @@ FROZEN = ["fedrep", "fedah", "fedftha", "fedafk", "fedgh", "fedgmh", "fedbabu", 
 
 
 def plan(*, cache: bool, batch: int = 40, model: SplitModel | None = None) -> Plan:
-    data = federation([([k % 3 for k in range(120)], [], [0])])
+    data = federation([([k % 3 for k in range(96)], [], [0])])
     torch.manual_seed(0)
     net = model or SplitModel(nn.Sequential(nn.Linear(4, 20), nn.ReLU()), nn.Linear(20, 3))
     return make_plan(FedAvg(), data, [net], cache=cache, stack=False, train=Train(batch=batch, lr=0.5))
@@ -75,7 +75,7 @@ def counted(model: SplitModel) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize(("cache", "samples"), [(True, 120), (False, 2 * 3 * 120 + 2 * 120)])
+@pytest.mark.parametrize(("cache", "samples"), [(True, 96), (False, 2 * 3 * 96 + 2 * 96)])
 def test_a_body_is_passed_once_however_often_its_features_are_asked_for(cache: bool, samples: int) -> None:
     """Two head phases of three epochs, the features themselves and their class means."""
     local = bench(plan(cache=cache))

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from ..config import Choice, Experiment, find_class
 from ..data.dataset import Source
 from ..data.splits import parse
+from ..engine.process import one_thread
 from ..errors import ConfigError
-from ..launch import one_thread
 from ..models.base import Task
 from ..models.split import SplitModel, convolves
 from . import schema

@@ -17,7 +17,7 @@ from ..engine.events import Event, RoundEnded
 from ..engine.executors.serial import Serial
 from ..engine.options import Evaluate, Sampling
 from ..engine.plan import Plan
-from ..launch import one_thread
+from ..engine.process import one_thread
 from ..models import base
 from ..models.split import SplitModel
 from .schema import Task

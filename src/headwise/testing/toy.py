@@ -22,9 +22,9 @@ from ..engine.executors.base import Executor
 from ..engine.executors.serial import Serial
 from ..engine.options import Evaluate, Moment, Sampling, Stop, Train
 from ..engine.plan import Plan
+from ..engine.process import one_thread
 from ..engine.sampling import sample
 from ..engine.state import encode_state
-from ..launch import one_thread
 from ..method import Method
 from ..models.split import Buffers, SplitModel
 from ..records import encode

@@ -24,8 +24,8 @@ from ...method import RecordTypes, record_types
 from ...records import Nothing, Record, decode, encode
 from ..clock import Clock, peak_memory
 from ..devices import device_of
-from ..memory import keep_freed_memory
 from ..plan import Plan
+from ..process import keep_freed_memory
 from ..state import States, decode_state, encode_state
 from ..worker import Answer, Job, handle_all
 from .base import balanced

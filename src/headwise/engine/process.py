@@ -1,9 +1,13 @@
-"""How memory is given back."""
+"""How a process computes: with one thread, and with memory that it keeps."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as <malloc.h> numbers them
 
@@ -17,3 +21,14 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(MMAP_THRESHOLD, 32 * 2**20)  # the most that it takes
         library.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads add them up: with one, every engine gives the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
