@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from headwise import wire
 from headwise.params import Params
 from headwise.records import (
     Nothing,
@@ -290,6 +291,48 @@ TENSOR = {"w/t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
 def test_garbage_is_a_record_error(data: bytes) -> None:
     with pytest.raises(RecordError):
         decode(Own, data)
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    return {"w/t": {**TENSOR["w/t"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (struct.pack("<Q", wire.HEADER + 1) + b" " * (wire.HEADER + 1), "more than there is or may be"),
+        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[1] * 9), b"\0" * 4), "impossible shape"),
+        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**32, 0], data_offsets=[0, 0])), "impossible shape"),
+        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[-1, 0], data_offsets=[0, 0])), "impossible shape"),
+        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**31, 2**31]), b"\0" * 4), "no record"),
+        (hostile({"order": ["w/t"] * (wire.TENSORS + 1), "scalars": {}}, TENSOR, b"\0" * 4), "more than 200000"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(data: bytes, says: str) -> None:
+    with pytest.raises(RecordError, match=says):
+        decode(Own, data)
+
+
+def test_bytes_beyond_the_readers_limit_are_refused() -> None:
+    data = encode(Own(Params(t=torch.ones(3))))
+    assert same(decode(Own, data, len(data)), Own(Params(t=torch.ones(3))))
+    with pytest.raises(RecordError, match=f"they are {len(data)}, but at most {len(data) - 1} are allowed"):
+        decode(Own, data, len(data) - 1)
+
+
+def test_a_client_named_twice_is_refused() -> None:
+    tensors, scalars = pack(everything())
+    with pytest.raises(RecordError, match="field 'heads' names a client twice"):
+        unpack(Everything, Packed(tensors, {**scalars, "heads": "7,2,7"}))
+
+
+def test_many_clients_are_taken_apart_in_one_pass() -> None:
+    """A pass for each of them would take minutes, for bytes that anybody can send."""
+    ids = ",".join(map(str, range(100_000)))
+    tensors = {f"heads/{c}/h": torch.empty(0) for c in range(100_000)}
+    base = pack(everything(heads={}))
+    found = unpack(Everything, Packed({**base.tensors, **tensors}, {**base.scalars, "heads": ids}))
+    assert len(found.heads) == 100_000
 
 
 def test_hostile_helper_makes_what_it_should() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .method import C, Central, Method, Reply
 from .models.split import SplitModel
-from .params import Params, mean
+from .params import Params
 from .records import Record
 from .settings import Positive, Unit
 
@@ -68,10 +68,10 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
     @final
     def aggregate(self, server: Averaged, replies: Sequence[Reply[Shared]], central: Central) -> Averaged:
-        """w <- sum_k n_k/n w_k over this round's clients; a round without replies changes nothing."""
+        """w <- sum_k n_k/n w_k over this round's clients, or a robust rule; a round without replies changes nothing."""
         if not replies:
             return server
-        average = mean((r.up.w for r in replies), (r.n for r in replies))
+        average = central.mean([r.up.w for r in replies], [r.n for r in replies], server.w)
         if self.server_opt == "none" and self.server_lr == 1:
             return Averaged(average, None, None)
         return self._optimised(server, average)

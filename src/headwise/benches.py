@@ -69,6 +69,10 @@ class Central(Bench, Protocol):
         """The classes that this client asked for: those of its training samples, ascending."""
         ...
 
+    def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
+        """The weighted mean of what clients made of `around`, or what the run takes in its place (`robust.rule`)."""
+        ...
+
 
 class Local(Bench, Protocol):
     """A client's workbench: its data and an optimiser besides."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from . import catalog
-from .engine.options import Engine, Evaluate, Sampling, Stop, Train
+from .engine.options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Stop, Train
 from .errors import ConfigError, HeadwiseError, nearest
 from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
 
@@ -117,6 +117,9 @@ class Experiment:
     sampling: Sampling = field(default_factory=Sampling)
     evaluate: Evaluate = field(default_factory=Evaluate)
     stop: Stop = field(default_factory=Stop)
+    faults: Faults = field(default_factory=Faults)
+    robust: Robust = field(default_factory=Robust)
+    privacy: Privacy = field(default_factory=Privacy)
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:

@@ -6,10 +6,8 @@ import dataclasses
 import json
 import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .accounting import account
+from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
 from .data.federated import Clients, FederatedData
@@ -26,9 +26,11 @@ from .engine.driver import drive
 from .engine.estimate import is_long
 from .engine.events import Observer
 from .engine.executors.base import Executor
+from .engine.executors.faulty import Faulty
 from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
+from .engine.interrupts import politely_interrupted
 from .engine.plan import Plan
 from .engine.process import cores, keep_freed_memory, one_thread
 from .engine.state import States
@@ -56,7 +58,10 @@ def run(
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
-    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute())
+    spent = account(experiment, plan.method)
+    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
+        {"privacy": spent} if spent else {}
+    )
     create(folder, manifest, data.histograms())
     return _go(experiment, plan, data_dir, folder, observers)
 
@@ -109,6 +114,11 @@ def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observ
 
 
 def _executor(experiment: Experiment, plan: Plan, states: States) -> Executor:
+    executor = _workers(experiment, plan, states)
+    return Faulty(executor, plan) if plan.faults.inject.shares else executor
+
+
+def _workers(experiment: Experiment, plan: Plan, states: States) -> Executor:
     workers = experiment.engine.workers
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
@@ -143,6 +153,10 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     _check_models(experiment.method.name, method, models)
+    if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
+        raise ConfigError(
+            f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
+        )
     if isinstance(data, FederatedData):
         data.channels_last = any(convolves(m) for m in models)
     return Plan(
@@ -159,6 +173,9 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         device=experiment.engine.device,
         cache=experiment.engine.cache,
         stack=experiment.engine.stack,
+        faults=experiment.faults,
+        robust=experiment.robust,
+        privacy=experiment.privacy,
     )
 
 
@@ -219,23 +236,3 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     name = re.sub(r"[^\w.-]", "-", name)
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)
-
-
-@contextmanager
-def politely_interrupted() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the round finish and leaves a run that can be resumed; the second ends at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(*_: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -9,15 +9,13 @@ unpickled or imported.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import (
     Any,
     ClassVar,
-    NamedTuple,
     TypeVar,
     Union,
     cast,
@@ -27,26 +25,13 @@ from typing import (
     get_type_hints,
 )
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from .params import Params
-
-Scalar = int | float | str | bool
-
-_DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-"""what safetensors calls them"""
+from .wire import TENSORS, Packed, RecordError, Scalar, from_bytes, to_bytes
 
 R = TypeVar("R", bound="Record")
-
-
-class RecordError(ValueError):
-    """Bytes or tensors that are not the record they should be."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -61,13 +46,6 @@ class Record:
 
 class Nothing(Record):
     """An empty message, or the state of a stateless half."""
-
-
-class Packed(NamedTuple):
-    """A record as plain tensors and scalars, in a fixed order."""
-
-    tensors: dict[str, Tensor]
-    scalars: dict[str, Scalar]
 
 
 def pack(record: Record) -> Packed:
@@ -105,50 +83,11 @@ def encode(record: Record) -> bytes:
     return to_bytes(pack(record))
 
 
-def decode(cls: type[R], data: bytes) -> R:
-    """The record of this type that `encode` made these bytes from."""
+def decode(cls: type[R], data: bytes, limit: int | None = None) -> R:
+    """The record of this type that `encode` made these bytes from, if they are at most `limit`."""
+    if limit is not None and len(data) > limit:
+        raise RecordError(f"these bytes are no {cls.__name__}: they are {len(data)}, but at most {limit} are allowed")
     return unpack(cls, from_bytes(data))
-
-
-def to_bytes(packed: Packed) -> bytes:
-    """Safetensors, with the scalars and the order of the names in its metadata."""
-    return b"".join(_pieces(packed))
-
-
-def _pieces(packed: Packed) -> Iterator[bytes | memoryview]:
-    """The file in pieces: eight bytes with the length of a JSON header, the header, then the tensors' own memory.
-
-    Written here and not by the library, which copies every tensor three times on the way; it reads what we write.
-    """
-    note = json.dumps({"scalars": packed.scalars, "order": list(packed.tensors)})
-    header: dict[str, Any] = {"__metadata__": {"headwise": note}}
-    at, parts = 0, list[Tensor]()
-    for name, t in packed.tensors.items():
-        if t.dtype not in _DTYPES:
-            raise RecordError(f"{name!r} is of type {t.dtype}, which no message can hold")
-        size = t.numel() * t.element_size()
-        header[name] = {"dtype": _DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
-        parts.append(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for part in parts:
-        yield part.numpy().data
-
-
-def from_bytes(data: bytes) -> Packed:
-    """What `to_bytes` made these bytes from; anything else is a `RecordError`."""
-    try:
-        tensors = safetensors.torch.load(data)
-        size = int.from_bytes(data[:8], "little")
-        note = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headwise"])
-        packed = Packed({k: tensors[k] for k in note["order"]}, dict(note["scalars"]))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RecordError(f"these bytes are no record: {error}") from error
-    if len(packed.tensors) != len(tensors):
-        raise RecordError("these bytes are no record: they hold tensors that are not named")
-    return packed
 
 
 def nbytes(record: Record) -> int:
@@ -199,7 +138,7 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
     if kind is Params:
         return _take_params(f"{name}/", tensors)
     if get_origin(kind) is dict:
-        return {c: _take_params(f"{name}/{c}/", tensors) for c in _ids(name, _pop(scalars, name))}
+        return _take_many(f"{name}/", _ids(name, _pop(scalars, name)), tensors)
     if kind is Tensor:
         return _pop(tensors, name)
     value = _pop(scalars, name)
@@ -213,11 +152,24 @@ def _ids(name: str, value: Scalar) -> list[int]:
     number = r"(0|-?[1-9][0-9]{0,17})"
     if not isinstance(value, str) or not re.fullmatch(f"({number}(,{number})*)?", value):
         raise RecordError(f"field {name!r} is {value!r}, but must be numbers with commas")
-    return [int(c) for c in value.split(",") if c]
+    found = [int(c) for c in value.split(",") if c]
+    if len(set(found)) < len(found) or len(found) > TENSORS:
+        raise RecordError(f"field {name!r} names a client twice, or more than {TENSORS}")
+    return found
 
 
 def _take_params(prefix: str, tensors: dict[str, Tensor]) -> Params:
     return Params({k[len(prefix) :]: tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
+
+
+def _take_many(prefix: str, ids: list[int], tensors: dict[str, Tensor]) -> dict[int, Params]:
+    """The same for each of many clients, in one pass: there can be as many of them as there are tensors."""
+    found: dict[str, dict[str, Tensor]] = {str(c): {} for c in ids}
+    for key in [k for k in tensors if k.startswith(prefix)]:
+        client, sign, name = key[len(prefix) :].partition("/")
+        if sign and client in found:
+            found[client][name] = tensors.pop(key)
+    return {c: Params(found[str(c)]) for c in ids}
 
 
 def _pop(values: dict[str, Any], name: str) -> Any:

@@ -120,6 +120,23 @@ def test_a_failure_in_a_worker_is_told(dies: str, words: str, tmp_path: Path, mo
     assert multiprocessing.active_children() == []
 
 
+def test_faults_and_deadlines_give_the_same_bits_in_workers(tmp_path: Path) -> None:
+    faults = {"inject": "drop=0.2,nan=0.1,twice=0.1,slow=0.1", "deadline": 300.0}
+    one, two = (hw.run(experiment(k, faults=faults), tmp_path / str(k)) for k in (1, 2))
+    assert contents(one) == contents(two)
+    assert one.failed == two.failed != {}
+
+
+def test_a_worker_that_dies_is_no_end_where_clients_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    (tmp_path / "failing.py").write_text(FAILING)
+    faults = {"on_failure": "skip", "min_replies": 0}
+    method = f"{tmp_path}/failing.py:dies=true"
+    run = hw.run(experiment(2, method=method, clients=3, sampling={"ratio": 1.0}, faults=faults), tmp_path / "run")
+    assert [row.get("failed") for row in run.rounds] == [None, {"no answer": [0, 1, 2]}, None]
+    assert run.complete
+
+
 def test_there_are_never_more_workers_than_clients(tmp_path: Path) -> None:
     most: list[int] = []
     small, many = (

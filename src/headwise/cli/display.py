@@ -36,7 +36,7 @@ class Watch:
 
     def __init__(self, title: str) -> None:
         self.title, self.t, self.rounds, self.first = title, 0, 1, 0
-        self.chosen = self.done = self.samples = self.sent = 0
+        self.chosen = self.done = self.samples = self.sent = self.failed = 0
         self.begun = time.monotonic()
         self.row: dict[str, Any] = {}
 
@@ -52,6 +52,7 @@ class Watch:
             case RoundEnded(row):
                 self.t, self.row = row["round"], {**self.row, **row}
                 self.sent += row["bytes_up"] + row["bytes_down"]
+                self.failed += sum(map(len, row.get("failed", {}).values()))
             case _:
                 pass
 
@@ -72,6 +73,7 @@ class Watch:
             *moments,
             ("sent", f"{self.sent / 2**20:,.1f} MB"),
             ("samples/s", f"{self.samples / spent:,.0f}"),
+            *([("failed", str(self.failed))] if self.failed else []),
             ("left", _clock(left)),
         ]
 

@@ -15,6 +15,7 @@ from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted,
 from .executors.base import Executor, collect
 from .plan import Plan
 from .profile import Stopwatch
+from .replies import ask
 from .sampling import sample
 from .server import ServerBench
 from .worker import Answer, Job
@@ -73,10 +74,11 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     watch.lap("server")
     # post is measured in every round, or a client's last score would not be that of its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
-    answers = collect(executor, jobs, tell)
+    answers, failed = ask(plan, executor, jobs, tell)
     idle = _idle(plan, executor, now.server, t, chosen, tell)
     watch.lap("train")
-    server = plan.method.aggregate(now.server, [Reply(c, _up(a), a.n) for c, a in answers.items()], central)
+    replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
+    server = plan.method.aggregate(now.server, replies, central) if replies else now.server
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
@@ -91,6 +93,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
     row["fields"] = {way: dict(sum(map(Counter, messages), Counter[str]())) for way, messages in fields.items()}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}
+    row |= {"failed": failed} if failed else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
         row |= evaluation.measure()
     watch.lap("evaluate")

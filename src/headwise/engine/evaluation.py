@@ -53,7 +53,7 @@ class Evaluation:
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
             sent += 0 if "pre" in moments or not untrained else self._ask("pre", untrained)
-            fallback = {c: self.scores["pre"][c] for c in untrained}
+            fallback = {c: self.scores["pre"][c] for c in untrained if c in self.scores["pre"]}
             self.scores["stale"] = self.last | fallback
         if "global" in moments:
             sent += self._ask_global(everyone)

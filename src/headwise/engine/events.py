@@ -55,6 +55,18 @@ class ClientDone:
 
 
 @dataclass(frozen=True)
+class ClientFailed:
+    """A client gave no answer, or one that was refused; it may still be asked again."""
+
+    t: int
+    client: int
+    task: str
+    reason: str
+    """in a word or two, to be counted"""
+    detail: str
+
+
+@dataclass(frozen=True)
 class RoundEnded:
     """Round t is complete; whoever stores it may now do so."""
 
@@ -76,5 +88,5 @@ class RunEnded:
     reason: Reason
 
 
-Event = RunStarted | RoundStarted | ClientDone | RoundEnded | RunEnded
+Event = RunStarted | RoundStarted | ClientDone | ClientFailed | RoundEnded | RunEnded
 Observer = Callable[[Event], None]

@@ -1,13 +1,13 @@
-"""The settings of training, sampling, evaluation and stopping; no torch is needed to read them."""
+"""The settings of training, sampling, evaluation, stopping and failures; no torch is needed to read them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from ..errors import ConfigError
-from ..settings import Count, NonNegative, Plain, Positive, Share
+from ..errors import ConfigError, nearest
+from ..settings import Count, Natural, NonNegative, Plain, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
 
@@ -64,6 +64,104 @@ class Stop:
     """evaluations without a new best accuracy (validation if there is one, else test) after which it ends"""
     budget: Positive | None = None
     """seconds after which it stops at the end of a round; `headwise resume` goes on"""
+
+
+FAULTS = ("drop", "error", "slow", "twice", "stale", "nan", "inf", "names", "shapes", "dtypes", "norm", "samples")
+"""what can go wrong on purpose: a client says nothing, raises, is too slow, answers twice or for another round, or
+sends values that are not finite, other names, shapes or types, a huge model, or a huge number of samples"""
+STUDIES = {"fedah": "drop=0..0.9"}
+"""faults of published studies by name; FedAH: in each round, a share drawn from [0.1, 1] of the clients is there"""
+
+
+@dataclass(frozen=True)
+class Inject(Plain):
+    """Faults that are made on purpose: of each kind, which share of a round's clients it meets."""
+
+    shares: tuple[tuple[str, float, float], ...] = ()
+    """kind, and from which to which share; each round draws one between them"""
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From a text such as ``drop=0.3,nan=0.05``, where ``drop=0..0.9`` draws the share anew in each round."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str):
+            raise ConfigError(f"{at} is {value!r}, but must be a text like drop=0.3,nan=0.05.")
+        text = STUDIES.get(value, value)
+        shares = tuple(_share_of(part.strip(), at) for part in text.split(",")) if text else ()
+        if len({kind for kind, _, _ in shares}) < len(shares) or sum(high for _, _, high in shares) > 1 + 1e-9:
+            raise ConfigError(
+                f"{at} is {value!r}, but a kind may stand there once, and all shares must add up to at most 1."
+            )
+        return cls(shares)
+
+    def plain(self) -> str:
+        """As `parse` takes it."""
+        return ",".join(f"{k}={low:g}" if low == high else f"{k}={low:g}..{high:g}" for k, low, high in self.shares)
+
+
+def _share_of(part: str, at: str) -> tuple[str, float, float]:
+    kind, _, share = part.partition("=")
+    if kind not in FAULTS:
+        raise ConfigError(f"{at} names {kind!r}: {nearest(kind, (*FAULTS, *STUDIES))}")
+    number = r"(0|1|0?\.\d{1,9}|[01]\.0)"
+    found = re.fullmatch(rf"{number}(?:\.\.{number})?", share, re.ASCII)
+    low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
+    if low > high:
+        raise ConfigError(f"{at} has {part!r}, but the share must be from 0 to 1, like {kind}=0.3 or {kind}=0..0.9.")
+    return kind, low, high
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What happens when a client fails, and which failures are made on purpose."""
+
+    on_failure: Literal["stop", "skip", "retry"] | None = None
+    """stop: the run ends, and replies are taken as they come; skip: replies are judged, and the round goes on without
+    those that failed; retry: who gave no answer is asked again first; none: stop, or skip where faults are made"""
+    retries: Count = 2
+    """how often retry asks again"""
+    min_replies: Natural = 1
+    """replies without which a round, and the run, can't go on"""
+    deadline: Positive | None = None
+    """seconds that a client may take; results then depend on the machine"""
+    max_norm: Positive | None = None
+    """largest Euclidean norm of all that a client sends"""
+    max_samples: Count = 10**7
+    """most training samples that a client can claim to have"""
+    inject: Inject = field(default_factory=Inject)
+    """faults made on purpose, as shares of a round's clients: drop=0.3,nan=0.05,slow=0.1"""
+
+    @property
+    def policy(self) -> Literal["stop", "skip", "retry"]:
+        """What `on_failure` comes to."""
+        return self.on_failure or ("skip" if self.inject.shares else "stop")
+
+
+@dataclass(frozen=True)
+class Robust:
+    """How the server averages where some clients may be hostile."""
+
+    rule: Literal["mean", "median", "trimmed", "clipped", "krum", "multi-krum", "geometric"] = "mean"
+    """what it takes in place of the clients' mean, for methods that average a shared model"""
+    hostile: Annotated[float, Range(0, 0.5)] = 0.2
+    """share of hostile clients that trimmed, krum and multi-krum reckon with"""
+    clip: Positive | None = None
+    """largest norm of a client's change under the rule clipped; none: the median of the norms"""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Differential privacy of a client against the server, for methods that average a shared model."""
+
+    clip: Positive | None = None
+    """largest norm of the change that a client sends; none: no protection"""
+    noise: Positive = 1.0
+    """standard deviation of the noise on each number of it, as a multiple of twice the clip"""
+    delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
+    """probability with which epsilon may be exceeded"""
+    source: Literal["system", "seed"] = "system"
+    """of the noise: the system's cryptographic one, or the seed, which protects nobody but can be repeated"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
-from .options import Evaluate, Sampling, Stop, Train
+from .options import Evaluate, Faults, Privacy, Robust, Sampling, Stop, Train
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class Plan:
     """whether features of a frozen body are kept between steps and phases"""
     stack: bool = True
     """whether fully connected layers of several clients are trained at once"""
+    faults: Faults = field(default_factory=Faults)
+    """what happens when a client fails"""
+    robust: Robust = field(default_factory=Robust)
+    """how the server averages"""
+    privacy: Privacy = field(default_factory=Privacy)
+    """what is done to what leaves a client"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from ..benches import M
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
+from ..robust import combine
 from ..seeds import seed_of
 from .devices import on
 from .plan import Plan
@@ -59,6 +60,11 @@ class ServerBench:
             return m
 
         return self.draw(redrawn, "head", *key).state("head")
+
+    def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
+        """The weighted mean of what clients made of `around`, or what the run takes in its place."""
+        robust = self._plan.robust
+        return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -21,12 +21,14 @@ from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .bench import ClientBench
 from .clock import Clock
+from .deadline import Late, within
 from .devices import home, on
 from .plan import Plan
 from .predictions import predict
 from .scores import Score, score
 from .state import ClientState
 from .together import ask, side_by_side
+from .transforms import leaving
 
 Task = Literal["fit", "idle", "pre", "global"]
 
@@ -43,6 +45,15 @@ class Job:
     """after training, measure the model on the client's own test samples"""
 
 
+class Failure(NamedTuple):
+    """Why there is no answer, or none that can be used."""
+
+    reason: str
+    """in a word or two, to be counted"""
+    detail: str
+    """one sentence"""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What comes back."""
@@ -54,6 +65,10 @@ class Answer:
     test: Score | None
     val: Score | None
     samples: int
+    t: int
+    """the round that it is for"""
+    failure: Failure | None = None
+    """why there is nothing else in it, where the run goes on without clients that fail"""
 
 
 def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, ClientState | None]:
@@ -70,6 +85,8 @@ def handle_all(
     client and the round too.
     """
     with torch.random.fork_rng(devices=[], enabled=seeded):
+        if plan.faults.deadline is not None:  # one after the other: a client is not charged for others' time
+            return [_visit(plan, job, state, clock, seeded) for job, state in visits]
         return side_by_side([partial(_visit, plan, j, s, clock, seeded) for j, s in visits], clock, seeded=seeded)
 
 
@@ -84,19 +101,28 @@ def _visit(
     if seeded:
         torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
     try:
-        me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
-        me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
-        if job.task == "fit":
-            return _fit(plan, job, me, down, local, trained)
-        if job.task == "idle":
-            mine = map_tensors(plan.method.idle_update(me, down, local), home)
-            return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
-        return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
+        with within(plan.faults.deadline):
+            return _do(plan, job, state, local, trained)
     except Exception as error:
         name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
-        raise ClientError(
-            f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
-        ) from error
+        said = f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
+        if plan.faults.policy == "stop":
+            raise ClientError(said) from error
+        failure = Failure("late" if isinstance(error, Late) else "raised", said)
+        return replace(_measure(plan, job, None, local), failure=failure), None
+
+
+def _do(
+    plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int
+) -> tuple[Answer, ClientState | None]:
+    me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
+    me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
+    if job.task == "fit":
+        return _fit(plan, job, me, down, local, trained)
+    if job.task == "idle":
+        mine = map_tensors(plan.method.idle_update(me, down, local), home)
+        return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
+    return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
 def _place(plan: Plan, error: Exception) -> str:
@@ -114,7 +140,8 @@ def _fit(
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    answer = _measure(plan, job, update.model if job.measure else None, local, up)
+    up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n)
+    answer = replace(_measure(plan, job, update.model if job.measure else None, local, up), n=n)
     return answer, ClientState(me, kept, trained + 1)
 
 
@@ -132,7 +159,7 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     if model is None:
-        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0])
+        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0], job.t)
     data = plan.data.client(job.client)
     parts = [part for part in (data.test, data.val) if len(part)]
     scores: dict[int, Score] = {}
@@ -142,4 +169,4 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
         said = work.scores[0].cpu().split([len(part) for part in parts])
         scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
     test, val = (scores.get(id(part)) for part in (data.test, data.val))
-    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0])
+    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0], job.t)

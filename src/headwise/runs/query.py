@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,7 +96,17 @@ class Run:
             "bytes_down": sum(r["bytes_down"] for r in rows),
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
+            **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
+            **({"failed": failed} if (failed := self.failed) else {}),
         }
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """How often clients failed, by reason."""
+        found = Counter[str]()
+        for row in self.rounds:
+            found.update({reason: len(who) for reason, who in row.get("failed", {}).items()})
+        return dict(found)
 
 
 def summarize(rows: list[dict[str, Any]], moment: str) -> dict[str, Any]:

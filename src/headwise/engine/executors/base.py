@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...method import record_types
 from ..clock import Clock
-from ..events import ClientDone, Observer
+from ..events import ClientDone, ClientFailed, Observer
 from ..plan import Plan
 from ..state import States
 from ..worker import Answer, Job
@@ -39,11 +39,14 @@ class Executor(Protocol):
 
 
 def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, Answer]:
-    """All answers in client order, whatever the order they came in."""
+    """All answers in client order, whatever the order they came in; without those of clients that failed."""
     answers: dict[int, Answer] = {}
     for a in executor.run(jobs):
+        if a.failure:
+            tell(ClientFailed(a.t, a.client, a.task, *a.failure))
+            continue
         answers[a.client] = a
-        tell(ClientDone(jobs[0].t, a.client, a.task, a.samples))
+        tell(ClientDone(a.t, a.client, a.task, a.samples))
     return dict(sorted(answers.items()))
 
 

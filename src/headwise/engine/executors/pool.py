@@ -62,11 +62,12 @@ class Pool:
                             yield answer
                     return
                 except BrokenProcessPool as error:
-                    if attempt == ATTEMPTS - 1:
+                    if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
                     self._pool.shutdown(cancel_futures=True)
                     self._pool = self._open()
+                    self.clock.memory.clear()  # its processes are gone
         finally:
             for parcel in sent.values():
                 self._shelf.drop(parcel)

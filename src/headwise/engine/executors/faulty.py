@@ -1,0 +1,119 @@
+"""Failures on purpose: what clients and networks do on a bad day, the same on every day of the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...records import Packed, Record, RecordError, pack, unpack
+from ...seeds import seed_of
+from ..plan import Plan
+from ..worker import Answer, Failure, Job
+from .base import Executor
+
+HUGE = 1e9
+"""what a model is multiplied by that replaces everybody's, and about how many samples a liar has"""
+
+
+class Faulty:
+    """An executor whose clients fail in training as `faults.inject` says; evaluations are left alone."""
+
+    def __init__(self, inner: Executor, plan: Plan) -> None:
+        self._inner, self._plan = inner, plan
+        self.workers, self.states, self.clock = inner.workers, inner.states, inner.clock
+        self._asked: Counter[tuple[int, int]] = Counter()
+        """how often a client was asked in a round: what fails once may work the next time"""
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        """Do the jobs, some of them badly."""
+        faults = {job.client: (self._fault(job), job) for job in jobs}
+        held: list[Answer] = []
+        for fault, job in faults.values():
+            if fault == "error":
+                yield _failed(job, "raised", "it was told to fail")
+            elif fault == "slow" and self._plan.faults.deadline is not None:
+                yield _failed(job, "late", f"it took longer than {self._plan.faults.deadline:g} seconds")
+        absent = ("drop", "error", *(["slow"] if self._plan.faults.deadline is not None else []))
+        for answer in self._inner.run([job for fault, job in faults.values() if fault not in absent]):
+            fault = faults[answer.client][0]
+            if fault == "slow":
+                held.append(answer)
+            else:
+                yield from _spoilt(answer, fault)
+        yield from held
+
+    def close(self) -> None:
+        """Give back what the other one holds."""
+        self._inner.close()
+
+    def _fault(self, job: Job) -> str:
+        """What befalls this client now; nothing is the empty text."""
+        if job.task != "fit":
+            return ""
+        seed, attempt = self._plan.seed, self._asked[job.client, job.t]
+        self._asked[job.client, job.t] += 1
+        at = _drawn(seed_of(seed, "fault", job.client, job.t, attempt))
+        for kind, low, high in self._plan.faults.inject.shares:
+            share = low + (high - low) * _drawn(seed_of(seed, "faults of a round", kind, job.t))
+            if at < share:
+                return kind
+            at -= share
+        return ""
+
+
+def _drawn(seed: int) -> float:
+    return float(torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+
+
+def _failed(job: Job, reason: str, what: str) -> Answer:
+    said = f"client {job.client} failed in round {job.t}: {what}."
+    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, Failure(reason, said))
+
+
+def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
+    """What the server gets instead of this answer."""
+    if fault == "stale":
+        yield replace(answer, t=answer.t - 1)
+    elif fault == "samples":
+        yield replace(answer, n=int(HUGE))
+    elif fault in _CHANGES and answer.up is not None and answer.failure is None:
+        try:
+            yield replace(answer, up=_changed(answer.up, fault))
+        except RecordError as error:  # as it would be where records come as bytes
+            said = f"client {answer.client} sent no record in round {answer.t}: {error}."
+            yield replace(answer, up=None, failure=Failure(fault, said))
+    else:
+        yield answer
+        if fault == "twice":
+            yield answer
+
+
+def _not_a_number(t: Tensor, value: float) -> Tensor:
+    spoilt = t.clone()
+    spoilt.view(-1)[:1] = value
+    return spoilt
+
+
+_CHANGES = {
+    "nan": lambda t: _not_a_number(t, torch.nan),
+    "inf": lambda t: _not_a_number(t, torch.inf),
+    "shapes": lambda t: t.unsqueeze(-1),
+    "dtypes": lambda t: t.half(),
+    "norm": lambda t: t * HUGE,
+    "names": lambda t: t,
+}
+
+
+def _changed(up: Record, fault: str) -> Record:
+    """The record with its first tensor of numbers spoilt; one that has none is as it was."""
+    tensors, scalars = pack(up)
+    name = next((k for k, t in tensors.items() if t.is_floating_point()), None)
+    if name is None:
+        return up
+    spoilt = {f"{k}~" if fault == "names" and k == name else k: t for k, t in tensors.items()}
+    key = f"{name}~" if fault == "names" else name
+    return unpack(type(up), Packed({**spoilt, key: _CHANGES[fault](tensors[name])}, scalars))

@@ -1,0 +1,296 @@
+"""Clients that fail: what is refused and why, what goes on, and when the run ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from bench_of_tests import Played, even_federation, make_plan
+
+import headwise as hw
+from headwise import catalog
+from headwise.averaging import Shared
+from headwise.engine.driver import drive
+from headwise.engine.events import ClientFailed, Event
+from headwise.engine.executors.faulty import Faulty
+from headwise.engine.executors.serial import Serial
+from headwise.engine.options import FAULTS, Evaluate, Faults, Inject
+from headwise.engine.plan import Plan
+from headwise.engine.replies import judge
+from headwise.engine.worker import Answer
+from headwise.errors import ClientError, ConfigError
+from headwise.method import Update
+from headwise.methods.fedavg import FedAvg
+from headwise.params import Params
+from headwise.records import same
+
+REFUSED = {
+    "drop": "no answer", "error": "raised", "twice": "twice", "stale": "another round", "nan": "not finite",
+    "inf": "not finite", "names": "names", "shapes": "shapes", "dtypes": "dtypes", "norm": "norm", "samples": "samples",
+    "slow": "late",
+}  # fmt: skip
+"""what each fault is counted as"""
+LAYOUTS = ("names", "shapes", "dtypes")
+RARELY = Evaluate(every=3, moments=("post",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Moody(hw.Averaging[hw.Nothing]):
+    """Client 2 fails: by an exception, or by never coming back."""
+
+    hangs: bool = False
+    """whether it hangs"""
+
+    def client_init(self, local: Any) -> hw.Nothing:
+        return hw.Nothing()
+
+    def local_update(self, me: hw.Nothing, down: Shared, local: Any) -> Update[Shared, hw.Nothing]:
+        if local.client == 2 and not self.hangs:
+            raise ZeroDivisionError("by hand")
+        while local.client == 2:
+            time.sleep(0.01)
+        m = local.model(down.w)
+        local.sgd(m)
+        return Update(Shared(m.params()), me, m)
+
+    def personalize(self, me: hw.Nothing, down: Shared, local: Any) -> Any:
+        return local.model(down.w)
+
+
+def faults(inject: str = "", **settings: Any) -> Faults:
+    return Faults(inject=Inject.parse(inject, "faults.inject"), **settings)
+
+
+def plan(settings: Faults, method: Any = None, clients: int = 6, **changes: Any) -> Plan:
+    return make_plan(method or FedAvg(), even_federation(clients), faults=settings, **changes)
+
+
+def run(made: Plan) -> tuple[Played, list[ClientFailed]]:
+    played, failed = Played(), list[ClientFailed]()
+
+    def see(event: Event) -> None:
+        played.see(event)
+        if isinstance(event, ClientFailed):
+            failed.append(event)
+
+    with closing(Faulty(Serial(made), made)) as executor:
+        played.reason = drive(made, executor, [see])
+    return played, failed
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_fault_is_refused_for_its_own_reason(kind: str) -> None:
+    played, told = run(plan(faults(f"{kind}=0.4", max_norm=1e6, deadline=60.0)))
+    rows = [row["failed"] for row in played.rows if "failed" in row]
+    assert rows, "this seed makes some"
+    assert {reason for row in rows for reason in row} == {REFUSED[kind]}
+    assert Counter(e.client for e in told) == Counter(c for row in rows for who in row.values() for c in who)
+    assert all(f"client {e.client} " in e.detail and e.detail.endswith(".") for e in told)
+    assert played.reason == "finished"
+
+
+@pytest.mark.parametrize("kind", [k for k in FAULTS if k != "twice"])
+def test_a_round_is_that_of_those_who_did_not_fail(kind: str) -> None:
+    """The refused ones leave no trace in the server's state."""
+    made = plan(faults(f"{kind}=0.4", max_norm=1e6, deadline=60.0), rounds=1)
+    played, _ = run(made)
+    failed = {c for who in played.rows[0]["failed"].values() for c in who}
+    others = sorted(set(range(6)) - failed)
+    assert 0 < len(others) < 6
+    assert played.ended[0].row["fields"]["up"]["w"] == len(others) * _size(made)
+    shares = tuple(("drop", low, high) for _, low, high in made.faults.inject.shares)
+    alone, _ = run(dataclasses.replace(made, faults=dataclasses.replace(made.faults, inject=Inject(shares))))
+    assert alone.rows[0]["failed"] == {"no answer": sorted(failed)}
+    assert same(played.ended[0].progress.server, alone.ended[0].progress.server)
+
+
+def _size(made: Plan) -> int:
+    return sum(t.numel() * t.element_size() for t in made.models[0].params().values())
+
+
+def test_the_second_of_two_answers_is_ignored() -> None:
+    twice, _ = run(plan(faults("twice=0.5")))
+    plain, _ = run(plan(faults()))
+    assert any("failed" in row for row in twice.rows)
+    assert same(twice.ended[-1].progress.server, plain.ended[-1].progress.server)
+
+
+def test_without_faults_nothing_changes() -> None:
+    """Judging replies costs no result."""
+    judged, _ = run(plan(faults(on_failure="skip")))
+    plain, _ = run(plan(faults()))
+    assert judged.rows == plain.rows
+    assert not any("failed" in row for row in judged.rows)
+
+
+def test_slow_clients_count_where_nobody_is_in_a_hurry() -> None:
+    slow, told = run(plan(faults("slow=0.5")))
+    plain, _ = run(plan(faults()))
+    assert (slow.rows, told) == (plain.rows, [])
+
+
+def test_faults_follow_the_seed() -> None:
+    one, other, third = (run(plan(faults("drop=0.3,nan=0.2"), seed=seed))[0].rows for seed in (0, 0, 1))
+    assert one == other
+    assert [row.get("failed") for row in one] != [row.get("failed") for row in third]
+
+
+def test_shares_are_kept_to() -> None:
+    made = plan(faults("drop=0.3,nan=0.1", min_replies=0), clients=200, rounds=3, evaluate=RARELY)
+    found = Counter(r for row in run(made)[0].rows for r, who in row["failed"].items() for _ in who)
+    assert found["no answer"] == pytest.approx(180, abs=45)
+    assert found["not finite"] == pytest.approx(60, abs=30)
+
+
+def test_fedahs_dropout_study_draws_a_share_in_each_round() -> None:
+    made = plan(faults("fedah"), clients=60, rounds=12, evaluate=RARELY)
+    there = [60 - len(row.get("failed", {}).get("no answer", [])) for row in run(made)[0].rows]
+    assert min(there) < 25 < 40 < max(there)
+    assert 18 < sum(there) / len(there) < 48
+
+
+def test_an_exception_ends_the_run_unless_told_otherwise() -> None:
+    with pytest.raises(ClientError, match=r"Moody failed at client 2 in round 1 .*ZeroDivisionError: by hand"):
+        run(plan(faults(), Moody()))
+    played, told = run(plan(faults(on_failure="skip"), Moody()))
+    assert [row["failed"] for row in played.rows] == [{"raised": [2]}] * 3
+    assert "ZeroDivisionError: by hand" in told[0].detail
+    assert all(2 not in {line["client"] for line in e.clients if "post" in line} for e in played.ended)
+
+
+def test_a_client_that_hangs_is_given_up_at_the_deadline() -> None:
+    begun = time.monotonic()
+    played, _ = run(plan(faults(on_failure="skip", deadline=0.5), Moody(hangs=True), rounds=1))
+    assert played.rows[0]["failed"] == {"late": [2]}
+    assert time.monotonic() - begun < 30
+
+
+def test_who_gave_no_answer_is_asked_again() -> None:
+    once, _ = run(plan(faults("drop=0.5", min_replies=0)))
+    again, told = run(plan(faults("drop=0.5", on_failure="retry", retries=8)))
+    assert any("failed" in row for row in once.rows)
+    assert told, "the first time, some failed"
+    assert not any("failed" in row for row in again.rows)
+    plain, _ = run(plan(faults()))
+    assert same(again.ended[-1].progress.server, plain.ended[-1].progress.server), "nobody trained twice"
+
+
+def test_a_bug_is_no_better_the_third_time() -> None:
+    played, told = run(plan(faults(on_failure="retry"), Moody(), rounds=1))
+    assert played.rows[0]["failed"] == {"raised": [2]}
+    assert len(told) == 3
+
+
+def test_a_client_that_fails_keeps_its_state() -> None:
+    per = catalog.find("method", "fedper")()
+    made = plan(faults("drop=0.5,error=0.2", min_replies=0), per, rounds=3)
+    played, _ = run(made)
+    missed = Counter(c for row in played.rows for who in row["failed"].values() for c in who)
+    states = played.ended[-1].states
+    assert {c: states[c].trained for c in states} == {c: 3 - missed[c] for c in range(6) if missed[c] < 3}
+    assert len(set(missed.values())) > 1
+
+
+def test_too_few_replies_end_the_run() -> None:
+    with pytest.raises(ClientError, match=r"round 1 has \d replies, but faults.min_replies is 6 \(no answer: \d\)\."):
+        run(plan(faults("drop=0.5", min_replies=6)))
+
+
+def test_a_round_without_replies_changes_nothing() -> None:
+    played, _ = run(plan(faults("drop=1", min_replies=0)))
+    assert same(played.ended[0].progress.server, played.ended[-1].progress.server)
+    assert [len(row["failed"]["no answer"]) for row in played.rows] == [6] * 3
+
+
+def test_faults_that_stop_the_run_say_which_client() -> None:
+    with pytest.raises(ClientError, match=r"client \d gave no answer in round 1\."):
+        run(plan(faults("drop=0.5", on_failure="stop")))
+
+
+def answer(up: Any, n: int = 9, client: int = 0) -> Answer:
+    return Answer("fit", client, n, up, None, None, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "fine"), [(9, True), (0, True), (10**7, True), (-1, False), (10**7 + 1, False), (True, False), (2.5, False)]
+)
+def test_absurd_numbers_of_samples(n: Any, fine: bool) -> None:
+    made = plan(faults(on_failure="skip"))
+    up = Shared(made.models[0].params())
+    assert (judge(made, {0: answer(up, n)}, {0: up}) == []) is fine
+
+
+def test_the_norm_is_that_of_all_that_is_sent() -> None:
+    made = plan(faults(on_failure="skip", max_norm=5.0))
+    names = made.models[0].params()
+    up = Shared(names.map(torch.zeros_like))
+    first, second = list(names)[:2]
+    for size, fine in ((4.0, True), (4.01, False)):
+        w = {**up.w, first: up.w[first].clone(), second: up.w[second].clone()}
+        w[first].view(-1)[0], w[second].view(-1)[0] = 3.0, -size
+        assert (judge(made, {0: answer(Shared(Params(w)))}, {0: up}) == []) is fine
+
+
+METHODS = catalog.names("method")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_honest_reply_is_refused(name: str) -> None:
+    played, told = run(plan(faults(on_failure="skip"), catalog.find("method", name)(), rounds=2))
+    assert [(e.client, e.detail) for e in told] == []
+    assert played.reason == "finished"
+
+
+SENDS = [name for name in METHODS if name != "standalone"]
+FIXED = [name for name in SENDS if catalog.find("method", name).up != "?"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((n, "nan") for n in SENDS), *((n, k) for n in FIXED for k in LAYOUTS)])
+def test_every_method_is_guarded(name: str, kind: str) -> None:
+    """Whatever it sends; where the size of that is not fixed, its layout can't be judged."""
+    _, told = run(plan(faults(f"{kind}=0.2"), catalog.find("method", name)(), rounds=2, seed=1))
+    assert {e.reason for e in told} == {REFUSED[kind]}
+
+
+def test_layouts_that_tie_are_all_refused() -> None:
+    """Rather than believed: class means have no layout that the server could know."""
+    gh = catalog.find("method", "fedgh")()
+    played, _ = run(plan(faults("shapes=0.25", min_replies=0), gh, rounds=1))
+    assert played.rows[0]["failed"] == {"at odds": [0, 1, 2, 3, 4, 5]}, "three are broken"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("dorp=0.3", "did you mean 'drop'?"),
+        ("drop", "the share must be from 0 to 1"),
+        ("drop=2", "the share must be from 0 to 1"),
+        ("drop=-0.1", "the share must be from 0 to 1"),
+        ("drop=nan", "the share must be from 0 to 1"),
+        ("drop=0.9..0.1", "the share must be from 0 to 1"),
+        ("drop=0.6,nan=0.6", "must add up to at most 1"),
+        ("drop=0.1,drop=0.1", "may stand there once"),
+        ("drop=0.1,", "faults.inject names ''"),
+        (3, "must be a text"),
+    ],
+)
+def test_faults_that_nobody_understands(text: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=r"faults\.inject") as error:
+        hw.Experiment(faults={"inject": text})
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "drop=0.3", "drop=0..0.9", "drop=0.25,nan=0.05,slow=0.1"])
+def test_faults_are_read_and_written_alike(text: str) -> None:
+    assert hw.Experiment(faults={"inject": text}).plain()["faults"]["inject"] == text
+
+
+def test_the_policy_is_skip_where_faults_are_made() -> None:
+    assert faults().policy == "stop"
+    assert faults("nan=0.1").policy == "skip"
+    assert faults("nan=0.1", on_failure="stop").policy == "stop"

@@ -1,0 +1,150 @@
+"""Differential privacy: what leaves a client, what it comes to, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.accounting import account
+from headwise.averaging import Shared
+from headwise.engine.options import Privacy
+from headwise.engine.transforms import gaussian, leaving
+from headwise.engine.worker import Job, handle
+from headwise.errors import ConfigError
+from headwise.methods.fedavg import FedAvg
+from headwise.params import Params
+from headwise.records import same
+from headwise.testing.toy import toy_plan
+
+SIZE = 40_000
+DOWN = Shared(Params(a=torch.zeros(SIZE), b=torch.zeros(2, 3)))
+
+
+def sent(up: Shared, **settings: Any) -> tuple[Params, int]:
+    record, n = leaving(Privacy(**{"clip": 1.0, **settings}), 0, 3, 1, DOWN, up, 77)
+    assert isinstance(record, Shared)
+    return record.w, n
+
+
+def changed(size: float) -> Shared:
+    """A change of this norm, all of it in the first number."""
+    a = torch.zeros(SIZE)
+    a[0] = size
+    return Shared(Params(a=a, b=torch.zeros(2, 3)))
+
+
+@pytest.mark.parametrize(("norm", "left"), [(0.0, 0.0), (0.5, 0.5), (2.0, 2.0), (50.0, 2.0), (1e30, 2.0)])
+def test_changes_are_clipped(norm: float, left: float) -> None:
+    w, n = sent(changed(norm), clip=2.0, noise=1e-6)
+    assert w["a"][0].item() == pytest.approx(left, abs=1e-4)
+    assert n == 1, "how many samples a client has is nobody's business"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nothing_is_told_by_a_model_that_diverged(value: float) -> None:
+    w, _ = sent(changed(value), noise=1e-6)
+    assert w["a"].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("source", ["system", "seed"])
+def test_noise_has_the_stated_variance(source: str) -> None:
+    """40,000 numbers of deviation s = noise x 2 clip: the bounds are six standard errors of mean and deviation."""
+    w, _ = sent(changed(0.0), clip=0.5, noise=3.0, source=source)
+    s, error = 3.0, 3.0 / math.sqrt(SIZE)
+    assert w["a"].std().item() == pytest.approx(s, abs=6 * error / math.sqrt(2))
+    assert w["a"].mean().item() == pytest.approx(0, abs=6 * error)
+    assert ((w["a"] / s).abs() < 1).double().mean().item() == pytest.approx(math.erf(1 / math.sqrt(2)), abs=0.015)
+    assert ((w["a"] / s) ** 4).mean().item() == pytest.approx(3, abs=0.35)
+
+
+def test_noise_of_the_system_is_never_the_same_and_that_of_the_seed_always() -> None:
+    again = [sent(changed(1.0), source=source)[0] for source in ("system", "system", "seed", "seed")]
+    assert not torch.equal(again[0]["a"], again[1]["a"])
+    assert same(Shared(again[2]), Shared(again[3]))
+
+
+def test_large_models_are_drawn_in_pieces() -> None:
+    drawn = gaussian(torch.Size([2**20 + 5]), None)
+    assert drawn.shape == (2**20 + 5,)
+    assert drawn.isfinite().all()
+    assert drawn.unique().numel() > 2**20
+    assert gaussian(torch.Size([0, 3]), None).shape == (0, 3)
+
+
+def test_without_a_clip_nothing_is_changed() -> None:
+    record, n = leaving(Privacy(), 0, 3, 1, DOWN, up := changed(5.0), 77)
+    assert (record is up, n) == (True, 77)
+
+
+def test_what_a_worker_answers_is_protected() -> None:
+    """At the client, whatever carries it away."""
+    plan = toy_plan(FedAvg())
+    down = Shared(plan.models[0].params())
+    plain, _ = handle(plan, Job("fit", 0, 1, down), None)
+    quiet, _ = handle(replace(plan, privacy=Privacy(1e-3, 1e-9)), Job("fit", 0, 1, down), None)
+    assert isinstance(plain.up, Shared)
+    assert isinstance(quiet.up, Shared)
+    assert float((plain.up.w - down.w).sq_norm().sqrt()) > 1e-2
+    assert float((quiet.up.w - down.w).sq_norm().sqrt()) == pytest.approx(1e-3, rel=1e-2)
+    assert (plain.n, quiet.n) == (13, 1)
+
+
+def by_hand(noise: float, rounds: int, delta: float) -> float:
+    """Renyi's divergence of Gaussians is order / (2 noise^2) a round; to epsilon by Balle et al. 2020, Theorem 21."""
+
+    def epsilon(a: float) -> float:
+        return rounds * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1)
+
+    return min(epsilon(1 + k / 1000) for k in range(1, 400_000, 7))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rounds", "delta"), [(1.0, 1, 1e-5), (2.0, 10, 1e-5), (10.0, 50, 1e-6), (0.5, 3, 1e-3), (30.0, 100, 1e-5)]
+)
+def test_epsilon_is_what_the_formula_gives(noise: float, rounds: int, delta: float) -> None:
+    made = hw.Experiment(rounds=rounds, privacy={"clip": 1.0, "noise": noise, "delta": delta})
+    found = account(made, FedAvg())
+    assert found["epsilon"] == pytest.approx(by_hand(noise, rounds, delta), rel=0.01)
+    assert found["delta"] == delta
+
+
+def test_epsilon_is_what_the_library_gives() -> None:
+    """Golden: Opacus 1.6.0 for ten rounds of multiplier 2 with its own orders."""
+    made = hw.Experiment(rounds=10, privacy={"clip": 3.0, "noise": 2.0})
+    assert account(made, FedAvg())["epsilon"] == pytest.approx(8.079406222420491, rel=1e-4)
+
+
+def test_that_clients_are_drawn_is_not_counted_in_their_favour() -> None:
+    few, all_of_them = (hw.Experiment(sampling={"ratio": r}, privacy={"clip": 1.0}) for r in (0.1, 1.0))
+    assert account(few, FedAvg()) == account(all_of_them, FedAvg())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"method": "fedgh"}, "fedgh sends has no known sensitivity"),
+        ({"method": "scaffold"}, "scaffold sends has no known sensitivity"),
+        ({"buffers": "all"}, "buffers is 'all'"),
+        ({"faults": {"on_failure": "retry"}}, "faults.on_failure is 'retry'"),
+    ],
+)
+def test_what_cannot_be_accounted_for_is_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.clip is 1, but .*" + says):
+        hw.run(hw.Experiment(privacy={"clip": 1.0}, **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_says_what_it_spent(tmp_path: Path) -> None:
+    small = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
+    run = hw.run(hw.Experiment(method="fedper", privacy={"clip": 1.0, "noise": 5.0}, **small), tmp_path / "run")
+    found = json.loads((run.path / "manifest.json").read_text())["privacy"]
+    assert found["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
+    assert run.summary()["privacy"] == found
+    assert json.loads((run.path / "result.json").read_text())["privacy"] == found
