@@ -2,9 +2,9 @@
 
     python benchmarks/kills.py              # 200 runs, a quarter of an hour
 
-A run of FedPer on digits has 40 rounds, each with five of ten clients. Its process is killed at a time drawn evenly from the length of a
-whole run; those that were done before do not count. Compared are the server's state, every client's state, and all that
-is written about rounds and clients but for seconds and memory.
+A run of FedPer on digits has 40 rounds, each with five of ten clients. Its process is killed at a time drawn evenly from
+the length of a whole run; those that were done before do not count. Compared are the server's state, every client's
+state, and all that is written about rounds and clients but for seconds and memory.
 """
 
 from __future__ import annotations
