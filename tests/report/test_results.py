@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from headwise.errors import RunError
 from headwise.report.clients import accuracies, floors
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.report.words import client_words, words
+from headwise.report.words import client_words, failure_words, words
 
 
 def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
@@ -156,3 +157,13 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
     setting = collect([tmp_path])[0]
     assert words(setting)[0].startswith("Nothing was measured")
     assert client_words(setting) == []
+
+
+def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
+    for seed, failed in ((0, {"no answer": [1, 2], "not finite": [0]}), (1, {"no answer": [4]})):
+        run = make_run(tmp_path / str(seed), "fedrep", seed)
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        rows[0]["failed"] = failed
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    make_run(tmp_path / "well", "fedavg")
+    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]

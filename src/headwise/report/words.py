@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from .clients import Accuracies, accuracies, floors
@@ -54,6 +55,19 @@ def client_words(setting: Setting) -> list[str]:
         said.append(f"With {best.name}, {_clients(below, len(mine))} are served worse than by guessing.")
     elif mine:
         said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
+    return said
+
+
+def failure_words(setting: Setting) -> list[str]:
+    """Whose clients failed, how often and why, all seeds together."""
+    said: list[str] = []
+    for line in setting.lines:
+        found = Counter[str]()
+        for summary in line.summaries:
+            found.update(summary.get("failed", {}))
+        if found:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
+            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
     return said
 
 
