@@ -1,10 +1,10 @@
 """SIGKILL at random times: every run is killed once, resumed, and compared bit for bit with the undisturbed one.
 
-    python benchmarks/kills.py              # 200 runs, a quarter of an hour
+    python benchmarks/kills.py              # 200 runs; writes docs/results/kills.md
 
-A run of FedPer on digits has 40 rounds, each with five of ten clients. Its process is killed at a time drawn evenly from
-the length of a whole run; those that were done before do not count. Compared are the server's state, every client's
-state, and all that is written about rounds and clients but for seconds and memory.
+A run of FedPer on digits has 40 rounds, each with five of ten clients. Its process is killed at a time drawn evenly
+from the length of a whole run; those that were done before do not count. Compared are the server's state, every
+client's state, and all that is written about rounds and clients but for seconds and memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import headwise as hw
 from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
 
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "kills.md"
 ROUNDS = 40
 
 
@@ -35,23 +36,28 @@ def killed(count: int, room: Path) -> Iterator[Kill]:
             yield kill
 
 
-def told(kills: list[Kill]) -> list[tuple[str, str]]:
-    """What was found, as lines of a table."""
+def page(kills: list[Kill]) -> str:
     quarters = [sum(q * ROUNDS // 4 < k.rounds <= (q + 1) * ROUNDS // 4 for k in kills) for q in range(4)]
     begun = sum(k.rounds <= 0 for k in kills)
-    return [
-        ("runs killed and resumed", f"{len(kills)}"),
-        ("rounds done when killed", f"none: {begun}, then by quarters of the run: {', '.join(map(str, quarters))}"),
-        ("equal to the undisturbed run, to the bit", f"{sum(k.same for k in kills)} of {len(kills)}"),
-    ]
+    said = " ".join((__doc__ or "").split("\n\n")[2].split())
+    return (
+        f"# Killed at any time\n\nMade by `python benchmarks/kills.py`. {said}\n\n| what | found |\n|---|---|\n"
+        f"| runs killed and resumed | {len(kills)} |\n"
+        f"| killed before the end of the first round | {begun} |\n"
+        f"| in the quarters of the run after that | {', '.join(map(str, quarters))} |\n"
+        f"| equal to the undisturbed run, to the bit | {sum(k.same for k in kills)} of {len(kills)} |\n"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
+    count = parser.parse_args().count
     with tempfile.TemporaryDirectory() as room:
-        for what, found in told(list(killed(parser.parse_args().count, Path(room)))):
-            print(f"{what}: {found}")
+        found = page(list(killed(count, Path(room))))
+    print(found)
+    if count == 200:
+        PAGE.write_text(found, encoding="utf-8")
 
 
 if __name__ == "__main__":

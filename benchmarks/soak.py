@@ -1,10 +1,10 @@
 """A bad week in an hour: clients drop out, send NaN and are slow, workers are killed, and the driver is, too.
 
-    python benchmarks/soak.py              # 500 rounds on digits, and 200 kills; writes docs/results/reliability.md
+    python benchmarks/soak.py              # 500 rounds on digits; writes docs/results/reliability.md
     python benchmarks/soak.py --rounds 40  # a short one, which writes nothing
 
 30 % of the clients drop out of each round, 5 % send NaN, 5 % are too slow; a worker is killed every 20 rounds and the
-driver every 100. FedPer, 20 clients, Dir(0.3), 2 workers; runs without faults have five seeds, those with faults three.
+driver every 100. FedPer, 20 clients, Dir(0.3), 2 workers; without faults there are five runs, with other seeds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
-
-import kills
 
 import headwise as hw
 from headwise.testing.killing import checkpoint
@@ -31,7 +29,7 @@ FAULTS = ["--faults", "drop=0.3,nan=0.05,slow=0.05", "--set", "faults.deadline=6
 UNTRAINED = ("no answer", "late", "raised")
 """failures of clients that did not train; one that sent NaN did"""
 USUAL = [
-    "--method", "fedper", "--data", "digits", "--partition", "dirichlet:0.3", "--clients", "20", "--workers", "2",
+    "--method", "fedper", "--data", "digits", "--partition", "dirichlet:0.3", "--clients", "20",
     "--quiet", "--set", "evaluate.every=10",
 ]  # fmt: skip
 
@@ -60,7 +58,7 @@ def size_of(folder: Path) -> int:
     """Files may come and go meanwhile."""
     found = 0
     for path in (folder / "checkpoint").glob("*"):
-        if path.exists():
+        with suppress(FileNotFoundError):
             found += path.stat().st_size
     return found
 
@@ -72,9 +70,9 @@ def workers_of(driver: int) -> list[int]:
     return [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
 
 
-def bad_week(folder: Path, seed: int, rounds: int, worker_every: int, driver_every: int) -> Week:
+def bad_week(folder: Path, rounds: int, worker_every: int, driver_every: int) -> Week:
     """Run to the end whatever happens."""
-    driver = headwise("run", *USUAL, *FAULTS, "--seed", str(seed), "--rounds", str(rounds), "--out", str(folder))
+    driver = headwise("run", *USUAL, *FAULTS, "--workers", "2", "--rounds", str(rounds), "--out", str(folder))
     workers = drivers = 0
     sizes: dict[int, int] = {}
     while True:
@@ -111,71 +109,48 @@ def accounted(run: hw.Run) -> str:
     return f"{sum(found.get(c) == n for c, n in wanted.items())} of {len(wanted)}"
 
 
-def spread(values: list[float]) -> str:
-    return f"{100 * min(values):.1f} to {100 * max(values):.1f} %"
-
-
-def told(weeks: list[Week], good: list[hw.Run]) -> list[tuple[str, str]]:
-    """What was found, as lines of a table."""
-    first = weeks[0].run
-    rows = first.rounds
+def page(week: Week, good: list[hw.Run]) -> str:
+    run, rows = week.run, week.run.rounds
     tenth = max(1, len(rows) // 10)
-    memory = [max(r["memory"] for r in part) / 2**20 for part in (rows[tenth : 2 * tenth], rows[-tenth:])]
-    sizes = [
-        max(size for t, size in weeks[0].sizes.items() if low < t <= low + tenth) / 1024
-        for low in (tenth, len(rows) - tenth)
-    ]
+    parts = (tenth, len(rows) - tenth)
+    memory = [max(r["memory"] for r in rows[low : low + tenth]) / 2**20 for low in parts]
+    sizes = [max(size for t, size in week.sizes.items() if low < t <= low + tenth) / 1024 for low in parts]
+    lines = [len((run.path / name).read_bytes()) / len(rows) / 1024 for name in ("rounds.jsonl", "clients.jsonl")]
     asked = sum(len(r["clients"]) for r in rows)
-    lines = [len(p.read_bytes()) / len(rows) for p in (first.path / "rounds.jsonl", first.path / "clients.jsonl")]
-    return [
-        ("rounds", ", ".join(f"{len(w.run.rounds)} ({w.run.ended})" for w in weeks)),
-        ("killed", ", ".join(f"{w.workers} workers and {w.drivers} drivers" for w in weeks)),
-        ("failures, first seed", ", ".join(f"{n} x {reason}" for reason, n in first.failed.items())),
-        ("replies that counted, first seed", f"{asked - sum(first.failed.values())} of {asked}"),
-        ("clients whose state is that of the rounds they trained in", ", ".join(accounted(w.run) for w in weeks)),
+    found = [
+        ("rounds", f"{len(rows)} of {run.manifest['experiment']['rounds']}, ended: {run.ended}"),
+        ("killed", f"{week.workers} workers, {week.drivers} drivers"),
+        ("failed", ", ".join(f"{n} x {reason}" for reason, n in run.failed.items())),
+        ("replies that counted", f"{asked - sum(run.failed.values())} of {asked}"),
+        ("clients whose state is that of the rounds they trained in", accounted(run)),
         ("memory, second and last tenth of the rounds", f"{memory[0]:.0f} MB, {memory[1]:.0f} MB"),
         ("checkpoints on disk, the same", f"{sizes[0]:.0f} KB, {sizes[1]:.0f} KB"),
-        ("lines written per round", f"{lines[0] / 1024:.1f} KB of rounds, {lines[1] / 1024:.1f} KB of clients"),
-        *(
-            (f"accuracy, {m}", f"{spread([w.run.accuracy(m) for w in weeks])}; without faults "
-             f"{spread([run.accuracy(m) for run in good])}")
-            for m in ("pre", "stale")
-        ),
-    ]  # fmt: skip
-
-
-def page(weeks: list[Week], good: list[hw.Run], killed: list[kills.Kill]) -> str:
-    def section(title: str, doc: str | None, lines: list[tuple[str, str]]) -> str:
-        said = " ".join((doc or "").split("\n\n")[2].split())
-        rows = "".join(f"| {k} | {v} |\n" for k, v in lines)
-        return f"## {title}\n\n{said}\n\n| what | found |\n|---|---|\n{rows}"
-
-    parts = [
-        "# Reliability\n\nMade by `python benchmarks/soak.py`.\n",
-        section("A bad week", __doc__, told(weeks, good)),
-        section("Killed at any time", kills.__doc__, kills.told(killed)),
+        ("lines written per round", f"{lines[0]:.1f} KB about rounds, {lines[1]:.1f} KB about clients"),
     ]
-    return "\n".join(parts)
+    for moment in ("pre", "stale"):
+        others = sorted(100 * other.accuracy(moment) for other in good)
+        without = f"{others[0]:.1f} to {others[-1]:.1f} %"
+        found.append((f"accuracy, {moment}", f"{100 * run.accuracy(moment):.1f} %; without faults {without}"))
+    said = " ".join((__doc__ or "").split("\n\n")[2].split())
+    head = f"# Reliability\n\nMade by `python benchmarks/soak.py`. {said}\n\n| what | found |\n|---|---|\n"
+    return head + "".join(f"| {k} | {v} |\n" for k, v in found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=500)
     rounds = parser.parse_args().rounds
-    full = rounds == 500
     with tempfile.TemporaryDirectory() as name:
         room = Path(name)
-        weeks = [
-            bad_week(room / f"bad-{seed}", seed, rounds, min(20, rounds // 4), min(100, rounds // 3))
-            for seed in range(3 if full else 1)
-        ]
-        good = [room / f"good-{seed}" for seed in range(5 if full else 1)]
+        week = bad_week(room / "bad", rounds, min(20, rounds // 4), min(100, rounds // 3))
+        good = [room / f"good-{seed}" for seed in range(5)]
         for seed, folder in enumerate(good):
-            if headwise("run", *USUAL, "--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)).wait():
-                raise SystemExit("the run without faults failed")
-        found = page(weeks, [hw.Run(p) for p in good], list(kills.killed(200 if full else 5, room / "kills")))
+            settings = [*USUAL, "--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)]
+            if headwise("run", *settings).wait():
+                raise SystemExit("a run without faults failed")
+        found = page(week, [hw.Run(p) for p in good])
     print(found)
-    if full:
+    if rounds == 500:
         PAGE.write_text(found, encoding="utf-8")
 
 
