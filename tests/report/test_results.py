@@ -108,6 +108,16 @@ def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> No
     assert floors(collect([tmp_path])[0]) == [0.25, None]
 
 
+def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
+    for seed, failed in ((0, {"no answer": [1, 2], "not finite": [0]}), (1, {"no answer": [4]})):
+        run = make_run(tmp_path / str(seed), "fedrep", seed)
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        rows[0]["failed"] = failed
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    make_run(tmp_path / "well", "fedavg")
+    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]
+
+
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     said = words(collect([three])[0])
     assert said == [
@@ -157,13 +167,3 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
     setting = collect([tmp_path])[0]
     assert words(setting)[0].startswith("Nothing was measured")
     assert client_words(setting) == []
-
-
-def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
-    for seed, failed in ((0, {"no answer": [1, 2], "not finite": [0]}), (1, {"no answer": [4]})):
-        run = make_run(tmp_path / str(seed), "fedrep", seed)
-        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-        rows[0]["failed"] = failed
-        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    make_run(tmp_path / "well", "fedavg")
-    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]

@@ -45,18 +45,17 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
         labels, means = getattr(message.up, "labels", None), getattr(message.up, "means", None)
         if labels is None or means is None:
             return []
-        others = [_of(scene.others(client), label) for label in labels.tolist()]
-        known = torch.tensor([len(samples) > 0 for samples in others])
-        if not known.any():
+        own, others = ([_of(s, k) for k in labels.tolist()] for s in (scene.train(client), scene.others(client)))
+        known = [i for i in range(len(labels)) if len(own[i]) and len(others[i])]
+        if not known:
             continue
-        guesses = torch.stack([samples.mean(0) for samples in others if len(samples)])
+        guesses = torch.stack([others[i].mean(0) for i in known])
         for knowing, model in _models(scene, client, message):
             through = model.body if means.shape[1] == model.width else model  # some send mean logits instead
             made = from_features(through, means[known], guesses)
-            for label, *images in zip(labels[known].tolist(), made, guesses, strict=True):
-                own = _of(scene.train(client), label)
-                near = [float(best_match(own, x[None]).max()) for x in images]
-                rows.setdefault((knowing, len(own) <= FEW), []).append((near[0], near[1]))
+            for i, *images in zip(known, made, guesses, strict=True):
+                near = [float(best_match(own[i], x[None]).max()) for x in images]
+                rows.setdefault((knowing, len(own[i]) <= FEW), []).append((near[0], near[1]))
     found: list[Finding] = []
     for (knowing, few), cases in rows.items():
         name = f"feature inversion, {'up to' if few else 'more than'} {FEW} samples of the class"

@@ -10,7 +10,7 @@ from ..method import record_types
 from ..records import Record, fields_of
 from ..settings import field_help
 from .labels import asked_for
-from .scene import Scene
+from .scene import Scene, sent
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ def fields(scene: Scene) -> list[Field]:
         found.append(
             Field("(asked for)", "the labels that it holds, to be sent what belongs to them", 4 * fmean(asked), True)
         )
-    told = "one for everybody" if scene.plan.privacy.clip is not None else "how many samples it trained on"
+    many = max(range(len(scene.plan.data)), key=lambda c: len(scene.train(c)))
+    same = sent(scene, many).n != len(scene.train(many))
+    told = "the same number for everybody" if same else "how many samples it trained on"
     found.append(Field("(samples)", told, 4.0, True))
     return [*found, Field("(presence)", "that it took part in this round, or failed", 0.0, True)]
 

@@ -17,6 +17,19 @@ def percent(value: float) -> str:
     return f"{value * 100:.1f} %"
 
 
+def failure_words(setting: Setting) -> list[str]:
+    """Whose clients failed, how often and why, all seeds together."""
+    said: list[str] = []
+    for line in setting.lines:
+        found = Counter[str]()
+        for summary in line.summaries:
+            found.update(summary.get("failed", {}))
+        if found:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
+            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
+    return said
+
+
 def words(setting: Setting) -> list[str]:
     """Who won, by how much, whether that is more than chance, and who would be better off alone."""
     lines = setting.measured
@@ -55,19 +68,6 @@ def client_words(setting: Setting) -> list[str]:
         said.append(f"With {best.name}, {_clients(below, len(mine))} are served worse than by guessing.")
     elif mine:
         said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
-    return said
-
-
-def failure_words(setting: Setting) -> list[str]:
-    """Whose clients failed, how often and why, all seeds together."""
-    said: list[str] = []
-    for line in setting.lines:
-        found = Counter[str]()
-        for summary in line.summaries:
-            found.update(summary.get("failed", {}))
-        if found:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
-            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
     return said
 
 
