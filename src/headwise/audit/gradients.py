@@ -24,6 +24,9 @@ CANDIDATES = 64
 STEPS = 300
 RATE = 0.1
 
+Case = tuple[Tensor, Tensor]
+"""how near what was made, and what was guessed, come to each sample"""
+
 
 def first_layer(model: SplitModel) -> str | None:
     """The name of the layer that meets the flattened samples, if that is a fully connected one with a bias."""
@@ -62,26 +65,25 @@ def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Ten
 def attack(scene: Scene, clients: Sequence[int], seed: int = 0) -> list[Finding]:
     """Gradient inversion of what these clients send after one step on few samples, and after a whole round."""
     found: list[Finding] = []
-    for size in (*BATCHES, None):
-        what = f"gradient inversion, batch of {size}" if size else "gradient inversion, whole round"
-        cases = [c for c in clients if size is None or len(scene.train(c)) >= size]
-        ratios = [case for c in cases if (case := _by_ratio(scene, c, size, seed))]
-        angles = [case for c in cases if size and (case := _by_angle(scene, c, size, seed))]
-        for how, known, scores in (
-            ("ratios of the first layer", "the message", ratios),
-            ("same direction", "the message and the labels", angles),
-        ):
-            if scores:
-                made, guess = (torch.cat(part) for part in zip(*scores, strict=True))
-                name = f"{what}, {how}"
-                measure = "correlation with the nearest sample made"
-                found.append(Finding(name, known, measure, float(made.mean()), float(guess.mean()), len(made)))
-    return found
+    for size in BATCHES:
+        drawn = [(c, _drawn(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
+        what, known = f"gradient inversion, batch of {size}", "the message and the labels"
+        found += _finding(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
+        found += _finding(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
+    whole = [_by_ratio(scene, c, None, seed) for c in clients]
+    return [*found, *_finding("gradient inversion, whole round, ratios", "the message", whole)]
 
 
-def _drawn(scene: Scene, client: int, size: int | None, seed: int) -> Tensor | None:
-    if size is None:
-        return None
+def _finding(name: str, knowing: str, cases: Sequence[Case | None]) -> list[Finding]:
+    done = [case for case in cases if case is not None]
+    if not done:
+        return []
+    made, guess = (torch.cat(part) for part in zip(*done, strict=True))
+    measure = "correlation with the nearest sample made"
+    return [Finding(name, knowing, measure, float(made.mean()), float(guess.mean()), len(made))]
+
+
+def _drawn(scene: Scene, client: int, size: int, seed: int) -> Tensor:
     rng = torch.Generator().manual_seed(seed_of(seed, "audit", client))
     return torch.randperm(len(scene.train(client)), generator=rng)[:size]
 
@@ -93,8 +95,7 @@ def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
     return mean + 0.1 * torch.randn((count, *mean.shape[1:]), generator=rng)
 
 
-def _by_ratio(scene: Scene, client: int, size: int | None, seed: int) -> tuple[Tensor, Tensor] | None:
-    only = _drawn(scene, client, size, seed)
+def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
     found, layer = change(scene, sent(scene, client, only)), first_layer(scene.plan.common)
     if found is None or layer is None or f"{layer}.weight" not in found.moved:
         return None
@@ -103,9 +104,7 @@ def _by_ratio(scene: Scene, client: int, size: int | None, seed: int) -> tuple[T
     return best_match(truth, made), _guessed(scene, client, truth, len(made), seed)
 
 
-def _by_angle(scene: Scene, client: int, size: int, seed: int) -> tuple[Tensor, Tensor] | None:
-    only = _drawn(scene, client, size, seed)
-    assert only is not None
+def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
     found, model = change(scene, sent(scene, client, only)), scene.plan.common
     if found is None or found.moved.keys() != model.weights().keys():  # a part of the network stays at the client
         return None
