@@ -23,8 +23,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "results" / "privacy-audit.md"
 METHODS = ("fedavg", "fedper", "fedgh", "fedgmh")
 NOISE: dict[str, dict[str, Any]] = {
     "no noise": {},
-    "weak noise": {"clip": 1.0, "noise": 0.1},
-    "strong noise": {"clip": 1.0, "noise": 1.0},
+    "weak noise": {"clip": 1.0, "noise": 0.3},
+    "strong noise": {"clip": 1.0, "noise": 2.0},
 }
 
 
