@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from headwise.audit.scene import scene_of, sent
 from headwise.cli import main
 from headwise.errors import RunError
 
-Runs = Callable[..., Path]
 SMALL = {"data": "synthetic:240:4:6:sites=2", "partition": "dirichlet:0.5", "model": "mlp:16", "clients": 5}
 
 

@@ -107,6 +107,8 @@ TOGETHER = [
     ("run --partition pathological:11", "classes_per_client is 11", "at most 10"),
     ("run --partition dirichlet:0.1:1000", "min_size is 1000", "20 clients"),
     ("run --data synthetic:5", "samples is 5", "10"),
+    ("audit nowhere", "nowhere holds no manifest.json", "not the folder of a run"),
+    ("audit nowhere --clients 0", "--clients", "0 is not in the range x>=1"),
     ("compare", "methods is ''", "at least one"),
     ("compare fedavg fedper fedavg", "methods is 'fedavg, fedper, fedavg'", "each once"),
     ("compare standalone fedavgg", "method", "'fedavgg'", "'fedavg'"),
