@@ -66,6 +66,26 @@ STUMBLING = (
 )
 """the same method, one of whose workers is killed in the middle of its reply"""
 
+DEAF = (
+    FAILING.replace(
+        "if local.t == 2 and self.dies:\n            os._exit(1)",
+        """if local.t == 2 and not os.path.exists(__file__ + ".once"):
+            try:
+                open(__file__ + ".first", "x").close()
+            except FileExistsError:
+                while not os.path.exists(__file__ + ".deaf"):
+                    time.sleep(0.01)
+                open(__file__ + ".once", "w").close()
+                os._exit(1)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            open(__file__ + ".deaf", "w").close()
+            time.sleep(600)""",
+    )
+    .replace("import os\n", "import os, signal, time\n")
+    .replace("if local.t == 2:\n", "if local.t == 9:\n")
+)
+"""the same method, one of whose workers dies while another does not listen when it is asked to end"""
+
 
 def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
     usual: dict[str, Any] = {
@@ -120,8 +140,9 @@ def test_a_worker_that_is_killed_changes_no_bit(serial: list[Any], tmp_path: Pat
     assert killed
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_its_reply_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "failing.py").write_text(STUMBLING)
+@pytest.mark.parametrize("method", [STUMBLING, DEAF], ids=["in the middle of its reply", "beside one that is deaf"])
+def test_a_worker_that_dies_is_not_waited_for(method: str, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(method)
     settings = {"method": f"{tmp_path}/failing.py", "clients": 3, "sampling": {"ratio": 1.0}}
     run = hw.run(experiment(2, **settings), tmp_path / "run")
     assert (tmp_path / "failing.py.once").exists(), "it was killed"

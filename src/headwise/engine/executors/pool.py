@@ -66,6 +66,7 @@ class Pool:
                     if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
+                    self._kill()  # the library asks the others to end, but may miss one that has just begun
                     self._pool.shutdown(cancel_futures=True)
                     self._pool = self._open()
                     self.clock.memory.clear()  # its processes are gone
@@ -111,13 +112,18 @@ class Pool:
         while left:
             done, left = wait(left, timeout=PATIENCE, return_when=FIRST_COMPLETED)
             yield from done
-            workers = list((self._pool._processes or {}).values())
-            lost, before = not done and not all(p.is_alive() for p in workers), lost
+            lost, before = not done and not all(p.is_alive() for p in self._processes()), lost
             if lost and before:
-                for process in workers:
-                    process.kill()
+                self._kill()
                 queue: Any = self._pool._result_queue
                 queue._writer.close()  # ours is the last end that could still write the rest
+
+    def _processes(self) -> list[Any]:
+        return list((self._pool._processes or {}).values())
+
+    def _kill(self) -> None:
+        for process in self._processes():
+            process.kill()
 
     def _receive(self, reply: _Reply) -> Iterator[Answer]:
         self.clock.add(reply.seconds)
