@@ -39,7 +39,7 @@ WORKLOADS = {
     "W2": Workload("CNN, 1x28x28, 20 clients x 300, batch 10", "cnn", (1, 28, 28), 20, 300, 10),
     "W3": Workload("CNN, 3x32x32, 20 of 100 clients x 450, batch 100, E 2", "cnn", (3, 32, 32), 100, 450, 100, 2, 20),
     "W4": Workload("ResNet-18, 3x32x32, 2 clients x 50, batch 10", "resnet18", (3, 32, 32), 2, 50, 10),
-    "W5": Workload("MLP 64-64-10, 100 clients x 210, batch 10", "mlp", (64,), 100, 210, 10),
+    "W5": Workload("MLP 64-64-10, 100 clients x 300, batch 10", "mlp", (64,), 100, 300, 10),
 }  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def _fit(
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
     up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n)
-    answer = replace(_measure(plan, job, update.model if job.measure else None, local, up), n=n)
+    answer = _measure(plan, job, update.model if job.measure else None, local, up, n)
     return answer, ClientState(me, kept, trained + 1)
 
 
@@ -157,16 +157,21 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
     return local.model(down.w, common=True)
 
 
-def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
-    if model is None:
-        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0], job.t)
-    data = plan.data.client(job.client)
-    parts = [part for part in (data.test, data.val) if len(part)]
-    scores: dict[int, Score] = {}
-    if parts:
-        work = predict(model, on(torch.cat([part.x for part in parts]), plan.device), plan.evaluate.batch)
-        ask(work)
-        said = work.scores[0].cpu().split([len(part) for part in parts])
-        scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
-    test, val = (scores.get(id(part)) for part in (data.test, data.val))
-    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0], job.t)
+def _measure(
+    plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None, n: int | None = None
+) -> Answer:
+    test, val = (None, None) if model is None else _scores(plan, job.client, model)
+    return Answer(job.task, job.client, local.n if n is None else n, up, test, val, local.samples[0], job.t)
+
+
+def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+    """On the client's test and validation samples, in one pass."""
+    data = plan.data.client(client)
+    test, val = data.test, data.val
+    if not len(test) + len(val):
+        return None, None
+    work = predict(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch)
+    ask(work)
+    said = work.scores[0].cpu()
+    on_test, on_val = said[: len(test)], said[len(test) :]
+    return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

@@ -46,7 +46,7 @@ class SplitModel(nn.Module):
 
     def private(self) -> Params:
         """A snapshot of what the policy keeps at its client: all that is in `state` but not in `params`."""
-        if self.policy != "local" and not any(True for _ in self.buffers()):
+        if self.policy != "local" and not any(m._buffers for m in self.modules()):
             return Params()
         travelling = self.live().keys() | self._statistics("").keys()
         return _snapshot(Params({k: t for k, t in self.state_dict().items() if k not in travelling}))
