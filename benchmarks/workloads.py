@@ -13,7 +13,7 @@ from headwise.data.federated import Clients
 from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
-from headwise.models.split import convolves
+from headwise.models.split import channels_last, laid_out
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,10 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     """A run of this workload without any evaluation."""
     torch.manual_seed(0)
     task = Task(load.shape, 10)
-    model = Choice.parse(load.model, "model").make("model").build(task).eval()
+    model = laid_out(Choice.parse(load.model, "model").make("model").build(task).eval())
     each = load.samples + load.test
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
-    if convolves(model):
-        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    if channels_last(model):
         x = x.contiguous(memory_format=torch.channels_last)
     ends = [[c * each + load.samples, c * each + load.samples, (c + 1) * each] for c in range(load.clients)]
     usual: dict[str, Any] = {
