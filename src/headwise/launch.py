@@ -62,7 +62,7 @@ def run(
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
         {"privacy": spent} if spent else {}
     )
-    create(folder, manifest, data.histograms())
+    create(folder, manifest, {**data.histograms(), "classes": list(data.dataset.classes)})
     return _go(experiment, plan, data_dir, folder, observers)
 
 
