@@ -61,9 +61,8 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
     if "privacy" in summary:
         spent = summary["privacy"]
-        click.echo(
-            f"  privacy epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}, of a client against the server"
-        )
+        guarantee = f"epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}"
+        click.echo(f"  privacy {guarantee}, of one {spent['unit']} against the server")
     if "failed" in summary:
         click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
     end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"
