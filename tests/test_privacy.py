@@ -228,4 +228,5 @@ def test_a_run_says_what_it_spent(method: str, tmp_path: Path) -> None:
     found = json.loads((run.path / "manifest.json").read_text())["privacy"]
     assert found["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
     assert run.summary()["privacy"] == found
+    assert run.privacy == f"epsilon {found['epsilon']:.3g}, delta 1e-05, of one client against the server"
     assert json.loads((run.path / "result.json").read_text())["privacy"] == found

@@ -29,30 +29,18 @@ def account(experiment: Experiment, method: Method[Any, Any, Any, Any], plan: Pl
     if privacy.clip is None:
         return {}
     rounds = 0 if record_types(type(method)).up is Nothing else experiment.rounds
+    found = {"delta": privacy.delta, "unit": privacy.level, "against": "server", "source": privacy.source}
     if not privacy.per_example:
-        found = epsilon(privacy.noise, 1.0, rounds, privacy.delta)
         relation = "all data of one client replaced by any other"
-        return {"epsilon": found, "delta": privacy.delta, "unit": "client", "against": "server", "relation": relation}
+        return {"epsilon": epsilon(privacy.noise, 1.0, rounds, privacy.delta), "relation": relation, **found}
     if plan is None or plan.epochs_accounted is None:
         raise ConfigError("privacy.level is 'example', but how many examples each client has is not known here.")
-    sizes = [plan.data.sizes(c)[0] for c in range(len(plan.data))]
-    each = [
-        epsilon(
-            privacy.noise,
-            batch_size(n, plan.train) / n,
-            rounds * plan.epochs_accounted * steps_per_epoch(n, plan.train),
-            privacy.delta,
-        )
-        for n in sizes
-    ]
-    return {
-        "epsilon": max(each),
-        "delta": privacy.delta,
-        "unit": "example",
-        "against": "server",
-        "relation": "one example of a client without effect, the number of its examples known",
-        "clients": each,
-    }
+    each: list[float] = []
+    for n in (plan.data.sizes(c)[0] for c in range(len(plan.data))):
+        steps = rounds * plan.epochs_accounted * steps_per_epoch(n, plan.train)
+        each.append(epsilon(privacy.noise, batch_size(n, plan.train) / n, steps, privacy.delta))
+    relation = "one example of a client without effect, the number of its examples known"
+    return {"epsilon": max(each), "relation": relation, **found, "clients": each}
 
 
 @cache
