@@ -59,6 +59,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (K + 1)"
     up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 
