@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from headwise.engine.options import Privacy, Train
 from headwise.engine.plan import Plan
 from headwise.engine.private import PrivateBench
 from headwise.engine.randomness import chosen
+from headwise.engine.rehearsal import rehearse
 from headwise.engine.worker import Job, handle
 from headwise.errors import AccountingError, ClientError, ConfigError
 from headwise.launch import data_folder, make_plan
+from headwise.method import Local
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer
 from headwise.models.base import Task
@@ -33,7 +35,7 @@ from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.records import same
+from headwise.records import Nothing, same
 from headwise.testing.toy import network, toy_plan
 
 QUIET = Privacy(0.5, 1e-9, source="seed", level="example")
@@ -159,6 +161,20 @@ def test_more_epochs_than_were_counted_are_refused() -> None:
     with pytest.raises(ClientError) as error:
         trained(replace(plan, epochs_accounted=2))
     assert isinstance(error.value.__cause__, AccountingError)
+
+
+@dataclass(frozen=True)
+class TrainsBefore(FedAvg):
+    """FedAvg, whose clients train before anybody counts."""
+
+    def client_init(self, local: Local) -> Nothing:
+        local.sgd(local.init())
+        return Nothing()
+
+
+def test_training_that_nobody_counts_is_refused() -> None:
+    with pytest.raises(AccountingError):
+        rehearse(replace(toy_plan(TrainsBefore()), privacy=QUIET))
 
 
 def spent(**settings: Any) -> dict[str, Any]:

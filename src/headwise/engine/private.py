@@ -40,7 +40,7 @@ class PrivateBench(ClientBench):
         ClientBench.__init__(self, *args, **settings)
         self.validation = None
         self._secret = source_of(self._plan.privacy, self._plan.seed, self.client, self.t)
-        self._left = self._plan.epochs_accounted
+        self._left = self._plan.epochs_accounted if settings["purpose"] == "fit" else 0  # no other training is counted
         self._clip = self._plan.privacy.clip or 0.0  # there is one, or this bench would not be asked for
 
     def sgd(

@@ -1,8 +1,8 @@
 """What happens to a message where it leaves a client: it is clipped, and noise is added to it.
 
 Whatever a client's data are, clipped messages differ by at most twice the clip: that is the sensitivity of one message.
-Everything else about it must not depend on the data. All clients count the same, whatever the number of their samples;
-and class means are sent for all classes, those that the client does not hold as zeros under the same noise.
+Everything else about it must not depend on the data: class means are sent for all classes, those that the client does
+not hold as zeros under the same noise.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from .options import Privacy
 from .randomness import gaussian, source_of
 
 
-def leaving(
-    privacy: Privacy, seed: int, client: int, t: int, down: Record, up: Record, n: int, classes: int
-) -> tuple[Record, int]:
-    """The message and the number of samples as the server gets them."""
+def leaving(privacy: Privacy, seed: int, client: int, t: int, down: Record, up: Record, classes: int) -> Record:
+    """The message as the server gets it."""
     if privacy.clip is None or privacy.per_example:  # then training itself was private
-        return up, n
+        return up
     rng = source_of(privacy, seed, client, t)
     if isinstance(up, Shared) and isinstance(down, Shared) and _layout(up) == _layout(down):
-        return Shared(down.w + _protected(up.w - down.w, privacy.clip, privacy.noise, rng)), 1
+        return Shared(down.w + _protected(up.w - down.w, privacy.clip, privacy.noise, rng))
     if isinstance(up, Nothing):
-        return up, 1
+        return up
     if isinstance(up, ClassMeans):
-        return _all_classes(up, classes, privacy.clip, privacy.noise, rng), 1
+        return _all_classes(up, classes, privacy.clip, privacy.noise, rng)
     raise AccountingError(f"what it sends ({', '.join(fields_of(type(up)))}) has no known sensitivity")
 
 

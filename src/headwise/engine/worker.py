@@ -141,8 +141,8 @@ def _fit(
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n, local.classes)
-    answer = replace(_measure(plan, job, update.model if job.measure else None, local, up), n=n)
+    up = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.classes)
+    answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
 
 
@@ -164,8 +164,9 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
+    n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
     if model is None:
-        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0], job.t)
+        return Answer(job.task, job.client, n, up, None, None, samples, job.t)
     data = plan.data.client(job.client)
     parts = [part for part in (data.test, data.val) if len(part)]
     scores: dict[int, Score] = {}
@@ -175,4 +176,4 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
         said = work.scores[0].cpu().split([len(part) for part in parts])
         scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
     test, val = (scores.get(id(part)) for part in (data.test, data.val))
-    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0], job.t)
+    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
