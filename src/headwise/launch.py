@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .accounting import account
+from .accounting import account, rehearsed
 from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
@@ -58,7 +58,7 @@ def run(
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
-    spent = account(experiment, plan.method)
+    spent = account(experiment, plan.method, plan)
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
         {"privacy": spent} if spent else {}
     )
@@ -159,7 +159,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         )
     if isinstance(data, FederatedData):
         data.channels_last = any(map(channels_last, models))
-    return Plan(
+    plan = Plan(
         method=method,
         models=models,
         server_model=None if other is None else _first(experiment, other, data.task, len(models)),
@@ -177,6 +177,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         robust=experiment.robust,
         privacy=experiment.privacy,
     )
+    return plan if experiment.privacy.clip is None else rehearsed(experiment, plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:

@@ -107,7 +107,7 @@ class ClientBench(ServerBench):
         if not weights:
             return 0
         descent = Descent(weights, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, clip=clip)
-        with self._clock("training"), _learning(models, parts):
+        with self._clock("training"), learning(models, parts):
             for x, y in self.batches(epochs, through=through, train=parts):
                 descent.step(loss(x, y))
                 if project is not None:
@@ -236,7 +236,7 @@ def _frozen(body: nn.Module, x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
+def learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
     """Only `parts` take gradients. All else is in evaluation mode too, so that its statistics stay as they are."""
     for m in models:
         m.eval().requires_grad_(False)

@@ -25,6 +25,7 @@ from .deadline import Late, within
 from .devices import home, on
 from .plan import Plan
 from .predictions import predict
+from .private import PrivateBench
 from .scores import Score, score
 from .state import ClientState
 from .together import ask, side_by_side
@@ -96,7 +97,7 @@ def _visit(
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    local = _bench(plan, job.task)(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     if seeded:
         torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
@@ -140,14 +141,19 @@ def _fit(
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n)
-    answer = _measure(plan, job, update.model if job.measure else None, local, up, n)
+    up = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.classes)
+    answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
+
+
+def _bench(plan: Plan, task: Task | None = None) -> type[ClientBench]:
+    """Of what may change a client's state or leave it; what a client tries at home is its own business."""
+    return PrivateBench if plan.privacy.per_example and task not in ("pre", "global") else ClientBench
 
 
 def _first_bench(plan: Plan, client: int) -> ClientBench:
     """The bench of a client's first state: it must not depend on when the client is first asked."""
-    return ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
+    return _bench(plan)(plan, client, 0, purpose="init", kept=Params(), trained=0)
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
@@ -157,11 +163,10 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
     return local.model(down.w, common=True)
 
 
-def _measure(
-    plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None, n: int | None = None
-) -> Answer:
+def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
+    n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
     test, val = (None, None) if model is None else _scores(plan, job.client, model)
-    return Answer(job.task, job.client, local.n if n is None else n, up, test, val, local.samples[0], job.t)
+    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
 
 
 def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
