@@ -149,6 +149,22 @@ class Gossips(FedAvg):
         return u
 
 
+class Overhears(Simple):
+    """The server takes what clients have learned before anybody has judged what they send."""
+
+    heard: ClassVar[dict[int, Params]] = {}
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        u = FedAvg.local_update(self, me, down, local)  # type: ignore[arg-type]
+        self.heard[local.client] = u.up.w
+        return u
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        found = Shared(mean(self.heard[c] for c in sorted(self.heard)))
+        self.heard.clear()
+        return found
+
+
 @dataclass(frozen=True)
 class DeadOption(Simple):
     """FedAvg with an option that nothing reads."""
@@ -355,6 +371,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     Talkative: ("documentation", "docstring of one sentence"),
     NoHelp: ("documentation", "no text stands under mu"),
     NeedsEverybody: ("partial participation", "IndexError"),
+    Overhears: ("clients that fail", "clients whose fault was 'stale' change the server's state"),
     KnowsOnlyItsOwn: ("unseen client", "KeyError"),
     DividesByTheSpread: ("awkward clients", "not finite"),
     OneScoreTooMany: ("awkward clients", "shape .3, 5. for .3, 4."),

@@ -12,7 +12,7 @@ from headwise.errors import RunError
 from headwise.report.clients import accuracies, floors
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.report.words import client_words, words
+from headwise.report.words import client_words, failure_words, words
 
 
 def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
@@ -106,6 +106,16 @@ def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> No
     run = make_run(tmp_path / "a", clients=2)
     (run / "partition.json").write_text('{"train": [[3, 9], [5, 1]], "test": [[6, 2], [0, 0]], "val": []}')
     assert floors(collect([tmp_path])[0]) == [0.25, None]
+
+
+def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
+    for seed, failed in ((0, {"no answer": [1, 2], "not finite": [0]}), (1, {"no answer": [4]})):
+        run = make_run(tmp_path / str(seed), "fedrep", seed)
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        rows[0]["failed"] = failed
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    make_run(tmp_path / "well", "fedavg")
+    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]
 
 
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:

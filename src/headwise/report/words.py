@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from .clients import Accuracies, accuracies, floors
@@ -14,6 +15,19 @@ NAMED = 5
 def percent(value: float) -> str:
     """A share as people say it."""
     return f"{value * 100:.1f} %"
+
+
+def failure_words(setting: Setting) -> list[str]:
+    """Whose clients failed, how often and why, all seeds together."""
+    said: list[str] = []
+    for line in setting.lines:
+        found = Counter[str]()
+        for summary in line.summaries:
+            found.update(summary.get("failed", {}))
+        if found:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
+            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
+    return said
 
 
 def words(setting: Setting) -> list[str]:
