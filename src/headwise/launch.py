@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .accounting import account
+from .accounting import account, rehearsed
 from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
@@ -37,7 +37,7 @@ from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import Method, record_types
 from .models.base import Model, Task
-from .models.split import SplitModel, convolves
+from .models.split import SplitModel, channels_last, laid_out
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, read_manifest
@@ -58,11 +58,11 @@ def run(
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
-    spent = account(experiment, plan.method)
+    spent = account(experiment, plan.method, plan)
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
         {"privacy": spent} if spent else {}
     )
-    create(folder, manifest, data.histograms())
+    create(folder, manifest, {**data.histograms(), "classes": list(data.dataset.classes)})
     return _go(experiment, plan, data_dir, folder, observers)
 
 
@@ -158,8 +158,8 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
         )
     if isinstance(data, FederatedData):
-        data.channels_last = any(convolves(m) for m in models)
-    return Plan(
+        data.channels_last = any(map(channels_last, models))
+    plan = Plan(
         method=method,
         models=models,
         server_model=None if other is None else _first(experiment, other, data.task, len(models)),
@@ -177,6 +177,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         robust=experiment.robust,
         privacy=experiment.privacy,
     )
+    return plan if experiment.privacy.clip is None else rehearsed(experiment, plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:
@@ -209,8 +210,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(task)
     model.policy = experiment.buffers
-    model.eval()
-    return model.to(memory_format=torch.channels_last) if convolves(model) else model  # pyright: ignore[reportCallIssue]
+    return laid_out(model.eval())
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

@@ -78,7 +78,16 @@ def test_every_method_is_described(name: str, headwise: Headwise) -> None:
     assert (said.code, said.err) == (0, "")
     entry = catalog.entry("method", name)
     assert entry.summary in said.out
-    for word in ("family", "travels", "stays", "server keeps", "message down", "message up", "client keeps"):
+    for word in (
+        "family",
+        "travels",
+        "stays",
+        "server needs",
+        "server keeps",
+        "message down",
+        "message up",
+        "client keeps",
+    ):
         assert re.search(rf"^{word} +\S", said.out, re.MULTILINE)
     for option, text in entry.fields.items():
         assert re.search(rf"^  {option} = ", said.out, re.MULTILINE)

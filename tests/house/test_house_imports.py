@@ -44,7 +44,7 @@ ALLOWED = {
     "runs": {"runs", "engine", "errors", "method", "records", "params", "headwise"},
     "catalog": {"errors", "settings"},
     "config": {"catalog", "engine", "errors", "settings"},
-    "accounting": {"averaging", "config", "errors", "method"},
+    "accounting": {"config", "engine", "errors", "method", "records"},
     "trackers": {"trackers", "engine", "errors", "runs"},
     "report": {"report", "catalog", "config", "errors", "headwise", "runs"},
 }

@@ -167,3 +167,26 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
     setting = collect([tmp_path])[0]
     assert words(setting)[0].startswith("Nothing was measured")
     assert client_words(setting) == []
+
+
+def test_words_say_what_is_promised(tmp_path: Path) -> None:
+    """Once for all methods with the same promise; a method without one is named, too."""
+    promise = {"epsilon": 3.14159, "delta": 1e-5, "unit": "client", "source": "system"}
+    for name, given in {
+        "fedavg": promise,
+        "fedper": promise,
+        "fedgh": {**promise, "source": "seed"},
+        "fedah": None,
+    }.items():
+        path = make_run(tmp_path / name, name) / "manifest.json"
+        found = json.loads(path.read_text())
+        path.write_text(json.dumps(found | ({"privacy": given} if given else {})))
+    said = " ".join(words(collect([tmp_path])[0]))
+    assert (
+        "Differential privacy of fedavg, fedper: epsilon 3.14, delta 1e-05, of one client against the server." in said
+    )
+    assert "Differential privacy of fedgh: epsilon 3.14, delta 1e-05, of one client against the server; but" in said
+    assert "Differential privacy of fedah: none." in said
+    (tmp_path / "fedgh" / "manifest.json").write_text(json.dumps(found | {"privacy": {"epsilon": "<b>"}}))
+    with pytest.raises(RunError, match="its privacy is"):
+        words(collect([tmp_path])[0])

@@ -50,7 +50,7 @@ def words(setting: Setting) -> list[str]:
             f"Below the floor of {percent(setting.floor)}, which is always guessing a client's most frequent class: "
             f"{', '.join(below)}."
         )
-    return said
+    return said + _privacy(lines)
 
 
 def client_words(setting: Setting) -> list[str]:
@@ -69,6 +69,17 @@ def client_words(setting: Setting) -> list[str]:
     elif mine:
         said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
     return said
+
+
+def _privacy(lines: Sequence[Line]) -> list[str]:
+    """What each method promises, where any of them does."""
+    promised: dict[str, list[str]] = {}
+    for line in lines:
+        for promise in sorted({run.privacy for run in line.runs}):
+            promised.setdefault(promise or "none", []).append(line.name)
+    if promised.keys() <= {"none"}:
+        return []
+    return [f"Differential privacy of {', '.join(names)}: {promise}." for promise, names in promised.items()]
 
 
 def _lead(setting: Setting, one: Line, other: Line) -> str:

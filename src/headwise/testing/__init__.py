@@ -31,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "different networks": behaviour.different_networks,
     "nothing private": claims.nothing_private,
     "bytes as the card says": claims.bytes_as_the_card_says,
+    "sums as the card says": claims.sums_as_the_card_says,
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,
