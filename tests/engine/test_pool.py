@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,17 @@ DEAF = (
 )
 """the same method, one of whose workers dies while another does not listen when it is asked to end"""
 
+HANGING = FAILING.replace(
+    "if local.t == 2 and self.dies:\n            os._exit(1)",
+    """if local.t == 2:
+            try:
+                open(__file__ + ".first", "x").close()
+                time.sleep(600)
+            except FileExistsError:
+                pass""",
+).replace("import os\n", "import time\n")
+"""the same method, one of whose clients never comes back while another raises"""
+
 
 def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
     usual: dict[str, Any] = {
@@ -165,6 +177,15 @@ def test_a_failure_in_a_worker_is_told(dies: str, words: str, tmp_path: Path, mo
     with pytest.raises(ClientError, match=words):
         hw.run(experiment(2, method=method, clients=3, sampling={"ratio": 1.0}), tmp_path / "run")
     assert len(hw.Run(tmp_path / "run").rounds) == 1, "the round before is safe"
+    assert multiprocessing.active_children() == []
+
+
+def test_a_failure_is_told_at_once_though_another_worker_never_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(HANGING)
+    begun = time.monotonic()
+    with pytest.raises(ClientError, match="ZeroDivisionError: by hand"):
+        hw.run(experiment(2, method=f"{tmp_path}/failing.py", clients=3, sampling={"ratio": 1.0}), tmp_path / "run")
+    assert time.monotonic() - begun < 300, "it sleeps for twice as long"
     assert multiprocessing.active_children() == []
 
 

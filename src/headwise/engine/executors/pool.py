@@ -66,7 +66,7 @@ class Pool:
                     if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
-                    self._kill()  # the library asks the others to end, but may miss one that has just begun
+                    self._kill()
                     self._pool.shutdown(cancel_futures=True)
                     self._pool = self._open()
                     self.clock.memory.clear()  # its processes are gone
@@ -76,6 +76,7 @@ class Pool:
 
     def close(self) -> None:
         """End the workers."""
+        self._kill()
         self._pool.shutdown(cancel_futures=True)
         self._shelf.remove()
 
@@ -105,8 +106,7 @@ class Pool:
     def _completed(self, futures: Iterable[Future[_Reply]]) -> Iterator[Future[_Reply]]:
         """Each when it is done.
 
-        A worker that is killed in the middle of its reply leaves the library waiting for the rest of it, for ever:
-        where one is dead and nothing else happens, the others are ended too, and so is that wait.
+        Where a worker is dead and nothing happens, the library is waiting for the rest of its reply.
         """
         left, lost = set(futures), False
         while left:
@@ -115,15 +115,20 @@ class Pool:
             lost, before = not done and not all(p.is_alive() for p in self._processes()), lost
             if lost and before:
                 self._kill()
-                queue: Any = self._pool._result_queue
-                queue._writer.close()  # ours is the last end that could still write the rest
 
     def _processes(self) -> list[Any]:
         return list((self._pool._processes or {}).values())
 
     def _kill(self) -> None:
+        """End the workers of a pool that is not used again; they keep nothing.
+
+        The library would ask them to end and wait: for ever, where one was killed while it held a lock or had sent half
+        of a reply.
+        """
         for process in self._processes():
             process.kill()
+        queue: Any = self._pool._result_queue
+        queue._writer.close()  # ours is the last end that could still write the rest of a reply
 
     def _receive(self, reply: _Reply) -> Iterator[Answer]:
         self.clock.add(reply.seconds)
