@@ -6,9 +6,7 @@ import dataclasses
 import json
 import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
 from .data.federated import Clients, FederatedData
 from .data.splits import divide_all, parse
-from .engine.devices import check_device
+from .engine.devices import check_device, check_kind
 from .engine.driver import drive
 from .engine.estimate import is_long
 from .engine.events import Observer
@@ -32,6 +30,7 @@ from .engine.executors.threads import Threads
 from .engine.plan import Plan
 from .engine.state import States
 from .errors import ConfigError, RunError
+from .interrupts import politely_interrupted
 from .method import Method, record_types
 from .models.base import Model, Task
 from .models.split import SplitModel, convolves
@@ -90,7 +89,8 @@ def run_or_resume(
         return run(experiment, out, data_dir=data_dir, observers=observers)
     found = Run(out)
     before, now = experiment_from(found.manifest["experiment"]), make_plan(experiment, data_folder(data_dir))[0]
-    elsewhere = dataclasses.replace(before.engine, workers=now.engine.workers, device=now.engine.device)
+    places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
+    elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
     return found if found.complete else resume(out, data_dir=data_dir, observers=observers)
@@ -100,14 +100,18 @@ def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observ
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
-        with closing(_executor(experiment, plan, start.states)) as executor:
+        with closing(_executor(experiment, plan, start.states, data_dir, folder)) as executor:
             watching = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
-def _executor(experiment: Experiment, plan: Plan, states: States) -> Executor:
+def _executor(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Executor:
     workers = experiment.engine.workers
+    if experiment.engine.kind == "flower-sim":
+        from .flower.simulation import simulated  # most people have no Flower
+
+        return simulated(experiment, plan, states, data_dir, folder)
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
     count = workers.count or (len(os.sched_getaffinity(0)) if is_long(plan) else 1)
@@ -128,6 +132,7 @@ class Made(NamedTuple):
 def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     """Build everything that the experiment names."""
     check_device(experiment.engine.device)
+    check_kind(experiment.engine.kind)
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
@@ -228,23 +233,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def politely_interrupted() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the round finish and leaves a run that can be resumed; the second ends at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(*_: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -24,6 +24,7 @@ FLAGS = {
     "lr": ("train.lr", "learning rate"),
     "seed": ("seed", "of everything random but the partition"),
     "workers": ("engine.workers", "processes that train clients side by side: auto, a number, or threads:2"),
+    "engine": ("engine.kind", "local, or flower-sim for Flower's simulation engine"),
     "device": ("engine.device", "cpu, cuda, cuda:1 or mps"),
 }
 
