@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import torch
 from matplotlib import pyplot
 from workloads import Workload, plan_of
 
+from headwise.engine.clock import peak_memory
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
@@ -40,7 +40,7 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
     """Median wall seconds of a round with its checkpoint, the peak of memory, and the size of the states on disk."""
     torch.set_num_threads(1)
     plan = plan_of(replace(load, clients=clients), method, rounds=ROUNDS, sampling=Sampling(sampled / clients))
-    base, ends = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, list[float]()
+    base, ends = peak_memory(), list[float]()
     with (
         tempfile.TemporaryDirectory(dir=".") as folder,
         closing(RunStore(Path(folder), record_types(type(plan.method)))) as store,
@@ -58,8 +58,7 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
         drive(plan, executor, (keep,))
         disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
     seconds = [b - a for a, b in pairwise(ends)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": median(seconds), "grown": (peak - base) / 1024, "disk": disk / 2**20}
+    return {"seconds": median(seconds), "grown": (peak_memory() - base) / 2**20, "disk": disk / 2**20}
 
 
 def table() -> list[str]:

@@ -18,8 +18,9 @@ class Naive:
     """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.model = copy.deepcopy(plan.models[0]).to(memory_format=torch.contiguous_format)
+        self.plan, self.model = plan, copy.deepcopy(plan.models[0])
+        for p in self.model.parameters():  # as a network is made: `to` would leave kernels of one channel as they are
+            p.data = p.data.clone(memory_format=torch.contiguous_format)
         parts = [plan.data.client(c).train for c in range(len(plan.data))]
         self.sets = [[(x.contiguous(), int(y)) for x, y in zip(p.x, p.y, strict=True)] for p in parts]
 
@@ -63,7 +64,7 @@ class Bare:
 
 
 class PlainHeads:
-    """Rounds of FedRep and FedAH, every phase with passes through the whole network, as public code has it."""
+    """Rounds of FedRep and FedAH, every phase with whole passes, there and back, of which only a part is used."""
 
     def __init__(self, plan: Plan, heads: int, *, weights: bool = False) -> None:
         self.plan, self.heads, self.weights = plan, heads, weights
@@ -76,10 +77,10 @@ class PlainHeads:
         for c in sample(self.plan.sampling, len(self.plan.data), self.plan.seed, t):
             if self.weights:
                 self._mix(c, rng, head, body)
-            self._train(c, rng, head, body, self.heads)
-            self._train(c, rng, body, head, 1)
+            self._train(c, rng, head, self.heads)
+            self._train(c, rng, body, 1)
 
-    def _mix(self, c: int, rng: torch.Generator, head: list[Tensor], body: list[Tensor]) -> None:
+    def _mix(self, c: int, rng: torch.Generator, head: list[nn.Parameter], body: list[nn.Parameter]) -> None:
         """FedAH: the mixture of two heads is learned by passes through the whole network, there and back."""
         mix, own = [torch.ones_like(p, requires_grad=True) for p in head], [p.detach().clone() for p in head]
         for x, y in self._batches(c, rng):
@@ -90,17 +91,16 @@ class PlainHeads:
                 for w, g in zip(mix, slopes, strict=False):
                     w.sub_(g).clamp_(0, 1)
 
-    def _train(self, c: int, rng: torch.Generator, part: list[Tensor], frozen: list[Tensor], epochs: int) -> None:
-        for p in frozen:
-            p.requires_grad_(False)
+    def _train(self, c: int, rng: torch.Generator, part: list[nn.Parameter], epochs: int) -> None:
+        everything = list(self.model.parameters())
+        trained = {id(p) for p in part}
         for _ in range(epochs):
             for x, y in self._batches(c, rng):
-                slopes = torch.autograd.grad(cross_entropy(self.model(x), y), part)
+                slopes = torch.autograd.grad(cross_entropy(self.model(x), y), everything)
                 with torch.no_grad():
-                    for w, g in zip(part, slopes, strict=True):
-                        w.add_(g, alpha=-self.plan.train.lr)
-        for p in frozen:
-            p.requires_grad_(True)
+                    for w, g in zip(everything, slopes, strict=True):
+                        if id(w) in trained:
+                            w.add_(g, alpha=-self.plan.train.lr)
 
     def _batches(self, c: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         data = self.plan.data.client(c).train

@@ -27,6 +27,7 @@ from .engine.executors.base import Executor
 from .engine.executors.pool import Pool
 from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
+from .engine.memory import keep_freed_memory
 from .engine.plan import Plan
 from .engine.state import States
 from .errors import ConfigError, RunError
@@ -97,6 +98,7 @@ def run_or_resume(
 
 
 def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer]) -> Run:
+    keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Par
         raise ValueError("the mean of nothing is not defined")
     result = items[0].map(lambda t: t * (shares[0] / total) if t.is_floating_point() else t)
     for item, share in zip(items[1:], shares[1:], strict=True):
-        result = result.zip(item, _adder(share / total))
+        result.zip(item, partial(_add_in_place, share=share / total))
     return result
 
 
@@ -126,5 +127,5 @@ def step(at: Params, slope: Params, lr: float) -> Params:
     return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the layout in memory
 
 
-def _adder(share: float) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda total, t: torch.add(total, t, alpha=share) if total.is_floating_point() else total
+def _add_in_place(total: Tensor, t: Tensor, share: float) -> Tensor:
+    return total.add_(t, alpha=share) if total.is_floating_point() else total

@@ -104,6 +104,12 @@ def test_a_linear_network_without_bias_is_stacked_too() -> None:
         torch.testing.assert_close(stacked[c], single[c], rtol=0, atol=1e-6)
 
 
+def test_a_part_without_weights_takes_no_steps() -> None:
+    local = bench(plan(stack=True, model=SplitModel(nn.Flatten(), nn.Linear(4, 3))), 3)
+    m = local.init()
+    assert local.sgd(m, only=m.body) == 0
+
+
 class Odd(nn.Linear):
     """May do anything."""
 

@@ -25,7 +25,7 @@ from .server import ServerBench
 from .stacked import Layer, Phase, chain_of
 from .together import ask
 
-FEATURE_BATCH = 500  # samples per pass where no gradient is needed
+FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
 
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 

@@ -52,7 +52,7 @@ class Evaluate:
     """rounds between evaluations; the last round is always evaluated"""
     moments: tuple[Moment, ...] = ("pre", "post")
     """pre: all clients after a fresh download; post: participants after training; global: the one model on all tests"""
-    batch: Count = 500
+    batch: Count = 100
     """samples per forward pass"""
 
 

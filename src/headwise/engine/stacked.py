@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 
 
 def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
-    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` are trained."""
+    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
     flat = _flattened(model)
     if flat is None or not flat or not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
         return None
@@ -42,7 +42,7 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
         elif isinstance(module, nn.ReLU):
             chain[-1] = chain[-1]._replace(relu=True)
     unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
-    return chain if unique else None
+    return chain if unique and any(layer.trained for layer in chain) else None
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:

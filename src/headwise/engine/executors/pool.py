@@ -24,6 +24,7 @@ from ...method import RecordTypes, record_types
 from ...records import Nothing, Record, decode, encode
 from ..clock import Clock, peak_memory
 from ..devices import device_of
+from ..memory import keep_freed_memory
 from ..plan import Plan
 from ..state import States, decode_state, encode_state
 from ..worker import Answer, Job, handle_all
@@ -157,6 +158,7 @@ def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, count:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     with count.get_lock():
         number, count.value = count.value, count.value + 1
     plan = rebuild(data.opened(folder))
