@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
 from .data.federated import Clients, FederatedData
 from .data.splits import divide_all, parse
-from .engine.devices import check_device, check_kind
+from .engine.devices import check_device, check_kind, one_thread
 from .engine.driver import drive
 from .engine.estimate import is_long
 from .engine.events import Observer
@@ -43,6 +43,9 @@ from .runs.store import RunStore, create
 from .seeds import seed_of
 from .settings import dump
 
+Place = Callable[[Experiment, Plan, States, Path, Path], Executor]
+"""makes what a run's clients live in, from where it begins, its data and its folder"""
+
 
 def run(
     experiment: Experiment,
@@ -50,17 +53,26 @@ def run(
     *,
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
+    place: Place | None = None,
 ) -> Run:
     """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
+    if experiment.engine.kind == "flower" and place is None:
+        raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     data_dir = data_folder(data_dir)
     experiment, plan, data = make_plan(experiment, data_dir)
     folder = Path(out) if out else usual_folder(experiment)
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute())
     create(folder, manifest, data.histograms())
-    return _go(experiment, plan, data_dir, folder, observers)
+    return _go(experiment, plan, data_dir, folder, observers, place or _executor)
 
 
-def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers: Iterable[Observer] = ()) -> Run:
+def resume(
+    folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+    place: Place | None = None,
+) -> Run:
     """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -75,7 +87,7 @@ def resume(folder: str | Path, *, data_dir: str | Path | None = None, observers:
     now, wanted = data.summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
-    return _go(experiment, plan, data_dir, folder, observers)
+    return _go(experiment, plan, data_dir, folder, observers, place or _executor)
 
 
 def run_or_resume(
@@ -84,25 +96,28 @@ def run_or_resume(
     *,
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
+    place: Place | None = None,
 ) -> Run:
     """Run in this folder, or go on there if it holds the same experiment; what is complete is not run again."""
     if not (out / "manifest.json").exists():
-        return run(experiment, out, data_dir=data_dir, observers=observers)
+        return run(experiment, out, data_dir=data_dir, observers=observers, place=place)
     found = Run(out)
     before, now = experiment_from(found.manifest["experiment"]), make_plan(experiment, data_folder(data_dir))[0]
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
-    return found if found.complete else resume(out, data_dir=data_dir, observers=observers)
+    return found if found.complete else resume(out, data_dir=data_dir, observers=observers, place=place)
 
 
-def _go(experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer]) -> Run:
+def _go(
+    experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer], place: Place
+) -> Run:
     keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
-        with closing(_executor(experiment, plan, start.states, data_dir, folder)) as executor:
+        with closing(place(experiment, plan, start.states, data_dir, folder)) as executor:
             watching = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
@@ -114,6 +129,8 @@ def _executor(experiment: Experiment, plan: Plan, states: States, data_dir: Path
         from .flower.simulation import simulated  # most people have no Flower
 
         return simulated(experiment, plan, states, data_dir, folder)
+    if experiment.engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
     count = workers.count or (len(os.sched_getaffinity(0)) if is_long(plan) else 1)
@@ -224,14 +241,3 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     name = re.sub(r"[^\w.-]", "-", name)
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums depend on how many threads add them up: with one, every engine gives the same bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

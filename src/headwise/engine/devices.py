@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -26,7 +28,7 @@ def check_device(device: str) -> None:
 
 def check_kind(kind: str) -> None:
     """Raise if what this kind of engine needs is not installed."""
-    if kind == "flower-sim" and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
+    if kind != "local" and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
         raise ConfigError(f"engine.kind is {kind!r}, which needs: pip install 'headwise[flower]'.")
 
 
@@ -48,3 +50,14 @@ def samples_on(samples: Samples, device: str) -> Samples:
 def home(t: Tensor) -> Tensor:
     """The tensor in main memory, without its history."""
     return t.detach().cpu()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads add them up: with one, every engine gives the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -107,8 +107,8 @@ class Flower:
 class Engine:
     """Where it runs, and by which shortcuts."""
 
-    kind: Literal["local", "flower-sim"] = "local"
-    """local: processes or threads here; flower-sim: Flower's simulation engine, with the same bits"""
+    kind: Literal["local", "flower-sim", "flower"] = "local"
+    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy"""
     workers: Workers = field(default_factory=Workers)
     """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
     device: str = "cpu"

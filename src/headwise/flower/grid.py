@@ -6,10 +6,12 @@ which Flower sends in pieces of 5 MB.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from queue import Queue
 from typing import Any
 
@@ -23,7 +25,9 @@ from ..errors import RunError
 from .wire import Lost, Parcel
 
 PAUSE = 0.02
-"""seconds between two looks for replies"""
+"""seconds between two looks for replies, in this process"""
+LONG = 0.5
+"""the same, where each look is a request to a SuperLink"""
 
 
 def client_app(answer: Callable[[Parcel], Parcel]) -> ClientApp:
@@ -62,24 +66,11 @@ class Simulation:
 
     def exchange(self, parcels: Mapping[int, Parcel]) -> Iterator[Parcel | Lost]:
         """Send each node its message; the replies in the order in which they come."""
-        waiting: dict[str, int] = {}
-        for node, parcel in parcels.items():
-            # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
-            message = Message(_to_content(parcel), dst_node_id=node, message_type="train")
-            ids = list(self._grid.push_messages([message]))
-            if ids:
-                waiting[ids[0]] = node
-            else:
-                yield Lost(f"node {node} is not there")
+        waiting = dict[str, int]()
+        yield from _send(self._grid, parcels, "train", waiting)
         while waiting and self._thread.is_alive():
-            for reply in self._grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id)  # an error's sender is not the node
-                if reply.has_error():
-                    yield Lost(f"node {node}: {reply.error.reason} (Flower's code {reply.error.code})")
-                else:
-                    yield _from_content(reply.content)
-            if waiting:
-                time.sleep(PAUSE)
+            yield from (parcel for _, parcel in _replies(self._grid, waiting))
+            time.sleep(PAUSE)
         yield from (Lost(f"Flower's simulation is gone: {self._why}") for _ in waiting)
 
     def close(self) -> None:
@@ -104,6 +95,95 @@ class Simulation:
         finally:
             self._handed.put(None)
             self._over.set()  # or the thread of the app above would wait for ever
+
+
+class Nodes:
+    """The SuperNodes of a run, as its server sees them: each says which clients it has."""
+
+    def __init__(self, grid: Grid, clients: int, ttl: float) -> None:
+        self._grid, self._ttl = grid, ttl
+        self._homes: dict[int, int] = {}
+        until = time.monotonic() + ttl
+        asked: set[int] = set()
+        waiting = dict[str, int]()
+        while len(self._homes) < clients:
+            if time.monotonic() > until:
+                missing = [c for c in range(clients) if c not in self._homes]
+                raise RunError(f"no site has come for the clients {missing} within {ttl:g} seconds.")
+            new = set(grid.get_node_ids()) - asked
+            asked |= new
+            list(_send(grid, dict.fromkeys(new, Parcel("", [])), "query", waiting, ttl))
+            for node, reply in _replies(grid, waiting):
+                if isinstance(reply, Parcel):
+                    self._homes |= dict.fromkeys(json.loads(reply.text), node)
+            time.sleep(LONG)
+
+    def node_of(self, client: int) -> int:
+        """The node that said so."""
+        return self._homes[client]
+
+    def exchange(self, parcels: Mapping[int, Parcel]) -> Iterator[Parcel | Lost]:
+        """Send each node its message; the replies in the order in which they come."""
+        waiting = dict[str, int]()
+        yield from _send(self._grid, parcels, "train", waiting, self._ttl)
+        while waiting:
+            yield from (parcel for _, parcel in _replies(self._grid, waiting))
+            time.sleep(LONG)
+
+    def close(self) -> None:
+        """Nothing to give back: the nodes stay."""
+
+
+def node_app(opened: Callable[[str], tuple[Callable[[Parcel], Parcel], list[int]]]) -> ClientApp:
+    """The app of a SuperNode, whose configuration names its site's file; asked who it is, it says its clients."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        answer, _ = opened(str(context.node_config["site"]))
+        return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        _, clients = opened(str(context.node_config["site"]))
+        return Message(_to_content(Parcel(json.dumps(clients), [])), reply_to=message)
+
+    return app
+
+
+def server_app(serve: Callable[[Callable[[int, float], Nodes], dict[str, Any]], None]) -> ServerApp:
+    """The app of a run's server; `serve` gets a way to the nodes, and the run's configuration."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(partial(Nodes, grid), dict(context.run_config))
+
+    return app
+
+
+def _send(
+    grid: Grid, parcels: Mapping[int, Parcel], kind: str, waiting: dict[str, int], ttl: float | None = None
+) -> Iterator[Lost]:
+    """Send each node its message; those that could not be sent."""
+    for node, parcel in parcels.items():
+        # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
+        message = Message(_to_content(parcel), dst_node_id=node, message_type=kind, ttl=ttl)
+        ids = [found for found in grid.push_messages([message]) if found]
+        if ids:
+            waiting[ids[0]] = node
+        else:
+            yield Lost(f"node {node} is not there")
+
+
+def _replies(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Parcel | Lost]]:
+    """What has come, taken off the list of what is waited for."""
+    for reply in grid.pull_messages(list(waiting)):
+        node = waiting.pop(reply.metadata.reply_to_message_id)  # an error's sender is not the node
+        if reply.has_error():
+            yield node, Lost(f"node {node}: {reply.error.reason} (Flower's code {reply.error.code})")
+        else:
+            yield node, _from_content(reply.content)
 
 
 def _to_content(parcel: Parcel) -> RecordDict:

@@ -13,7 +13,7 @@ from ..engine.clock import peak_memory
 from ..engine.executors.serial import Serial
 from ..engine.plan import Plan
 from ..engine.state import States
-from ..errors import HeadwiseError
+from ..errors import HeadwiseError, RunError, nearest
 from ..launch import make_plan, one_thread
 from ..method import record_types
 from ..records import RecordError
@@ -27,20 +27,49 @@ class Site:
 
     folder: Path
     data_dir: Path
+    clients: tuple[int, ...] | None = None
+    """those that live here; none: any"""
+    methods: tuple[str, ...] | None = None
+    """those that may run here; none: any, and files of one's own"""
+    largest: int | None = None
+    """bytes of a message, at most"""
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks; a mistake is a report, too."""
         try:
+            self._check(parcel)
             plan = _plan(experiment_in(parcel), self.data_dir)
             order = unpack_order(parcel, record_types(type(plan.method)))
             return pack_report(self._do(plan, order))
         except (HeadwiseError, RecordError) as error:
             return pack_error(error)
 
+    def _check(self, parcel: Parcel) -> None:
+        """Refuse what this site does not allow, before anything of it is built."""
+        size = len(parcel.text) + sum(map(len, parcel.records))
+        if self.largest is not None and size > self.largest:
+            raise RunError(f"this site takes messages of {self.largest:,} bytes at most, but this one has {size:,}.")
+        if self.methods is None:
+            return
+        asked = experiment_from(json.loads(experiment_in(parcel)))
+        name = asked.method.name.partition("@")[0]
+        if name not in self.methods:
+            raise RunError(f"this site does not allow the method {name!r}: {nearest(name, self.methods)}")
+        for choice in (
+            asked.data,
+            asked.partition,
+            *asked.model,
+            *([asked.server_model] if asked.server_model else []),
+        ):
+            if choice.name.endswith(".py"):
+                raise RunError(f"this site runs its own Headwise only, not the file {choice.name!r}.")
+
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
         states = States(record_types(type(plan.method)).client)
         visits = {visit.job.client: visit for visit in order.visits}
+        if self.clients is not None and (strange := sorted(set(visits) - set(self.clients))):
+            raise RunError(f"this site does not have the clients {strange}.")
         for client, visit in visits.items():
             if (data := kept.take(client, visit.state)) is not None:
                 states[client] = data
