@@ -60,7 +60,7 @@ class Digests:
     """Remembers states by their digests, which the run's checkpoints store."""
 
     def __init__(self, before: States, method: type[Any]) -> None:
-        self.states = Receipts(record_types(method).client)
+        self.states: States = Receipts(record_types(method).client)
         for client in before:
             if (data := before.encoded(client)) is not None:
                 self.states[client] = data
