@@ -20,7 +20,8 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.options import Robust
 from headwise.engine.plan import Plan
 from headwise.engine.process import one_thread
-from headwise.launch import data_folder, make_plan
+from headwise.launch import data_folder
+from headwise.plans import make_plan
 from headwise.testing.attacks import ATTACKS, Hostile, label_flip
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "robustness.md"

@@ -15,6 +15,7 @@ from ..errors import HeadwiseError, nearest
 VERBS = {
     "run": "train with one method",
     "resume": "go on with a run that was interrupted",
+    "deploy": "train with clients at sites",
     "compare": "run several methods and seeds on one partition",
     "reproduce": "run a published table and compare with what is printed",
     "report": "show runs as a page to look at, tables and figures",
