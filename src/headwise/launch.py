@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from .accounting import account
 from .config import Experiment, experiment_from
@@ -27,7 +28,7 @@ from .engine.process import cores, keep_freed_memory, one_thread
 from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import record_types
-from .plans import make_plan, plan_from_json
+from .plans import Made, make_plan, plan_from_json
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, read_manifest
@@ -35,8 +36,19 @@ from .runs.query import Run
 from .runs.store import RunStore, create
 from .settings import dump
 
-Place = Callable[[Experiment, Plan, States, Path, Path], Executor]
-"""makes what a run's clients live in, from where it begins, its data and its folder"""
+
+class Place(NamedTuple):
+    """Where a run's data and clients are."""
+
+    make: Callable[[Experiment], Made]
+    """builds everything"""
+    executor: Callable[[Experiment, Plan, States, Path], Executor]
+    """from where it begins; the path is the run's folder"""
+
+
+def here(data_dir: Path) -> Place:
+    """On this machine, or simulated from it."""
+    return Place(partial(make_plan, data_dir=data_dir), partial(_workers, data_dir=data_dir))
 
 
 def run(
@@ -51,14 +63,13 @@ def run(
     if experiment.engine.kind == "flower" and place is None:
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     data_dir = data_folder(data_dir)
-    experiment, plan, data = make_plan(experiment, data_dir)
+    place = place or here(data_dir)
+    experiment, plan, summary, histograms = place.make(experiment)
     folder = Path(out) if out else usual_folder(experiment)
     spent = account(experiment, plan.method)
-    manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
-        {"privacy": spent} if spent else {}
-    )
-    create(folder, manifest, data.histograms())
-    return _go(experiment, plan, data_dir, folder, observers, place or _executor)
+    manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
+    create(folder, manifest, histograms)
+    return _go(experiment, plan, folder, observers, place)
 
 
 def resume(
@@ -77,12 +88,12 @@ def resume(
         raise RunError(
             f"{folder} was begun by an older Headwise ({manifest['headwise']}): it can be read, not resumed."
         )
-    data_dir = data_folder(data_dir or manifest["data_dir"])
-    experiment, plan, data = make_plan(experiment_from(manifest["experiment"]), data_dir)
-    now, wanted = data.summary.hash, manifest["partition"]["hash"]
+    place = place or here(data_folder(data_dir or manifest["data_dir"]))
+    experiment, plan, summary, _ = place.make(experiment_from(manifest["experiment"]))
+    now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
-    return _go(experiment, plan, data_dir, folder, observers, place or _executor)
+    return _go(experiment, plan, folder, observers, place)
 
 
 def run_or_resume(
@@ -97,7 +108,8 @@ def run_or_resume(
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers, place=place)
     found = Run(out)
-    before, now = experiment_from(found.manifest["experiment"]), make_plan(experiment, data_folder(data_dir))[0]
+    now = (place or here(data_folder(data_dir))).make(experiment).experiment
+    before = experiment_from(found.manifest["experiment"]).resolved()  # options may have come since then
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
@@ -105,25 +117,19 @@ def run_or_resume(
     return found if found.complete else resume(out, data_dir=data_dir, observers=observers, place=place)
 
 
-def _go(
-    experiment: Experiment, plan: Plan, data_dir: Path, folder: Path, observers: Iterable[Observer], place: Place
-) -> Run:
+def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
     keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
-        with closing(place(experiment, plan, start.states, data_dir, folder)) as executor:
+        executor = place.executor(experiment, plan, start.states, folder)
+        with closing(Faulty(executor, plan) if plan.faults.inject.shares else executor) as executor:
             watching = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
-def _executor(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Executor:
-    executor = _workers(experiment, plan, states, data_dir, folder)
-    return Faulty(executor, plan) if plan.faults.inject.shares else executor
-
-
-def _workers(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Executor:
+def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
     workers = experiment.engine.workers
     if experiment.engine.kind == "flower-sim":
         from .flower.simulation import simulated  # most people have no Flower

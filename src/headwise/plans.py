@@ -15,6 +15,7 @@ from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
 from .data.federated import Clients, FederatedData
 from .data.splits import divide_all, parse
+from .data.stats import Summary
 from .engine.devices import check_device, check_kind
 from .engine.plan import Plan
 from .errors import ConfigError
@@ -30,7 +31,10 @@ class Made(NamedTuple):
     experiment: Experiment
     """with all that it left open written out"""
     plan: Plan
-    data: FederatedData
+    summary: Summary
+    """of who has how much"""
+    histograms: dict[str, list[list[int]]]
+    """for each part, how many samples of each class every client has"""
 
 
 def make_plan(experiment: Experiment, data_dir: Path) -> Made:
@@ -41,7 +45,8 @@ def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     data = _divide(experiment, source.load(data_dir))
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
     plan = plan_for(experiment, data)
-    return Made(dataclasses.replace(experiment, clients=len(data)).resolved(), plan, data)
+    experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
+    return Made(experiment, plan, data.summary, data.histograms())
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:

@@ -14,7 +14,7 @@ from headwise import catalog
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
-from headwise.flower.site import Site
+from headwise.flower.site import Simulated, Site
 from headwise.flower.states import SiteStates, digest_of
 from headwise.flower.wire import Lost, Parcel, pack_error, unpack_report
 from headwise.method import record_types
@@ -150,7 +150,7 @@ def test_a_method_that_fails_is_told_as_in_one_process(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["", "[", "7", "{}", '{"experiment": 7}', '{"experiment": "{}", "run": "a"}'])
 def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    said = json.loads(Site(tmp_path, tmp_path).answer(Parcel(text, [])).text)
+    said = json.loads(Site(tmp_path, Simulated(tmp_path)).answer(Parcel(text, [])).text)
     assert set(said) == {"error"}
     assert list(tmp_path.iterdir()) == []
 
@@ -235,7 +235,7 @@ def test_a_wrong_setting_is_one_sentence(
     flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["run", "--data", "synthetic:160:4:6:sites=2", *flags, "--out", str(tmp_path / "run")])
+        main(["run", "--data", "synthetic:160:4:6", *flags, "--out", str(tmp_path / "run")])
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"headwise: {said}\n"
     assert not (tmp_path / "run").exists()
@@ -246,7 +246,7 @@ def test_without_flower_nothing_is_begun(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stop:
-        main(["run", "--data", "synthetic:160:4:6:sites=2", "--engine", "flower-sim", "--out", str(tmp_path / "run")])
+        main(["run", "--data", "synthetic:160:4:6", "--engine", "flower-sim", "--out", str(tmp_path / "run")])
     assert stop.value.code == 2
     assert "engine.kind is 'flower-sim', which needs: pip install 'headwise[flower]'." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from . import grid
-from .deployment import open_site, serve
+from pathlib import Path
 
-client_app = grid.node_app(open_site)
+from . import grid
+from .deployment import serve
+from .site import open_site
+from .wire import Parcel, experiment_in
+
+
+def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
+    site, ground = open_site(Path(path))
+
+    def introduce(question: Parcel) -> Parcel:
+        return ground.introduce(experiment_in(question))
+
+    return site.answer, introduce
+
+
+client_app = grid.node_app(_opened)
 server_app = grid.server_app(serve)

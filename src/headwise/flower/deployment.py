@@ -1,51 +1,29 @@
-"""A run whose clients are at sites: what the server's process and a site's process do."""
+"""A run whose clients are at sites: what the server's process does."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import catalog
-from ..config import Experiment, experiment_from, read_toml
+from ..config import Experiment, experiment_from
 from ..engine.plan import Plan
 from ..engine.state import States
-from ..launch import run_or_resume
+from ..errors import HeadwiseError, RunError
+from ..launch import Place, run_or_resume
 from ..method import record_types
+from ..plans import Made
 from ..records import Packed, from_bytes, to_bytes
-from ..settings import Count, Natural, build
+from ..runs.files import append_lines, read_json, write_json
+from ..settings import build
+from .facts import Told, for_sites, made_from
+from .nodes import Known, Nodes, Post
 from .remote import Remote
-from .site import Site
 from .states import digest_of
-from .wire import Link, Parcel
-
-
-@dataclass(frozen=True)
-class SiteSettings:
-    """What a site decides for itself: its ``site.toml``."""
-
-    clients: tuple[Natural, ...]
-    """the clients that live here"""
-    data: str
-    """the folder of the data"""
-    states: str = "states"
-    """the folder of the personal states"""
-    methods: tuple[str, ...] = ()
-    """the methods that may run here; none named: all that Headwise has, but no files"""
-    largest: Count = 500
-    """megabytes of a message, at most"""
-
-
-def open_site(path: str) -> tuple[Callable[[Parcel], Parcel], list[int]]:
-    """What answers orders at the site that this file describes, and its clients."""
-    home = Path(path).absolute()
-    asked = build(SiteSettings, read_toml(home))
-    methods = asked.methods or tuple(catalog.names("method"))
-    folders = (home.parent / asked.states, home.parent / asked.data)
-    return Site(*folders, asked.clients, methods, asked.largest * 10**6).answer, list(asked.clients)
+from .submit import failure_file
 
 
 class Receipts(States):
@@ -75,13 +53,55 @@ class Digests:
         self.states[client] = to_bytes(Packed({}, {"digest": digest}))
 
 
-def serve(nodes: Callable[[int, float], Link], config: dict[str, Any]) -> None:
-    """A run from its beginning, or from where it was, with clients at these nodes."""
+def serve(post: Post, config: dict[str, Any]) -> None:
+    """A run from its beginning, or from where it was, with clients at sites."""
     asked = json.loads(config["order"])
+    out = Path(asked["out"])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    failure_file(out).unlink(missing_ok=True)
+    try:
+        _serve(post, for_sites(experiment_from(asked["experiment"])), out, float(asked["wait"]))
+    except HeadwiseError as error:
+        failure_file(out).write_text(str(error), encoding="utf-8")
+        raise
 
-    def place(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
-        opened = partial(nodes, len(plan.data), float(asked["deadline"]))
+
+def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
+    clients = range(experiment.clients or 0)
+    path = out / "sites.json"
+    nodes = Nodes(post, json.dumps(experiment.plain()), _known(path))
+    missing = nodes.wait(clients, wait)
+    stops = experiment.faults.policy == "stop"
+    if missing and (stops or len(missing) == len(clients)):
+        client, why = next(iter(missing.items()))
+        raise RunError(f"client {client} can't take part: {why}.")
+
+    def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
+        nodes.keep = partial(_keep, path)
+        nodes.keep(nodes.known)
         run = f"run-{digest_of((folder / 'manifest.json').read_bytes())[:16]}"  # it says when the run was begun
-        return Remote(plan, experiment, run, opened, Digests(states, type(plan.method)), workers=len(plan.data))
+        memory = Digests(states, type(plan.method))
 
-    run_or_resume(experiment_from(asked["experiment"]), Path(asked["out"]), data_dir=asked["data"], place=place)
+        def note(row: dict[str, Any]) -> None:
+            append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
+
+        return Remote(plan, experiment, run, nodes, memory, workers=len(clients), note=note)
+
+    def make(experiment: Experiment) -> Made:
+        return made_from(experiment, nodes.known.told)
+
+    run_or_resume(experiment, out, place=Place(make, executor))
+
+
+def _keep(path: Path, known: Known) -> None:
+    told = [dataclasses.asdict(t) for _, t in sorted(known.told.items())]
+    write_json(path, {"told": told, "homes": known.homes})
+
+
+def _known(path: Path) -> Known:
+    """What sites told in sessions before."""
+    if not path.exists():
+        return Known({}, {})
+    found = read_json(path)
+    told = [build(Told, t) for t in found["told"]]
+    return Known({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()})

@@ -6,31 +6,30 @@ which Flower sends in pieces of 5 MB.
 
 from __future__ import annotations
 
-import json
+import importlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Queue
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
-from ray._private import worker as ray_worker
 
 from ..errors import RunError
 from .wire import Lost, Parcel
 
 PAUSE = 0.02
 """seconds between two looks for replies, in this process"""
-LONG = 0.5
-"""the same, where each look is a request to a SuperLink"""
+EXPIRED = 3
+"""Flower's code for a message that nobody answered in its time"""
+
+Answering = Callable[[Parcel], Parcel]
 
 
-def client_app(answer: Callable[[Parcel], Parcel]) -> ClientApp:
+def client_app(answer: Answering) -> ClientApp:
     """A node that answers every message with this function."""
     app = ClientApp()
 
@@ -46,39 +45,57 @@ class Simulation:
 
     def __init__(self, app: ClientApp, nodes: int, backend: Mapping[str, Any]) -> None:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong is said by whoever called
+        from ray._private import worker as ray_worker  # here, because nodes of a deployment start without Ray
+
         ray_worker._worker_logs_enabled = False  # no setting keeps Ray from telling stdout that an actor died
-        self._count, self._backend = nodes, dict(backend)
-        self._over, self._handed = threading.Event(), Queue[Grid | None]()
-        self._why = "it ended"
-        self._thread = threading.Thread(target=self._live, args=(app,), daemon=True)
-        self._thread.start()
-        found = self._handed.get()
-        if found is None:
-            raise RunError(f"Flower's simulation can't start: {self._why}.")
-        self._grid = found
-        while self._thread.is_alive() and len(list(found.get_node_ids())) < nodes:
-            time.sleep(PAUSE)
-        self._nodes = sorted(found.get_node_ids())
+        self._app, self._count, self._backend = app, nodes, dict(backend)
+        self._begin()
 
     def node_of(self, client: int) -> int:
         """Clients are dealt to the nodes in turn; any node can have any client."""
         return self._nodes[client % len(self._nodes)]
 
-    def exchange(self, parcels: Mapping[int, Parcel]) -> Iterator[Parcel | Lost]:
+    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
         """Send each node its message; the replies in the order in which they come."""
-        waiting = dict[str, int]()
-        yield from _send(self._grid, parcels, "train", waiting)
+        waiting: dict[str, int] = {}
+        for node, parcel in parcels.items():
+            if number := self._mail.send(node, parcel, "train", seconds):
+                waiting[number] = node
+            else:
+                yield node, Lost(f"node {node} is not there")
         while waiting and self._thread.is_alive():
-            yield from (parcel for _, parcel in _replies(self._grid, waiting))
+            for number, reply in self._mail.collect(list(waiting)):
+                yield waiting.pop(number), reply
             time.sleep(PAUSE)
-        yield from (Lost(f"Flower's simulation is gone: {self._why}") for _ in waiting)
+        for node in waiting.values():
+            yield node, Lost(f"Flower's simulation is gone: {self._why}")
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        """Start again: an actor that died fails whoever is sent to it, for ever after."""
+        self.close()
+        self._begin()
 
     def close(self) -> None:
         """End it, and Ray with it."""
         self._over.set()
         self._thread.join()
 
-    def _live(self, app: ClientApp) -> None:
+    def _begin(self) -> None:
+        self._over, self._handed = threading.Event(), Queue[Grid | None]()
+        self._why = "it ended"
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+        found = self._handed.get()
+        if found is None:
+            raise RunError(f"Flower's simulation can't start: {self._why}.")
+        self._mail = Mail(found)
+        while self._thread.is_alive() and len(self._mail.nodes()) < self._count:
+            time.sleep(PAUSE)
+        self._nodes = sorted(self._mail.nodes())
+
+    def _live(self) -> None:
+        from flwr.simulation import run_simulation
+
         server = ServerApp()
 
         @server.main()
@@ -87,7 +104,7 @@ class Simulation:
             self._over.wait()
 
         try:
-            run_simulation(server, app, self._count, backend_config=self._backend)
+            run_simulation(server, self._app, self._count, backend_config=self._backend)
         except (Exception, SystemExit) as error:
             while error.__cause__ is not None:  # Flower wraps what went wrong more than once
                 error = error.__cause__
@@ -97,45 +114,37 @@ class Simulation:
             self._over.set()  # or the thread of the app above would wait for ever
 
 
-class Nodes:
-    """The SuperNodes of a run, as its server sees them: each says which clients it has."""
+class Mail:
+    """A SuperLink's messages to and from its SuperNodes."""
 
-    def __init__(self, grid: Grid, clients: int, ttl: float) -> None:
-        self._grid, self._ttl = grid, ttl
-        self._homes: dict[int, int] = {}
-        until = time.monotonic() + ttl
-        asked: set[int] = set()
-        waiting = dict[str, int]()
-        while len(self._homes) < clients:
-            if time.monotonic() > until:
-                missing = [c for c in range(clients) if c not in self._homes]
-                raise RunError(f"no site has come for the clients {missing} within {ttl:g} seconds.")
-            new = set(grid.get_node_ids()) - asked
-            asked |= new
-            list(_send(grid, dict.fromkeys(new, Parcel("", [])), "query", waiting, ttl))
-            for node, reply in _replies(grid, waiting):
-                if isinstance(reply, Parcel):
-                    self._homes |= dict.fromkeys(json.loads(reply.text), node)
-            time.sleep(LONG)
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
 
-    def node_of(self, client: int) -> int:
-        """The node that said so."""
-        return self._homes[client]
+    def nodes(self) -> set[int]:
+        """Those that are there now."""
+        return set(self._grid.get_node_ids())
 
-    def exchange(self, parcels: Mapping[int, Parcel]) -> Iterator[Parcel | Lost]:
-        """Send each node its message; the replies in the order in which they come."""
-        waiting = dict[str, int]()
-        yield from _send(self._grid, parcels, "train", waiting, self._ttl)
-        while waiting:
-            yield from (parcel for _, parcel in _replies(self._grid, waiting))
-            time.sleep(LONG)
+    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+        """Send a message that is good for so long; its number, or none if the node is not there."""
+        message = Message(_to_content(parcel), dst_node_id=node, message_type=kind, ttl=seconds)
+        # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
+        return next((found for found in self._grid.push_messages([message]) if found), None)
 
-    def close(self) -> None:
-        """Nothing to give back: the nodes stay."""
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+        """The replies to these messages that have come."""
+        found: list[tuple[str, Parcel | Lost]] = []
+        for reply in self._grid.pull_messages(list(numbers)):
+            number = reply.metadata.reply_to_message_id  # an error's sender is not the node
+            if reply.has_error():
+                reason = "late" if reply.error.code == EXPIRED else "no answer"
+                found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
+            else:
+                found.append((number, _from_content(reply.content)))
+        return found
 
 
-def node_app(opened: Callable[[str], tuple[Callable[[Parcel], Parcel], list[int]]]) -> ClientApp:
-    """The app of a SuperNode, whose configuration names its site's file; asked who it is, it says its clients."""
+def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
+    """The app of a SuperNode, whose configuration names its site's file: it trains, and says who it is."""
     app = ClientApp()
 
     @app.train()
@@ -145,45 +154,39 @@ def node_app(opened: Callable[[str], tuple[Callable[[Parcel], Parcel], list[int]
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        _, clients = opened(str(context.node_config["site"]))
-        return Message(_to_content(Parcel(json.dumps(clients), [])), reply_to=message)
+        _, introduce = opened(str(context.node_config["site"]))
+        return Message(_to_content(introduce(_from_content(message.content))), reply_to=message)
 
     return app
 
 
-def server_app(serve: Callable[[Callable[[int, float], Nodes], dict[str, Any]], None]) -> ServerApp:
-    """The app of a run's server; `serve` gets a way to the nodes, and the run's configuration."""
+def run_checked(check: Callable[[bytes], None]) -> None:
+    """What a site starts in place of Flower's `flwr-clientapp`, which would run any code that a server sends.
+
+    An app must pass `check` before it is unpacked. Should Flower move its function, nothing runs at all.
+    """
+    from flwr.supernode.cli import flwr_clientapp
+
+    process = vars(importlib.import_module("flwr.supernode.runtime.run_clientapp"))
+    install = process["install_from_fab"]
+
+    def checked(fab: bytes, **options: Any) -> Any:
+        check(fab)
+        return install(fab, **options)
+
+    process["install_from_fab"] = checked
+    flwr_clientapp()
+
+
+def server_app(serve: Callable[[Mail, dict[str, Any]], None]) -> ServerApp:
+    """The app of a run's server; `serve` gets the way to the nodes, and the run's configuration."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(partial(Nodes, grid), dict(context.run_config))
+        serve(Mail(grid), dict(context.run_config))
 
     return app
-
-
-def _send(
-    grid: Grid, parcels: Mapping[int, Parcel], kind: str, waiting: dict[str, int], ttl: float | None = None
-) -> Iterator[Lost]:
-    """Send each node its message; those that could not be sent."""
-    for node, parcel in parcels.items():
-        # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
-        message = Message(_to_content(parcel), dst_node_id=node, message_type=kind, ttl=ttl)
-        ids = [found for found in grid.push_messages([message]) if found]
-        if ids:
-            waiting[ids[0]] = node
-        else:
-            yield Lost(f"node {node} is not there")
-
-
-def _replies(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Parcel | Lost]]:
-    """What has come, taken off the list of what is waited for."""
-    for reply in grid.pull_messages(list(waiting)):
-        node = waiting.pop(reply.metadata.reply_to_message_id)  # an error's sender is not the node
-        if reply.has_error():
-            yield node, Lost(f"node {node}: {reply.error.reason} (Flower's code {reply.error.code})")
-        else:
-            yield node, _from_content(reply.content)
 
 
 def _to_content(parcel: Parcel) -> RecordDict:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..engine.plan import Plan
 from ..engine.process import cores
 from ..engine.state import States
 from .remote import Copies, Remote
-from .site import Site
+from .site import Simulated, Site
 from .states import SiteStates
 
 RUN = "run"  # the folder of the nodes is that of one run only
@@ -24,12 +23,12 @@ def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path
     from .grid import Simulation, client_app  # here, because all else can be tested without Flower
 
     engine = experiment.engine
-    site = Site((folder / "sites").absolute(), data_dir.absolute())
+    site = Site((folder / "sites").absolute(), Simulated(data_dir.absolute()))
     workers = engine.workers.count or cores()
     nodes = min(engine.flower.nodes or len(plan.data), len(plan.data))
-    opened = partial(Simulation, client_app(site.answer), nodes, _backend(engine, workers))
+    link = Simulation(client_app(site.answer), nodes, _backend(engine, workers))
     memory = Copies(states, SiteStates(site.folder, RUN))
-    return Remote(plan, experiment, RUN, opened, memory, workers=min(workers, nodes))
+    return Remote(plan, experiment, RUN, link, memory, workers=min(workers, nodes))
 
 
 def _backend(engine: Engine, workers: int) -> dict[str, Any]:

@@ -77,5 +77,32 @@ class SiteStates:
                 v.path.unlink(missing_ok=True)
         return digest
 
+    def remember(self, experiment: str) -> None:
+        """Keep the run's experiment: with it a personal model can be used when the server is long gone."""
+        path = self.folder / "experiment.json"
+        if not path.exists():
+            with failing_clearly(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, experiment.encode())
+
+    def put_download(self, client: int, data: bytes) -> None:
+        """Keep what the client was sent last: its model is made of that and its state."""
+        home = self._home(client)
+        with failing_clearly(home):
+            home.mkdir(parents=True, exist_ok=True)
+        write_bytes(home / "download.safetensors", data)
+
+    def download(self, client: int) -> bytes:
+        """What the client was sent last."""
+        path = self._home(client) / "download.safetensors"
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise RunError(f"{path} can't be read: {error.strerror}.") from error
+
+    def clients(self) -> list[int]:
+        """Those that have something here."""
+        return sorted(int(p.name.removeprefix("client-")) for p in self.folder.glob("client-*"))
+
     def _home(self, client: int) -> Path:
         return self.folder / f"client-{int(client)}"

@@ -1,6 +1,7 @@
 """What travels between the server and a site: orders and reports, each a JSON text with records as bytes beside it.
 
 What a site reads is data only: the experiment as plain values, records against types that the site's own method names.
+What a server reads is checked as strictly: a site may be anybody's.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..averaging import Shared
 from ..engine.scores import Score
 from ..engine.worker import Answer, Failure, Job
-from ..errors import ClientError
+from ..errors import ClientError, ConfigError
 from ..method import RecordTypes
 from ..records import Record, RecordError, decode, encode
+from ..settings import Natural, build
 
 
 class Parcel(NamedTuple):
@@ -25,22 +27,32 @@ class Parcel(NamedTuple):
     text: str
     records: list[bytes]
 
+    @property
+    def size(self) -> int:
+        """Bytes, but for what the transport adds."""
+        return len(self.text) + sum(map(len, self.records))
+
 
 class Lost(NamedTuple):
     """In place of a reply: why there is none."""
 
     why: str
+    reason: Literal["no answer", "late"] = "no answer"
 
 
 class Link(Protocol):
     """The way to the nodes."""
 
-    def node_of(self, client: int) -> int:
-        """The node that has this client."""
+    def node_of(self, client: int) -> int | None:
+        """The node that has this client; none if nobody has said so yet."""
         ...
 
-    def exchange(self, parcels: Mapping[int, Parcel]) -> Iterator[Parcel | Lost]:
-        """Send each node its message; the replies in the order in which they come."""
+    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+        """Send each node its message, for which it has so long; the replies in the order in which they come."""
+        ...
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        """After a loss: look for the nodes of these clients again, and wait for them if patient."""
         ...
 
     def close(self) -> None:
@@ -49,7 +61,7 @@ class Link(Protocol):
 
 
 class Visit(NamedTuple):
-    """A job for a client, and by its digest the state that it starts from; an empty one means its first."""
+    """A job for a client, and the digest of the state from which it starts; empty if it has none."""
 
     job: Job
     state: str
@@ -57,10 +69,9 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """All that a site is asked to do in one message."""
+    """What a site is asked to do in one round, for all of its clients."""
 
     run: str
-    """which run's states these are"""
     experiment: str
     """as JSON"""
     visits: Sequence[Visit]
@@ -75,6 +86,32 @@ class Report:
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     process: int = 0
     memory: int = 0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A visit's plain part."""
+
+    task: Literal["fit", "idle", "pre", "global"]
+    client: Natural
+    t: Natural
+    measure: bool
+    down: Natural
+    state: str
+
+
+@dataclass(frozen=True)
+class _Said:
+    """An answer's plain part, but for its scores."""
+
+    task: Literal["fit", "idle", "pre", "global"]
+    client: Natural
+    n: Natural
+    samples: Natural
+    t: Natural
+    failure: tuple[str, ...] | None
+    up: Natural | None
+    state: str
 
 
 def pack_order(order: Order) -> Parcel:
@@ -105,12 +142,12 @@ def unpack_order(parcel: Parcel, types: RecordTypes) -> Order:
     visits: list[Visit] = []
     with _reading("order"):
         values = json.loads(parcel.text)
-        for given in values["visits"]:
-            cls: type[Record] = Shared if given["task"] == "global" else types.down
-            at = (given.pop("down"), cls)
+        for given in (build(_Asked, v) for v in values["visits"]):
+            cls: type[Record] = Shared if given.task == "global" else types.down
+            at = (given.down, cls)
             if at not in downs:
-                downs[at] = decode(cls, parcel.records[at[0]])
-            visits.append(Visit(state=given.pop("state"), job=Job(**given, down=downs[at])))
+                downs[at] = decode(cls, parcel.records[given.down])
+            visits.append(Visit(Job(given.task, given.client, given.t, downs[at], given.measure), given.state))
         return Order(values["run"], values["experiment"], visits)
 
 
@@ -139,14 +176,23 @@ def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
     with _reading("report"):
         values = json.loads(parcel.text)
         if "error" in values:
-            raise ClientError(values["error"])
+            raise ClientError(str(values["error"]))
         for given in values["answers"]:
-            state, up = given.pop("state"), given.pop("up")
-            failure = (why := given.pop("failure")) and Failure(*map(str, why))
-            test, val = (s and Score(**s) for s in (given.pop("test"), given.pop("val")))
-            up = None if up is None else decode(types.up, parcel.records[up])
-            answers.append((Answer(**given, up=up, test=test, val=val, failure=failure), state))
-        return Report(answers, values["seconds"], values["process"], values["memory"])
+            test, val = (_score(given.pop(part)) for part in ("test", "val"))
+            said = build(_Said, given)
+            failure = None if said.failure is None else Failure(*said.failure)
+            up = None if said.up is None else decode(types.up, parcel.records[said.up])
+            plain = (said.task, said.client, said.n, up, test, val, said.samples, said.t, failure)
+            answers.append((Answer(*plain), said.state))
+        seconds = {str(k): float(v) for k, v in values["seconds"].items()}
+        return Report(answers, seconds, int(values["process"]), int(values["memory"]))
+
+
+def _score(given: dict[str, Any] | None) -> Score | None:
+    """A score; its loss may be infinite or no number, where a model diverged."""
+    if given is None:
+        return None
+    return Score(int(given["n"]), *(float(given[k]) for k in ("accuracy", "balanced", "f1", "loss")))
 
 
 @contextmanager
@@ -154,5 +200,5 @@ def _reading(what: str) -> Iterator[None]:
     """What comes from elsewhere can be anything."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise RecordError(f"this message is no {what}: {type(error).__name__}: {error}") from error
