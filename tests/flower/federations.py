@@ -58,7 +58,7 @@ def bits(folder: Path) -> dict[str, Any]:
 
 def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
     """The same, with the states that the server took from the sites' own folders."""
-    files = {p.stem.split("-")[2]: p.read_bytes() for p in sites.glob("site*/states/*/client-*/*.safetensors")}
+    files = {p.stem.split("-")[2]: p.read_bytes() for p in sites.glob("site*/states/*/client-*/round-*.safetensors")}
     found = bits(folder)
     receipts = {c: str(from_bytes(data).scalars["digest"]) for c, data in found["states"].items()}
     return {**found, "states": {c: files.get(digest) for c, digest in receipts.items()}}

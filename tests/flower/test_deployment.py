@@ -1,163 +1,176 @@
-"""Clients at real SuperNodes: TLS, node authentication, four sites on loopback; and what a site refuses."""
+"""Clients at real SuperNodes on loopback, with TLS and keys: the same bits, and who is refused."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
-import subprocess
+import signal
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from federations import bits, experiment
+from federations import FIVE, bits, bits_at_sites, experiment, write_site
+from laboratory import Laboratory, laboratory, processes_of, until
 
 import headwise as hw
-from headwise.flower.deployment import open_site
-from headwise.flower.wire import Parcel
-from headwise.records import Nothing, encode, from_bytes
+from headwise import catalog
+from headwise.cli import main
+from headwise.flower.processes import environment, flwr
+from headwise.flower.signing import node_key, server_certificates
 
-BIN = Path(sys.executable).parent
-CERTIFICATES = (
-    "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=test",
-    "openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=127.0.0.1",
-    "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile ext",
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+POST = {"moments": ["post"]}
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def same_bits(lab: Laboratory, method: str, rounds: int) -> None:
+    asked = experiment(method, rounds=rounds, evaluate=POST, sampling={"ratio": 1.0})
+    done = lab.deploy(asked, f"run-{method}")
+    assert json.loads(done.stdout)["ended"] == "finished"
+    hw.run(asked, lab.home / f"local-{method}")
+    assert bits_at_sites(lab.home / f"run-{method}", lab.home) == bits(lab.home / f"local-{method}"), method
 
 
-class Federation:
-    """A SuperLink and its SuperNodes, each with a site of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.processes = home, list[subprocess.Popen[bytes]]()
-        quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "FLWR_TELEMETRY_ENABLED": "0"}
-        quiet = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home / "flwr"), "OMP_NUM_THREADS": "1"}
-        self.settings = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **quick, **quiet}
-        self.address = f"127.0.0.1:{free_port()}"
-
-    def do(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, cwd=self.home, env=self.settings, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done
-
-    def start(self, name: str, *command: str | Path) -> None:
-        with (self.home / f"{name}.log").open("wb") as log:
-            started = subprocess.Popen(command, cwd=self.home, env=self.settings, stdout=log, stderr=log)
-        self.processes.append(started)
-
-    def begin(self) -> None:
-        (self.home / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
-        for line in CERTIFICATES:
-            self.do(*line.split())
-        (self.home / "flwr").mkdir()
-        lab = f'[superlink.lab]\naddress = "{self.address}"\nroot-certificates = "{self.home}/ca.crt"\n'
-        (self.home / "flwr" / "config.toml").write_text(lab)
-        keys = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key")
-        host, port = self.address.split(":")
-        where = ("--host", host, "--port", port, "--database", "state.db", "--disable-runtime-dependency-installation")
-        self.start("superlink", BIN / "flower-superlink", *keys, "--enable-supernode-auth", *where)
-        for _ in range(120):
-            with socket.socket() as s:
-                if s.connect_ex((host, int(port))) == 0:
-                    return
-            time.sleep(0.5)
-        raise AssertionError((self.home / "superlink.log").read_text())
-
-    def join(self, k: int, clients: list[int]) -> None:
-        self.do("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node{k}")
-        self.do(BIN / "flwr", "supernode", "register", f"node{k}.pub", "lab")
-        site = self.home / f"site{k}"
-        site.mkdir()
-        (site / "site.toml").write_text(f'clients = {clients}\ndata = "data"\n')
-        keys = ("--root-certificates", "ca.crt", "--auth-supernode-private-key", f"node{k}")
-        where = ("--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port()))
-        config = ("--node-config", f'site="{site}/site.toml"')
-        self.start(f"node{k}", BIN / "flower-supernode", *keys, *where, *config)
+def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_path: Path) -> None:
+    """One federation for all of it: to start one takes longer than what is tested."""
+    with laboratory(tmp_path) as lab:
+        for folder in ("stranger", "deceived"):
+            write_site(tmp_path / folder, [0])
+            node_key(tmp_path / folder / "site.key")
+        (tmp_path / "other").mkdir()
+        server_certificates(tmp_path / "other", ["127.0.0.1"])
+        lab.join("stranger")
+        lab.join("deceived", "other/ca.crt")
+        same_bits(lab, "fedper", rounds=2)
+        foreign_code_is_refused(lab)
+        refused_by_policy(lab)
+        said = {name: (tmp_path / f"{name}.log").read_text() for name in ("stranger", "deceived")}
+    assert "Failed to activate SuperNode" in said["stranger"]
+    assert "CERTIFICATE_VERIFY_FAILED" in said["deceived"]
+    for log in said.values():
+        assert "headwise: the server does not let this site in" in log
+        assert "SuperNode ID" not in log
 
 
-@contextmanager
-def federation(home: Path) -> Iterator[Federation]:
-    found = Federation(home)
-    try:
-        found.begin()
-        yield found
-    finally:
-        for process in reversed(found.processes):
-            process.terminate()
-        for process in found.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+EVIL = """
+import json, sys, time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+Path(r"{home}/touched-{{}}".format("server" if "serverapp" in sys.argv[0] else "site")).touch()
+client = ClientApp()
+server = ServerApp()
 
 
-def taken(home: Path, states: dict[int, Any]) -> dict[int, bytes | None]:
-    """The states that the server took, from the sites' folders."""
-    files = {p.stem.split("-")[2]: p.read_bytes() for p in home.glob("site*/states/*/client-*/*.safetensors")}
-    return {c: files.get(str(from_bytes(data).scalars["digest"])) for c, data in states.items()}
+@client.query()
+def query(message, context):
+    return Message(RecordDict(), reply_to=message)
 
 
-@pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen")
-def test_four_sites_give_the_same_bits_and_keep_their_states(tmp_path: Path) -> None:
-    asked = experiment("fedper", rounds=2)
-    order = {k: v for k, v in asked.plain().items() if v is not None and k != "engine"}
-    lines = [f"{k} = {toml(v)}" for k, v in order.items()]
-    (tmp_path / "exp.toml").write_text("\n".join(lines))
-    with federation(tmp_path) as lab:
-        for k in range(4):
-            lab.join(k, [c for c in range(5) if c % 4 == k])
-        flags = ("--superlink", "lab", "--out", "run", "--data-dir", "data", "--json")
-        done = lab.do(sys.executable, "-m", "headwise", "deploy", "exp.toml", *flags)
+@server.main()
+def run(grid, context):
+    asked = [Message(RecordDict({{"a": ConfigRecord({{}})}}), n, "query") for n in grid.get_node_ids()]
+    said = [r.error.reason if r.has_error() else "done" for r in grid.send_and_receive(asked, timeout=120)]
+    Path(r"{home}/said.json").write_text(json.dumps(said))
+"""
+
+
+def foreign_code_is_refused(lab: Laboratory) -> None:
+    """A server that sends an app of its own."""
+    app = lab.home / "evil"
+    app.mkdir()
+    (app / "evil.py").write_text(EVIL.format(home=lab.home))
+    (app / "pyproject.toml").write_text(
+        '[project]\nname = "evil"\nversion = "1.0.0"\ndescription = "x"\nlicense = "Apache-2.0"\ndependencies = []\n'
+        '[tool.flwr.app]\npublisher = "x"\n'
+        '[tool.flwr.app.components]\nserverapp = "evil:server"\nclientapp = "evil:client"\n'
+    )
+    flwr(lab.home / "server", "run", str(app), "headwise")
+    until((lab.home / "said.json").exists, "the sites answer")
+    said = json.loads((lab.home / "said.json").read_text())
+    assert len(said) == 4
+    assert all("this site runs its own Headwise only, but the app holds" in each for each in said), said
+    assert (lab.home / "touched-server").exists()
+    assert not (lab.home / "touched-site").exists()
+
+
+def refused_by_policy(lab: Laboratory) -> None:
+    write_site(lab.home / "site2", [2], 'methods = ["fedavg"]')
+    done = lab.deploy(experiment("fedper", rounds=1), "refused", fails=True)
+    assert "client 2 can't take part: site2" in done.stderr
+    assert "site2 does not allow the method 'fedper': allowed are fedavg." in done.stderr
+    assert not (lab.home / "refused").exists()
+
+
+@pytest.mark.long
+def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> None:
+    asked = experiment("fedper", rounds=4, evaluate=POST, faults={"on_failure": "retry"})
+    with laboratory(tmp_path) as lab:
+        lab.write(asked)
+        words = ("deploy", "exp.toml", "--server", "server", "--out", "run")
+        lab.start("deploy", *words)
+        until(lambda: processes_of(tmp_path / "site1", "flwr-clientapp"), "a client works")
+        until((tmp_path / "run" / "sites.jsonl").exists, "a site has answered")
+        lab.kill("site1")
+        lab.join("site1")
+        until(lambda: len(hw.Run(tmp_path / "run").rounds) >= 2, "the second round ends", 500)
+        for process in processes_of(tmp_path / "server", "flwr-serverapp"):
+            os.kill(process, signal.SIGKILL)
+        until(lambda: lab.processes["deploy"].poll() is not None, "deploy says that the run failed")
+        assert lab.processes.pop("deploy").returncode == 2
+        assert hw.Run(tmp_path / "run").ended == "unfinished"
+        done = lab.do(*words, "--json")
     assert json.loads(done.stdout)["ended"] == "finished"
     hw.run(asked, tmp_path / "local")
-    found, wanted = bits(tmp_path / "run"), bits(tmp_path / "local")
-    assert taken(tmp_path, found.pop("states")) == wanted.pop("states")
-    assert found == wanted
+    assert bits_at_sites(tmp_path / "run", tmp_path) == bits(tmp_path / "local")
 
 
-def toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value.items() if v is not None) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value)
+@pytest.mark.all_methods
+def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
+    with laboratory(tmp_path) as lab:
+        for method in (*FIVE, *(m for m in catalog.names("method") if m not in FIVE)):
+            same_bits(lab, method, rounds=2)
+
+
+# -- the commands, without a federation
 
 
 @pytest.mark.parametrize(
-    ("settings", "asked", "said"),
+    ("words", "said"),
     [
-        ('methods = ["fedavg"]', {"method": "fedper"}, "this site does not allow the method 'fedper'"),
-        ("", {"method": "/tmp/mine.py"}, "this site does not allow the method '/tmp/mine.py'"),
-        ("", {"model": ["/tmp/net.py"]}, "this site runs its own Headwise only, not the file '/tmp/net.py'"),
-        ("", {"data": "/tmp/data.py"}, "this site runs its own Headwise only, not the file '/tmp/data.py'"),
-        ("largest = 1", {"method": "x" * 10**6}, "this site takes messages of 1,000,000 bytes at most"),
+        (
+            ["server", "start", "s", "--host", "0.0.0.0", "--insecure-loopback"],
+            "--insecure-loopback is for this machine only, but the address is '0.0.0.0': leave it out.",
+        ),
+        (
+            ["site", "start", "s", "--superlink", "10.0.0.1:8000", "--insecure-loopback"],
+            "--insecure-loopback is for this machine only, but the address is '10.0.0.1': leave it out.",
+        ),
+        (
+            ["site", "start", "s", "--superlink", "here"],
+            "--superlink is 'here', but must look like server.example:8000.",
+        ),
+        (["server", "register", "s", "no.pub"], "no.pub is no file: it must be a site's public key, site.key.pub."),
+        (["site", "list", "s"], "s/site.toml can't be read: No such file or directory."),
+        (
+            ["site", "init", "s", "--client", "0", "--data", "heart-diseas", "--data-dir", "."],
+            "data is 'heart-diseas', which is not known: did you mean 'heart-disease'?",
+        ),
     ],
 )
-def test_a_site_refuses_what_it_does_not_allow(settings: str, asked: dict[str, Any], said: str, tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text(f'clients = [0]\ndata = "data"\n{settings}\n')
-    answer, clients = open_site(str(tmp_path / "site.toml"))
-    order = {"run": "run-1", "experiment": json.dumps(asked), "visits": []}
-    assert clients == [0]
-    assert said in json.loads(answer(Parcel(json.dumps(order), [])).text)["error"]
-    assert [p.name for p in tmp_path.iterdir()] == ["site.toml"]
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"headwise: {said}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_site_refuses_clients_of_others(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text('clients = [1]\ndata = "data"\n')
-    answer, _ = open_site(str(tmp_path / "site.toml"))
-    visit = {"task": "fit", "client": 0, "t": 1, "measure": False, "down": 0, "state": ""}
-    order = {"run": "run-1", "experiment": json.dumps(experiment("standalone").plain()), "visits": [visit]}
-    parcel = Parcel(json.dumps(order), [encode(Nothing())])
-    assert "does not have the clients [0]" in json.loads(answer(parcel).text)["error"]
+def test_nothing_is_told_to_others(tmp_path: Path) -> None:
+    settings = environment(tmp_path)
+    assert settings["FLWR_TELEMETRY_ENABLED"] == settings["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -56,7 +56,7 @@ def test_the_server_has_no_state_and_no_label_that_was_not_told(tmp_path: Path) 
     assert [t["labels"] for t in told] == [None] * 5
     assert json.loads((tmp_path / "run" / "partition.json").read_text())["train"] == []
     held = list((tmp_path / "run").rglob("*"))
-    heads = {p.read_bytes() for p in tmp_path.glob("site*/states/*/*/*.safetensors")}
+    heads = {p.read_bytes() for p in tmp_path.glob("site*/states/*/*/round-*.safetensors")}
     assert heads
     assert not [p for p in held if p.is_file() and any(h in p.read_bytes() for h in heads)]
 

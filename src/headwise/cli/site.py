@@ -110,7 +110,12 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
     if not insecure and (ca is None or not ca.is_file()):
         raise ConfigError(f"--ca is {str(ca)!r}, but must be the server's ca.crt: by it the site knows the server.")
     root = None if insecure or ca is None else ca.absolute()
-    sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), again=True))
+
+    def failed() -> None:
+        why = "the lines above say why: perhaps its key is not registered, --ca is not the server's, or it was just killed"
+        click.echo(f"headwise: the server does not let this site in; {why}. It tries again.", err=True)
+
+    sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), failed=failed))
 
 
 @command.command(name="list")

@@ -17,13 +17,13 @@ from ..launch import Place, run_or_resume
 from ..method import record_types
 from ..plans import Made
 from ..records import Packed, from_bytes, to_bytes
-from ..runs.files import append_lines, read_json, write_json
+from ..runs.files import append_lines, failing_clearly, read_json, write_bytes, write_json
 from ..settings import build
 from .facts import Told, for_sites, made_from
 from .nodes import Known, Nodes, Post
 from .remote import Remote
 from .states import digest_of
-from .submit import failure_file
+from .submit import end_file
 
 
 class Receipts(States):
@@ -57,13 +57,17 @@ def serve(post: Post, config: dict[str, Any]) -> None:
     """A run from its beginning, or from where it was, with clients at sites."""
     asked = json.loads(config["order"])
     out = Path(asked["out"])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    failure_file(out).unlink(missing_ok=True)
+    why = "its process failed: Flower's log says why."
+    with failing_clearly(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     try:
         _serve(post, for_sites(experiment_from(asked["experiment"])), out, float(asked["wait"]))
+        why = ""
     except HeadwiseError as error:
-        failure_file(out).write_text(str(error), encoding="utf-8")
+        why = str(error)
         raise
+    finally:
+        write_bytes(end_file(out), why.encode())
 
 
 def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:

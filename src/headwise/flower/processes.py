@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import ipaddress
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,8 @@ BIN = Path(sys.executable).parent
 APPS = {"clientapp": "headwise.flower.apps:client_app", "serverapp": "headwise.flower.apps:server_app"}
 OTHERS = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
 """what else Flower could be told to start at a site"""
-REFUSED = 305 % 256
-"""exit code of a SuperNode that was not let in"""
 TRIES, PAUSE = 30, 5.0
-"""how often, and after how many seconds, such a node tries again: one that was killed is taken for alive a minute"""
-
+"""how often, and after how many seconds, a node that failed tries again: one that was killed is let in after a minute"""
 START = """#!{python}
 from headwise.flower.processes import start_client_app
 
@@ -109,20 +107,27 @@ def _guard(home: Path) -> Path:
     return folder
 
 
-def attend(command: Sequence[str], settings: dict[str, str], *, again: bool = False) -> int:
-    """Run a command until it ends or this process is told to; `again`: try anew where a node is not let in yet."""
-    for k in range(TRIES):
+def attend(command: Sequence[str], settings: dict[str, str], *, failed: Callable[[], None] | None = None) -> int:
+    """Run a command until it ends or this process is told to end; where it `failed`, say so and try again."""
+    told: list[int] = []
+    for _ in range(1 if failed is None else TRIES):
         process = subprocess.Popen(command, env=settings)
-        before = {s: signal.signal(s, lambda *_, p=process: p.terminate()) for s in (signal.SIGTERM, signal.SIGINT)}
+
+        def end(number: int, *_: object, process: subprocess.Popen[bytes] = process) -> None:
+            told.append(number)
+            process.terminate()
+
+        before = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             code = process.wait()
         finally:
             for s, handler in before.items():
                 signal.signal(s, handler)
-        if not again or code != REFUSED or k == TRIES - 1:
-            return code
+        if told or code == 0 or failed is None:
+            return 0 if told else code
+        failed()
         time.sleep(PAUSE)
-    return REFUSED
+    return 1
 
 
 def flwr(home: Path, *arguments: str) -> str:
@@ -130,8 +135,8 @@ def flwr(home: Path, *arguments: str) -> str:
     command = [str(BIN / "flwr"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(home))
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()
-        raise RunError(f"flwr {arguments[0]} failed: {said[-1]}")
+        said = " ".join(re.sub(r"[╭╮╰╯│─]", " ", done.stderr or done.stdout).split())  # it draws boxes around errors
+        raise RunError(f"flwr {arguments[0]} failed: {said}")
     return done.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
@@ -14,8 +15,8 @@ from ..errors import RunError
 from ..runs.query import Run
 from .processes import APPS, NAME, flwr
 
-PAUSE = 2.0
-"""seconds between two looks at the run"""
+PAUSE, SELDOM = 0.5, 40
+"""seconds between two looks at the run's folder, and after how many of them Flower is asked: that starts a process"""
 
 APP = """[project]
 name = "headwise-run"
@@ -45,20 +46,22 @@ def write_app(folder: Path, experiment: Experiment, out: Path, wait: float) -> N
 
 def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Callable[[str], None]) -> Run:
     """Start the run, or go on with it, and wait until it has ended; `home` is the server's folder."""
-    begun = time.time()
+    end_file(out).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         write_app(Path(folder), experiment, out, wait)
         number = str(_json(home, "run", folder, NAME)["run-id"])
     shown = 0
-    while True:
-        status = str(_json(home, "list", NAME, "--run-id", number)["runs"][0]["status"])
+    for k in itertools.count(1):
+        time.sleep(PAUSE)
         if (out / "manifest.json").exists():
             shown = _show(Run(out), shown, tell)
-        if status.startswith("finished"):
+        if end_file(out).exists():
             break
-        time.sleep(PAUSE)
-    if status != "finished:completed":
-        raise RunError(f"the run is {status}: {_why(out, begun) or f'flwr log {number} {NAME} --show says why.'}")
+        status = _json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
+        if status.startswith("finished") and not end_file(out).exists():
+            raise RunError(f"the run is {status}: flwr log {number} {NAME} --show says why.")
+    if why := end_file(out).read_text(encoding="utf-8"):
+        raise RunError(why)
     return Run(out)
 
 
@@ -71,15 +74,9 @@ def _show(run: Run, shown: int, tell: Callable[[str], None]) -> int:
     return len(rows)
 
 
-def _why(out: Path, begun: float) -> str:
-    """What the server's process left beside the run's folder before it ended."""
-    path = failure_file(out)
-    return path.read_text(encoding="utf-8") if path.exists() and path.stat().st_mtime >= begun else ""
-
-
-def failure_file(out: Path) -> Path:
-    """Where the server's process says why a run ended early: its own output goes to Flower's log."""
-    return out.with_name(f".{out.name}.failure")
+def end_file(out: Path) -> Path:
+    """Where the server's process says that it has ended, and what went wrong: what it prints goes to Flower's log."""
+    return out.with_name(f".{out.name}.ended")
 
 
 def _json(home: Path, *arguments: str) -> dict[str, Any]:

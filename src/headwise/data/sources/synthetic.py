@@ -39,8 +39,8 @@ class Synthetic(Source):
     "how unequal the sites' sizes are: the standard deviation of their logarithm; 0 means equal sizes"
     seed: Natural = 0
     "draws other data of the same kind"
-    only: Natural | None = None
-    "the number of the one site whose samples are drawn; none: all sites"
+    only: Annotated[int, Range(-1, 10**9)] = -1
+    "the number of the one site whose samples are drawn; -1: all sites"
 
     def load(self, folder: Path) -> Dataset:
         """Draw the samples; `folder` is not used."""
@@ -50,9 +50,9 @@ class Synthetic(Source):
         sizes = _sizes(self.samples, self.sites, self.quantity_skew, rng)
         scale = self.separation / math.sqrt(2 * self.features)
         centres = scale * rng.standard_normal((self.classes, self.features))
-        if self.only is not None and self.only >= self.sites:
+        if self.only >= self.sites:
             raise DataError(f"only is {self.only}, but must be below the number of sites, {self.sites}.")
-        drawn = range(self.sites) if self.only is None else [self.only]
+        drawn = [self.only] if self.only >= 0 else range(self.sites)
         rngs = rng.spawn(self.sites)
         parts = [self._site(int(sizes[k]), centres, rngs[k]) for k in drawn]
         return Dataset(
