@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from federations import write_site
@@ -52,18 +52,20 @@ class Laboratory:
         return done
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """A command that stays."""
+        """A command of Headwise that stays."""
+        return self.spawn(name, *HEADWISE, *command)
+
+    def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Any command that stays."""
         with (self.home / f"{name}.log").open("ab") as log:
-            started = subprocess.Popen(
-                [*HEADWISE, *command], cwd=self.home, stdout=log, stderr=log, start_new_session=True
-            )
+            started = subprocess.Popen(command, cwd=self.home, stdout=log, stderr=log, start_new_session=True)
         self.processes[name] = started
         return started
 
     def begin(self) -> None:
         """Start the server, let all sites in and start them."""
         self.start("server", "server", "start", "server", "--port", str(self.port))
-        until(self._listens, "the server listens")
+        until(self.listens, "the server listens")
         for name, clients in SITES.items():
             write_site(self.home / name, clients)
             node_key(self.home / name / "site.key")
@@ -103,8 +105,12 @@ class Laboratory:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        for home in self.home.iterdir():
+            for left in processes_of(home, "flwr"):  # Flower's own children may outlive it for a while
+                with suppress(ProcessLookupError):
+                    os.kill(left, signal.SIGKILL)
 
-    def _listens(self) -> bool:
+    def listens(self) -> bool:
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 

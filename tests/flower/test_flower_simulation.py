@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from federations import FIVE, bits, experiment
+from federations import DATA, FIVE, bits, experiment
 
 import headwise as hw
 from headwise import catalog
@@ -32,19 +32,42 @@ def alone_works() -> bool:
 
 pytestmark = pytest.mark.skipif(not alone_works(), reason="no network of its own can be made here")
 
-# all runs in one process: most of the time goes into imports
+# all runs on one simulation: most of the time goes into starting Ray, and into imports
 RUNS = """
 import json, sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
 import headwise as hw
-for values, out in json.loads(sys.argv[1]):
-    hw.run(hw.Experiment(**values), out)
+from headwise.flower.grid import Simulation, client_app
+from headwise.flower.remote import Copies, Remote
+from headwise.flower.simulation import backend
+from headwise.flower.site import Simulated, Site
+from headwise.flower.states import SiteStates
+from headwise.launch import Place, data_folder, run
+from headwise.plans import make_plan
+
+class Kept(Remote):
+    def close(self):
+        pass
+
+def executor(experiment, plan, states, folder):
+    return Kept(plan, experiment, folder.name, link, Copies(states, SiteStates(site.folder, folder.name)), workers=2)
+
+asked, data = json.loads(sys.argv[1]), data_folder(None)
+site = Site(Path("sites").absolute(), Simulated(data))
+engine = hw.Experiment(**asked[0][0]).engine
+with closing(Simulation(client_app(site.answer), 3, backend(engine, 2))) as link:
+    for values, out in asked:
+        run(hw.Experiment(**values), out, place=Place(partial(make_plan, data_dir=data), executor))
 """
 
 
 def run_alone(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp", "HOME": str(folder)}
     command = [*ALONE, UP + '"$@"', "sh", sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=settings, cwd=folder, check=False, timeout=600)
+    return subprocess.run(command, capture_output=True, text=True, env=settings, cwd=folder, check=False, timeout=900)
 
 
 def same_bits(methods: tuple[str, ...], folder: Path) -> None:
@@ -67,9 +90,10 @@ def test_all_other_methods_give_the_same_bits(tmp_path: Path) -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
-COMMANDS = re.findall(r"^    headwise (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+COMMANDS = re.findall(r"^    headwise (run .+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_on_the_page_work(command: str, tmp_path: Path) -> None:
     done = run_alone("-m", "headwise", *shlex.split(command), folder=tmp_path)
@@ -100,10 +124,11 @@ class Dying(FedPer):
 '''
 
 
+@pytest.mark.long
 def test_an_actor_that_dies_is_replaced_and_the_command_line_says_nothing_but_the_result(tmp_path: Path) -> None:
     (tmp_path / "dying.py").write_text(DYING)
-    flags = ["--method", "dying.py", "--data", "synthetic:160:4:6:sites=2", "--model", "mlp:6", "--clients", "5"]
-    flags += ["--rounds", "3", "--ratio", "0.6", "--split", "8:1:1", "--partition", "dirichlet:0.5"]
+    flags = ["--method", "dying.py", "--data", DATA, "--model", "mlp:6", "--clients", "5"]
+    flags += ["--rounds", "3", "--ratio", "0.6", "--split", "8:1:1", "--partition", "natural"]
     engine = ["--engine", "flower-sim", "--workers", "2", "--json", "--quiet", "--out", "run"]
     done = run_alone("-m", "headwise", "run", *flags, *engine, folder=tmp_path)
     assert done.returncode == 0, done.stderr

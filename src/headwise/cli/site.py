@@ -112,8 +112,8 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
     root = None if insecure or ca is None else ca.absolute()
 
     def failed() -> None:
-        why = "the lines above say why: perhaps its key is not registered, --ca is not the server's, or it was just killed"
-        click.echo(f"headwise: the server does not let this site in; {why}. It tries again.", err=True)
+        why = "its key is not registered, --ca is not the server's, or it was killed just now"
+        click.echo(f"headwise: the server does not let this site in: perhaps {why}. It tries again.", err=True)
 
     sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), failed=failed))
 

@@ -27,7 +27,7 @@ APPS = {"clientapp": "headwise.flower.apps:client_app", "serverapp": "headwise.f
 OTHERS = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
 """what else Flower could be told to start at a site"""
 TRIES, PAUSE = 30, 5.0
-"""how often, and after how many seconds, a node that failed tries again: one that was killed is let in after a minute"""
+"""how often, and after how many seconds, a node that failed tries again: one that was killed is let in a minute on"""
 START = """#!{python}
 from headwise.flower.processes import start_client_app
 

@@ -26,12 +26,12 @@ def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path
     site = Site((folder / "sites").absolute(), Simulated(data_dir.absolute()))
     workers = engine.workers.count or cores()
     nodes = min(engine.flower.nodes or len(plan.data), len(plan.data))
-    link = Simulation(client_app(site.answer), nodes, _backend(engine, workers))
+    link = Simulation(client_app(site.answer), nodes, backend(engine, workers))
     memory = Copies(states, SiteStates(site.folder, RUN))
     return Remote(plan, experiment, RUN, link, memory, workers=min(workers, nodes))
 
 
-def _backend(engine: Engine, workers: int) -> dict[str, Any]:
+def backend(engine: Engine, workers: int) -> dict[str, Any]:
     """What Ray is told."""
     asked = engine.flower
     here = {"address": asked.ray} if asked.ray else {"num_cpus": math.ceil(workers * asked.cpus)}
