@@ -33,22 +33,26 @@ def same_bits(lab: Laboratory, method: str, rounds: int) -> None:
 def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_path: Path) -> None:
     """One federation for all of it: to start one takes longer than what is tested."""
     with laboratory(tmp_path) as lab:
-        for folder in ("stranger", "deceived"):
-            write_site(tmp_path / folder, [0])
-            node_key(tmp_path / folder / "site.key")
-        (tmp_path / "other").mkdir()
-        server_certificates(tmp_path / "other", ["127.0.0.1"])
-        lab.join("stranger")
-        lab.join("deceived", "other/ca.crt")
-        same_bits(lab, "fedper", rounds=2)
+        strangers_are_refused(lab)
+        same_bits(lab, "fedper", rounds=1)
         foreign_code_is_refused(lab)
         refused_by_policy(lab)
-        said = {name: (tmp_path / f"{name}.log").read_text() for name in ("stranger", "deceived")}
-    assert "Failed to activate SuperNode" in said["stranger"]
-    assert "CERTIFICATE_VERIFY_FAILED" in said["deceived"]
-    for log in said.values():
-        assert "headwise: the server does not let this site in" in log
-        assert "SuperNode ID" not in log
+
+
+def strangers_are_refused(lab: Laboratory) -> None:
+    """A site whose key nobody registered, and one that was given the certificate of another server."""
+    (lab.home / "other").mkdir()
+    server_certificates(lab.home / "other", ["127.0.0.1"])
+    for name, ca in (("stranger", "server/ca.crt"), ("deceived", "other/ca.crt")):
+        write_site(lab.home / name, [0])
+        node_key(lab.home / name / "site.key")
+        lab.join(name, ca)
+    for name, why in (("stranger", "Failed to activate SuperNode"), ("deceived", "CERTIFICATE_VERIFY_FAILED")):
+        log = lab.home / f"{name}.log"
+        until(lambda log=log: "headwise: the server does not let this site in" in log.read_text(), name)
+        lab.kill(name)
+        assert why in log.read_text()
+        assert "SuperNode ID" not in log.read_text()
 
 
 EVIL = """
@@ -107,6 +111,10 @@ def refused_by_policy(lab: Laboratory) -> None:
 @pytest.mark.long
 def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> None:
     asked = experiment("fedper", rounds=4, evaluate=POST, faults={"on_failure": "retry"})
+
+    def rounds() -> int:
+        return len(hw.Run(tmp_path / "run").rounds)
+
     with laboratory(tmp_path) as lab:
         lab.write(asked)
         words = ("deploy", "exp.toml", "--server", "server", "--out", "run")
@@ -115,16 +123,27 @@ def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> Non
         until((tmp_path / "run" / "sites.jsonl").exists, "a site has answered")
         lab.kill("site1")
         lab.join("site1")
-        until(lambda: len(hw.Run(tmp_path / "run").rounds) >= 2, "the second round ends", 500)
+        until(lambda: rounds() >= 2, "the second round ends", 500)
         for process in processes_of(tmp_path / "server", "flwr-serverapp"):
             os.kill(process, signal.SIGKILL)
-        until(lambda: lab.processes["deploy"].poll() is not None, "deploy says that the run failed")
-        assert lab.processes.pop("deploy").returncode == 2
-        assert hw.Run(tmp_path / "run").ended == "unfinished"
+        failed(lab)
+        lab.start("deploy", *words)
+        until(lambda: rounds() >= 3, "the third round ends", 500)
+        lab.kill("server")
+        failed(lab)
+        lab.start("server", "server", "start", "server", "--port", str(lab.port))
+        until(lab.listens, "the server listens again")
         done = lab.do(*words, "--json")
     assert json.loads(done.stdout)["ended"] == "finished"
     hw.run(asked, tmp_path / "local")
     assert bits_at_sites(tmp_path / "run", tmp_path) == bits(tmp_path / "local")
+
+
+def failed(lab: Laboratory) -> None:
+    """The command says that the run failed, and the run can go on."""
+    until(lambda: lab.processes["deploy"].poll() is not None, "deploy ends")
+    assert lab.processes.pop("deploy").returncode == 2
+    assert hw.Run(lab.home / "run").ended == "unfinished"
 
 
 @pytest.mark.all_methods
