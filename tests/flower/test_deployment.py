@@ -36,7 +36,6 @@ def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_pa
         strangers_are_refused(lab)
         same_bits(lab, "fedper", rounds=1)
         foreign_code_is_refused(lab)
-        refused_by_policy(lab)
 
 
 def strangers_are_refused(lab: Laboratory) -> None:
@@ -106,6 +105,7 @@ def refused_by_policy(lab: Laboratory) -> None:
     assert "client 2 can't take part: site2" in done.stderr
     assert "site2 does not allow the method 'fedper': allowed are fedavg." in done.stderr
     assert not (lab.home / "refused").exists()
+    write_site(lab.home / "site2", [2])
 
 
 @pytest.mark.long
@@ -116,6 +116,7 @@ def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> Non
         return len(hw.Run(tmp_path / "run").rounds)
 
     with laboratory(tmp_path) as lab:
+        refused_by_policy(lab)
         lab.write(asked)
         words = ("deploy", "exp.toml", "--server", "server", "--out", "run")
         lab.start("deploy", *words)

@@ -16,6 +16,7 @@ from headwise.config import Choice
 from headwise.errors import ClientError, ConfigError, DataError, RunError
 from headwise.flower import nodes
 from headwise.flower.facts import for_sites
+from headwise.flower.nodes import Known, Nodes
 from headwise.flower.policy import permitted, read_site
 from headwise.flower.signing import sign
 from headwise.flower.site import open_site
@@ -332,8 +333,54 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
     served(post, experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     write_site(tmp_path / "site102", [1], data="synthetic:170:4:6:sites=5")
-    with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* it tells other facts about its data"):
+    with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* tells other facts about its data"):
         served(post, experiment(rounds=1), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"clients": [1, 9]}, "has clients that the run does not have, or tells nothing about its own"),
+        ({"told": [], "clients": []}, "has clients that the run does not have, or tells nothing about its own"),
+        ({"clients": [0], "told.client": 0}, "says that it has clients which another site has"),
+        ({"told.sizes": [1, 2]}, "tells sizes or classes that do not fit together"),
+        ({"told.labels": [[1]]}, "tells sizes or classes that do not fit together"),
+        ({"told.shape": [10**9]}, "tells of data that are too large to be true"),
+        ({"told.classes": 0, "told.labels": None}, "tells of data that are too large to be true"),
+        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but others have"),
+        ({"told.shape": "wide"}, "refuses: it speaks another language: told[0].shape is 'wide'"),
+        ({"more": 1}, "refuses: it speaks another language: more is not a setting"),
+    ],
+)
+def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    def lie(node: int, kind: str, parcel: Parcel) -> Parcel:
+        if (node, kind) != (102, "query"):
+            return parcel
+        said = json.loads(parcel.text)
+        for key, value in change.items():
+            *table, last = key.split(".")
+            (said[table[0]][0] if table else said)[last] = value
+        return Parcel(json.dumps(said), [])
+
+    post = four(tmp_path)
+    post.meddle = lie
+    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    found.wait([0, 2, 3, 4], 1.0)
+    found.look()
+    assert why in str(found.heard[102].refusal)
+    assert found.node_of(1) is None
+    assert sorted(found.known.told) == [0, 2, 3, 4]
+
+
+def test_a_site_that_changed_its_mind_is_heard_again(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    write_site(tmp_path / "site102", [1], 'methods = ["fedavg"]')
+    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    assert "does not allow the method" in found.wait(range(5), 1.0)[1]
+    home = post.sites.pop(102)
+    found.look()
+    post.sites[102] = write_site(home.parent, [1])
+    assert found.wait(range(5), 1.0) == {}
 
 
 def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
@@ -343,7 +390,7 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
     del post.sites[102]
     post.sites[666] = write_site(tmp_path / "liar", [1])
     with pytest.raises(
-        RunError, match=r"client 1 can't take part: liar .node 666. refuses: another site has its clients"
+        RunError, match=r"client 1 can't take part: liar .node 666. says that it has clients which another site has"
     ):
         served(post, experiment(rounds=1), tmp_path / "run")
 

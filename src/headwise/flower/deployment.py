@@ -73,7 +73,7 @@ def serve(post: Post, config: dict[str, Any]) -> None:
 def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
     clients = range(experiment.clients or 0)
     path = out / "sites.json"
-    nodes = Nodes(post, json.dumps(experiment.plain()), _known(path))
+    nodes = Nodes(post, experiment, _known(path))
     missing = nodes.wait(clients, wait)
     stops = experiment.faults.policy == "stop"
     if missing and (stops or len(missing) == len(clients)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
 from ..data.splits import divide_own, parse
 from ..data.stats import Floor, Spread, Summary, majority_floor
-from ..errors import ConfigError, DataError, RunError
+from ..errors import ConfigError, DataError
 from ..models.base import Task
 from ..plans import Made, plan_for
 from ..seeds import seed_of
@@ -26,6 +27,8 @@ from ..settings import Natural
 from .policy import SiteSettings, travelling
 
 PARTS = ("train", "val", "test")
+LARGEST = 10**6
+"""numbers in a sample, classes or tokens that a site can claim to have"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,15 @@ class Told:
     def task(self) -> Task:
         """What a model must know."""
         return Task(self.shape, self.classes, self.vocabulary)
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it: a server builds networks by what it is told."""
+        lengths = [self.classes] * len(PARTS)
+        if len(self.sizes) != len(PARTS) or (self.labels is not None and [len(row) for row in self.labels] != lengths):
+            return "tells sizes or classes that do not fit together"
+        large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
+        return "tells of data that are too large to be true" if large or not self.classes else None
 
 
 def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> FederatedData:
@@ -91,9 +103,6 @@ class Elsewhere:
     def __init__(self, told: Mapping[int, Told], clients: int) -> None:
         self._told, self._count = told, clients
         self.task = next(iter(told.values())).task
-        for c, t in told.items():
-            if t.task != self.task:
-                raise RunError(f"the data of client {c} are {_words(t.task)}, but others' are {_words(self.task)}.")
 
     @property
     def clients(self) -> Clients:
@@ -126,10 +135,6 @@ class Elsewhere:
 
 def _spread(values: list[int]) -> Spread:
     return Spread(float(min(values)), float(np.median(values)), float(max(values)))
-
-
-def _words(task: Task) -> str:
-    return f"of shape {task.shape} in {task.classes} classes"
 
 
 def for_sites(experiment: Experiment) -> Experiment:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from ..config import Experiment
 from ..errors import ConfigError
 from ..settings import Natural, build
 from .facts import Told
@@ -68,8 +69,9 @@ class Heard(NamedTuple):
 class Nodes:
     """The way to the sites' nodes; a node that comes is asked who it is, and used from the next exchange on."""
 
-    def __init__(self, post: Post, experiment: str, known: Known) -> None:
-        self._post, self._question = post, Parcel(json.dumps({"experiment": experiment}), [])
+    def __init__(self, post: Post, experiment: Experiment, known: Known) -> None:
+        self._post, self._clients = post, range(experiment.clients or 0)
+        self._question = Parcel(json.dumps({"experiment": json.dumps(experiment.plain())}), [])
         self.known = known
         self.keep: Callable[[Known], None] = lambda known: None
         """stores it"""
@@ -99,7 +101,10 @@ class Nodes:
 
     def look(self) -> None:
         """Ask nodes that are new who they are, and hear those that have said so."""
-        for node in self._post.nodes() - self.heard.keys() - set(self._asking.values()):
+        here = self._post.nodes()
+        for node in self.heard.keys() - here:  # when it comes back it may have changed its mind
+            del self.heard[node]
+        for node in here - self.heard.keys() - set(self._asking.values()):
             if number := self._post.send(node, self._question, "query", PATIENCE):
                 self._asking[number] = node
         for number, reply in self._post.collect(list(self._asking)) if self._asking else ():
@@ -141,15 +146,26 @@ class Nodes:
             said = build(Introduction, json.loads(reply.text))
         except (ValueError, TypeError, AttributeError, ConfigError) as error:
             said = Introduction(f"node {node}", (), (), f"it speaks another language: {error}")
-        told, homes = {t.client: t for t in said.told}, dict.fromkeys(said.clients, node)
-        refusal = said.refusal
-        if [c for c, n in homes.items() if self.known.homes.get(c, n) != n]:
-            refusal = "another site has its clients"
-        elif [c for c, t in told.items() if self.known.told.get(c, t) != t]:
-            refusal = "it tells other facts about its data than when the run began"
-        elif refusal is None and told.keys() == homes.keys():
-            self.known.told.update(told)
-            self.known.homes.update(homes)
+        refusal = f"refuses: {said.refusal}" if said.refusal else self._contradiction(node, said)
+        if refusal is None:
+            self.known.told.update({t.client: t for t in said.told})
+            self.known.homes.update(dict.fromkeys(said.clients, node))
             self.keep(self.known)
         self._names[node] = said.name
-        self.heard[node] = Heard(said.name, said.clients, refusal and f"{said.name} (node {node}) refuses: {refusal}")
+        self.heard[node] = Heard(said.name, said.clients, refusal and f"{said.name} (node {node}) {refusal}")
+
+    def _contradiction(self, node: int, said: Introduction) -> str | None:
+        """Why a node can't be what it says."""
+        told, known = {t.client: t for t in said.told}, self.known.told
+        if not said.clients or not set(said.clients) <= set(self._clients) or told.keys() != set(said.clients):
+            return "has clients that the run does not have, or tells nothing about its own"
+        if [c for c in said.clients if self.known.homes.get(c, node) != node]:
+            return "says that it has clients which another site has"
+        if [c for c, t in told.items() if known.get(c, t) != t]:
+            return "tells other facts about its data than when the run began"
+        if problem := next((t.problem for t in told.values() if t.problem), None):
+            return problem
+        task = next(iter([*known.values(), *told.values()])).task
+        return next(
+            (f"has data of the form {t.task}, but others have {task}" for t in told.values() if t.task != task), None
+        )
