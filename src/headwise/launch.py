@@ -88,6 +88,8 @@ def resume(
         raise RunError(
             f"{folder} was begun by an older Headwise ({manifest['headwise']}): it can be read, not resumed."
         )
+    if place is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     place = place or here(data_folder(data_dir or manifest["data_dir"]))
     experiment, plan, summary, _ = place.make(experiment_from(manifest["experiment"]))
     now, wanted = summary.hash, manifest["partition"]["hash"]
@@ -135,8 +137,6 @@ def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *
         from .flower.simulation import simulated  # most people have no Flower
 
         return simulated(experiment, plan, states, data_dir, folder)
-    if experiment.engine.kind == "flower":
-        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     if workers.kind == "threads":
         return Threads(plan, workers.count, states)
     count = workers.count or (cores() if is_long(plan) else 1)

@@ -92,6 +92,7 @@ class Laboratory:
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._kill_rest(name)
 
     def said(self) -> str:
         return "\n".join(f"-- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in self.home.glob("*.log"))
@@ -105,10 +106,14 @@ class Laboratory:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        for home in self.home.iterdir():
-            for left in processes_of(home, "flwr"):  # Flower's own children may outlive it for a while
-                with suppress(ProcessLookupError):
-                    os.kill(left, signal.SIGKILL)
+        for name in [p.name for p in self.home.iterdir()]:
+            self._kill_rest(name)
+
+    def _kill_rest(self, name: str) -> None:
+        """A run's server outlives its SuperLink, and goes on when it is back."""
+        for left in processes_of(self.home / name, "flwr"):
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
 
     def listens(self) -> bool:
         with socket.socket() as s:

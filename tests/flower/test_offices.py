@@ -328,6 +328,13 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
 
+def test_a_run_at_sites_is_not_resumed_without_them(tmp_path: Path) -> None:
+    served(four(tmp_path), experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match="has its clients at sites: go on with headwise deploy"):
+        hw.resume(tmp_path / "run")
+
+
 def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
     post = four(tmp_path)
     served(post, experiment(rounds=1), tmp_path / "run")
