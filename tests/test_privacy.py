@@ -10,27 +10,36 @@ from typing import Any
 
 import pytest
 import torch
+from opacus.accountants import RDPAccountant
 
 import headwise as hw
-from headwise.accounting import account
+from headwise.accounting import account, epsilon
 from headwise.averaging import Shared
+from headwise.benches import ClassMeans
 from headwise.engine.options import Privacy
-from headwise.engine.transforms import gaussian, leaving
+from headwise.engine.randomness import gaussian
+from headwise.engine.transforms import leaving
 from headwise.engine.worker import Job, handle
 from headwise.errors import ConfigError
+from headwise.launch import data_folder
+from headwise.methods.fd import FD, Logits
 from headwise.methods.fedavg import FedAvg
+from headwise.methods.fedgh import FedGH
+from headwise.methods.fedgmh import FedGMH
+from headwise.methods.fedproto import FedProto
 from headwise.params import Params
+from headwise.plans import make_plan
 from headwise.records import same
-from headwise.testing.toy import toy_plan
+from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
 SIZE = 40_000
 DOWN = Shared(Params(a=torch.zeros(SIZE), b=torch.zeros(2, 3)))
 
 
-def sent(up: Shared, **settings: Any) -> tuple[Params, int]:
-    record, n = leaving(Privacy(**{"clip": 1.0, **settings}), 0, 3, 1, DOWN, up, 77)
+def sent(up: Shared, **settings: Any) -> Params:
+    record = leaving(Privacy(**{"clip": 1.0, **settings}), 0, 3, 1, DOWN, up, 4)
     assert isinstance(record, Shared)
-    return record.w, n
+    return record.w
 
 
 def changed(size: float) -> Shared:
@@ -42,21 +51,20 @@ def changed(size: float) -> Shared:
 
 @pytest.mark.parametrize(("norm", "left"), [(0.0, 0.0), (0.5, 0.5), (2.0, 2.0), (50.0, 2.0), (1e30, 2.0)])
 def test_changes_are_clipped(norm: float, left: float) -> None:
-    w, n = sent(changed(norm), clip=2.0, noise=1e-6)
+    w = sent(changed(norm), clip=2.0, noise=1e-6)
     assert w["a"][0].item() == pytest.approx(left, abs=1e-4)
-    assert n == 1, "how many samples a client has is nobody's business"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nothing_is_told_by_a_model_that_diverged(value: float) -> None:
-    w, _ = sent(changed(value), noise=1e-6)
+    w = sent(changed(value), noise=1e-6)
     assert w["a"].abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("source", ["system", "seed"])
 def test_noise_has_the_stated_variance(source: str) -> None:
     """40,000 numbers of deviation s = noise x 2 clip: the bounds are six standard errors of mean and deviation."""
-    w, _ = sent(changed(0.0), clip=0.5, noise=3.0, source=source)
+    w = sent(changed(0.0), clip=0.5, noise=3.0, source=source)
     s, error = 3.0, 3.0 / math.sqrt(SIZE)
     assert w["a"].std().item() == pytest.approx(s, abs=6 * error / math.sqrt(2))
     assert w["a"].mean().item() == pytest.approx(0, abs=6 * error)
@@ -65,7 +73,7 @@ def test_noise_has_the_stated_variance(source: str) -> None:
 
 
 def test_noise_of_the_system_is_never_the_same_and_that_of_the_seed_always() -> None:
-    again = [sent(changed(1.0), source=source)[0] for source in ("system", "system", "seed", "seed")]
+    again = [sent(changed(1.0), source=source) for source in ("system", "system", "seed", "seed")]
     assert not torch.equal(again[0]["a"], again[1]["a"])
     assert same(Shared(again[2]), Shared(again[3]))
 
@@ -79,8 +87,7 @@ def test_large_models_are_drawn_in_pieces() -> None:
 
 
 def test_without_a_clip_nothing_is_changed() -> None:
-    record, n = leaving(Privacy(), 0, 3, 1, DOWN, up := changed(5.0), 77)
-    assert (record is up, n) == (True, 77)
+    assert leaving(Privacy(), 0, 3, 1, DOWN, up := changed(5.0), 4) is up
 
 
 def test_what_a_worker_answers_is_protected() -> None:
@@ -93,44 +100,116 @@ def test_what_a_worker_answers_is_protected() -> None:
     assert isinstance(quiet.up, Shared)
     assert float((plain.up.w - down.w).sq_norm().sqrt()) > 1e-2
     assert float((quiet.up.w - down.w).sq_norm().sqrt()) == pytest.approx(1e-3, rel=1e-2)
-    assert (plain.n, quiet.n) == (13, 1)
+    assert (plain.n, plain.samples) == (13, 13)
+    assert (quiet.n, quiet.samples) == (1, 0), "how many samples a client has is nobody's business"
+
+
+CLASSES, WIDTH = 4, 10_000
+HELD = ClassMeans(torch.tensor([1, 3], dtype=torch.int32), torch.ones(2, WIDTH))
+
+
+def sent_means(up: ClassMeans, **settings: Any) -> ClassMeans:
+    privacy = Privacy(**{"clip": 1.0, "noise": 1e-9, **settings})
+    record = leaving(privacy, 0, 3, 1, DOWN, up, CLASSES)
+    assert isinstance(record, type(up))
+    return record
+
+
+def test_class_means_leave_for_all_classes() -> None:
+    """Or their labels would tell which classes the client holds; those that it does not hold are zeros."""
+    found = sent_means(HELD, clip=1e6)
+    assert found.labels.tolist() == [0, 1, 2, 3]
+    assert found.labels.dtype == torch.int32
+    assert torch.allclose(found.means, torch.tensor([0.0, 1.0, 0.0, 1.0])[:, None].expand(4, WIDTH), atol=1e-2)
+
+
+@pytest.mark.parametrize("clip", [0.5, 3.0])
+def test_class_means_are_clipped_together(clip: float) -> None:
+    """Two rows of 10,000 ones have the norm sqrt(20,000): together they may have that of the clip."""
+    assert sent_means(HELD, clip=clip).means.norm().item() == pytest.approx(clip, rel=1e-3)
+
+
+def test_no_class_at_all_looks_like_any_other_message() -> None:
+    nobody, unknown = HELD.where(False), Logits(torch.tensor([-1, 2], dtype=torch.int32), torch.ones(2, WIDTH))
+    assert sent_means(nobody).means.shape == sent_means(HELD).means.shape == (CLASSES, WIDTH)
+    assert sent_means(unknown, clip=1e6).means.mean(1).round().tolist() == [0, 0, 1, 0]
+
+
+def test_noise_on_class_means_has_the_stated_variance() -> None:
+    """On the rows of classes that the client does not hold, too; bounds as above."""
+    means = sent_means(HELD.where(False), clip=0.5, noise=3.0).means
+    assert means.std().item() == pytest.approx(3.0, abs=6 * 3.0 / math.sqrt(2 * means.numel()))
+    assert means.std(1).min().item() == pytest.approx(3.0, abs=6 * 3.0 / math.sqrt(2 * WIDTH))
+
+
+def test_any_two_clients_differ_by_at_most_the_sensitivity() -> None:
+    """The noise is a multiple of twice the clip, and no two clipped messages are farther apart than that."""
+    far = [sent_means(ClassMeans(HELD.labels, s * HELD.means), clip=2.0).means for s in (1.0, -1.0)]
+    assert (far[0] - far[1]).norm().item() == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", [FedGH(), FedGMH(), FedProto(weights="equal"), FD()], ids=lambda m: type(m).__name__)
+def test_what_the_server_does_not_see_of_labels(method: AnyMethod) -> None:
+    """All clients send and are sent the same number of bytes, whatever classes they hold."""
+    recorder: Recorder = play(replace(toy_plan(method), privacy=Privacy(1.0, 1.0)))
+    lines = [json.loads(line) for line in recorder.trace().lines]
+    sizes = {(line["bytes_up"], line["bytes_down"]) for line in lines if line["round"] == 1}
+    assert len(lines) > 5
+    assert len(sizes) == 1
 
 
 def by_hand(noise: float, rounds: int, delta: float) -> float:
     """Renyi's divergence of Gaussians is order / (2 noise^2) a round; to epsilon by Balle et al. 2020, Theorem 21."""
 
-    def epsilon(a: float) -> float:
+    def at(a: float) -> float:
         return rounds * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1)
 
-    return min(epsilon(1 + k / 1000) for k in range(1, 400_000, 7))
+    return min(at(1 + k / 1000) for k in range(1, 400_000, 7))
+
+
+def spent(method: str = "fedavg", **settings: Any) -> dict[str, Any]:
+    experiment, plan, *_ = make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None))
+    return account(experiment, plan.method, plan)
 
 
 @pytest.mark.parametrize(
     ("noise", "rounds", "delta"), [(1.0, 1, 1e-5), (2.0, 10, 1e-5), (10.0, 50, 1e-6), (0.5, 3, 1e-3), (30.0, 100, 1e-5)]
 )
 def test_epsilon_is_what_the_formula_gives(noise: float, rounds: int, delta: float) -> None:
-    made = hw.Experiment(rounds=rounds, privacy={"clip": 1.0, "noise": noise, "delta": delta})
-    found = account(made, FedAvg())
+    found = spent(rounds=rounds, privacy={"clip": 1.0, "noise": noise, "delta": delta})
     assert found["epsilon"] == pytest.approx(by_hand(noise, rounds, delta), rel=0.01)
-    assert found["delta"] == delta
+    assert (found["delta"], found["unit"]) == (delta, "client")
 
 
-def test_epsilon_is_what_the_library_gives() -> None:
-    """Golden: Opacus 1.6.0 for ten rounds of multiplier 2 with its own orders."""
-    made = hw.Experiment(rounds=10, privacy={"clip": 3.0, "noise": 2.0})
-    assert account(made, FedAvg())["epsilon"] == pytest.approx(8.079406222420491, rel=1e-4)
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "golden"),
+    [(2.0, 1.0, 10, 8.079406222420491), (1.0, 0.2, 250, 26.702820456063176), (3.0, 0.01, 10_000, 1.4398258970825584)],
+)
+def test_epsilon_is_what_the_library_gives(noise: float, rate: float, steps: int, golden: float) -> None:
+    """Golden: Opacus 1.6.0 with its own orders; and its accountant here and now, step by step."""
+    found = epsilon(noise, rate, steps, 1e-5)
+    assert found == pytest.approx(golden, rel=1e-4)
+    accountant = RDPAccountant()
+    for _ in range(steps):
+        accountant.step(noise_multiplier=noise, sample_rate=rate)
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-4)
 
 
 def test_that_clients_are_drawn_is_not_counted_in_their_favour() -> None:
-    few, all_of_them = (hw.Experiment(sampling={"ratio": r}, privacy={"clip": 1.0}) for r in (0.1, 1.0))
-    assert account(few, FedAvg()) == account(all_of_them, FedAvg())
+    few, all_of_them = (spent(sampling={"ratio": r}, privacy={"clip": 1.0}) for r in (0.2, 1.0))
+    assert few == all_of_them
+
+
+def test_who_sends_nothing_spends_nothing() -> None:
+    assert spent("standalone", privacy={"clip": 1.0})["epsilon"] == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"method": "fedgh"}, "fedgh sends has no known sensitivity"),
-        ({"method": "scaffold"}, "scaffold sends has no known sensitivity"),
+        ({"method": "scaffold"}, r"scaffold can't be accounted for: what it sends \(w, dc\) has no known sensitivity"),
+        ({"method": "fedproto"}, "fedproto can't be accounted for: it sends counts beside class means"),
+        ({"method": "cd2-pfed"}, r"what it sends \(w\) has no known sensitivity"),
         ({"buffers": "all"}, "buffers is 'all'"),
         ({"faults": {"on_failure": "retry"}}, "faults.on_failure is 'retry'"),
     ],
@@ -141,10 +220,12 @@ def test_what_cannot_be_accounted_for_is_refused(settings: dict[str, Any], says:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_says_what_it_spent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedper", "fedgmh"])
+def test_a_run_says_what_it_spent(method: str, tmp_path: Path) -> None:
     small = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
-    run = hw.run(hw.Experiment(method="fedper", privacy={"clip": 1.0, "noise": 5.0}, **small), tmp_path / "run")
+    run = hw.run(hw.Experiment(method=method, privacy={"clip": 1.0, "noise": 5.0}, **small), tmp_path / "run")
     found = json.loads((run.path / "manifest.json").read_text())["privacy"]
     assert found["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
     assert run.summary()["privacy"] == found
+    assert run.privacy == f"epsilon {found['epsilon']:.3g}, delta 1e-05, of one client against the server"
     assert json.loads((run.path / "result.json").read_text())["privacy"] == found

@@ -42,6 +42,7 @@ class Averaged(Record):
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it by the clients' mean, weighted by their samples."""
 
+    sums: ClassVar[bool] = True
     shares: ClassVar[Literal["", "body", "head"]] = ""
     """what travels: the whole model, its body or its head"""
 

@@ -22,6 +22,10 @@ class RunError(HeadwiseError):
     """A run folder that can't be read, written or resumed."""
 
 
+class AccountingError(HeadwiseError):
+    """A use of data under privacy whose epsilon nobody can tell; continues the sentence that the method is named in."""
+
+
 class ClientError(HeadwiseError):
     """A client's half of a method raised; names method, client, round and phase."""
 

@@ -66,7 +66,7 @@ def run(
     place = place or here(data_dir)
     experiment, plan, summary, histograms = place.make(experiment)
     folder = Path(out) if out else usual_folder(experiment)
-    spent = account(experiment, plan.method)
+    spent = account(experiment, plan.method, plan)
     manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
     create(folder, manifest, histograms)
     return _go(experiment, plan, folder, observers, place)

@@ -61,6 +61,8 @@ class Method(ABC, Generic[S, C, D, U]):
     """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
     up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
+    sums: ClassVar[bool] = False
+    """whether the server needs only sums of what clients send; else it must see what every single one sends"""
     cost: ClassVar[float] = 1.0
     """computing per round, as a multiple of FedAvg's with the same epochs: passes counted, frozen bodies once"""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

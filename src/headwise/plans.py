@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .accounting import rehearsed
 from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
@@ -21,7 +22,7 @@ from .engine.plan import Plan
 from .errors import ConfigError
 from .method import Method
 from .models.base import Model, Task
-from .models.split import SplitModel, convolves
+from .models.split import SplitModel, channels_last, laid_out
 from .seeds import seed_of
 
 
@@ -33,8 +34,8 @@ class Made(NamedTuple):
     plan: Plan
     summary: Summary
     """of who has how much"""
-    histograms: dict[str, list[list[int]]]
-    """for each part, how many samples of each class every client has"""
+    histograms: dict[str, Any]
+    """for each part, how many samples of each class every client has; and the names of the classes, where known"""
 
 
 def make_plan(experiment: Experiment, data_dir: Path) -> Made:
@@ -46,7 +47,7 @@ def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    return Made(experiment, plan, data.summary, data.histograms())
+    return Made(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -60,8 +61,8 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
         )
     if isinstance(data, FederatedData):
-        data.channels_last = any(convolves(m) for m in models)
-    return Plan(
+        data.channels_last = any(map(channels_last, models))
+    plan = Plan(
         method=method,
         models=models,
         server_model=None if other is None else _first(experiment, other, data.task, len(models)),
@@ -79,6 +80,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         robust=experiment.robust,
         privacy=experiment.privacy,
     )
+    return plan if experiment.privacy.clip is None else rehearsed(experiment, plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:
@@ -111,8 +113,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(task)
     model.policy = experiment.buffers
-    model.eval()
-    return model.to(memory_format=torch.channels_last) if convolves(model) else model  # pyright: ignore[reportCallIssue]
+    return laid_out(model.eval())
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

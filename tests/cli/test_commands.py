@@ -78,7 +78,16 @@ def test_every_method_is_described(name: str, headwise: Headwise) -> None:
     assert (said.code, said.err) == (0, "")
     entry = catalog.entry("method", name)
     assert entry.summary in said.out
-    for word in ("family", "travels", "stays", "server keeps", "message down", "message up", "client keeps"):
+    for word in (
+        "family",
+        "travels",
+        "stays",
+        "server needs",
+        "server keeps",
+        "message down",
+        "message up",
+        "client keeps",
+    ):
         assert re.search(rf"^{word} +\S", said.out, re.MULTILINE)
     for option, text in entry.fields.items():
         assert re.search(rf"^  {option} = ", said.out, re.MULTILINE)
@@ -256,3 +265,16 @@ def test_the_display_does_not_stumble_over_a_name_that_looks_like_markup() -> No
     with console.capture() as found:
         console.print(Watch("run[/bold] [red]").picture())
     assert "run[/bold] [red]" in found.get()
+
+
+def test_failures_are_counted_by_reason_where_results_are_shown(headwise: Headwise) -> None:
+    settings = ("--faults", "drop=0.4,nan=0.3", "--set", "faults.min_replies=0", "--out", "failing")
+    shown = headwise(*small(), *settings)
+    failed = hw.Run(Path("failing")).failed
+    assert failed.keys() == {"no answer", "not finite"}
+    assert f"  failed {', '.join(f'{count} x {reason}' for reason, count in failed.items())}\n" in shown.out
+    assert f"failed {sum(failed.values())}" in shown.err
+    assert json.loads(headwise("resume", "failing", "--json").out)["failed"] == failed
+    headwise("report", "failing")
+    counts = ", ".join(f"{n} x {reason}" for reason, n in sorted(failed.items(), key=lambda item: -item[1]))
+    assert f"Clients of fedavg failed {sum(failed.values())} times: {counts}." in Path("report.html").read_text()

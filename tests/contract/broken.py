@@ -11,6 +11,7 @@ import torch
 
 from headwise import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean
 from headwise.methods.fedavg import FedAvg
+from headwise.methods.fedgh import FedGH
 from headwise.methods.fedper import FedPer, Head
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.standalone import Own, Standalone
@@ -146,6 +147,22 @@ class Gossips(FedAvg):
         self.last.clear()
         self.last[local.t] = u.up.w
         return u
+
+
+class Overhears(Simple):
+    """The server takes what clients have learned before anybody has judged what they send."""
+
+    heard: ClassVar[dict[int, Params]] = {}
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        u = FedAvg.local_update(self, me, down, local)  # type: ignore[arg-type]
+        self.heard[local.client] = u.up.w
+        return u
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
+        found = Shared(mean(self.heard[c] for c in sorted(self.heard)))
+        self.heard.clear()
+        return found
 
 
 @dataclass(frozen=True)
@@ -314,6 +331,14 @@ class NeverTrains(FedAvg):
         return Update(down, me, local.model(down.w))
 
 
+class KnowsTooMuch(FedGH):
+    sums = True
+
+
+class KnowsLessThanItSays(FedAvg):
+    sums = False
+
+
 BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     ChangesItsState: ("inputs untouched", "local_update changed the record 'me'"),
     ChangesItsDownload: ("inputs untouched", "personalize changed the record 'down'"),
@@ -332,6 +357,8 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     WrongDown: ("bytes as the card says", "down is 'P', which is 236 bytes, but 140 were sent"),
     WrongUp: ("bytes as the card says", "up is 'F [+] 1', which is 144 bytes, but 140 were sent"),
     NoFormula: ("bytes as the card says", "the formula '2F' can't be read"),
+    KnowsTooMuch: ("sums as the card says", "sums is True, but .* make a difference"),
+    KnowsLessThanItSays: ("sums as the card says", "sums is False, but .* make no difference"),
     Disguised: ("differs from Standalone", "the models they would have alone"),
     DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
     OtherRecord: ("records round-trip", "declares Shared, but returned Own"),
@@ -344,6 +371,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     Talkative: ("documentation", "docstring of one sentence"),
     NoHelp: ("documentation", "no text stands under mu"),
     NeedsEverybody: ("partial participation", "IndexError"),
+    Overhears: ("clients that fail", "clients whose fault was 'stale' change the server's state"),
     KnowsOnlyItsOwn: ("unseen client", "KeyError"),
     DividesByTheSpread: ("awkward clients", "not finite"),
     OneScoreTooMany: ("awkward clients", "shape .3, 5. for .3, 4."),

@@ -108,6 +108,15 @@ def test_no_archive_writes_outside_of_its_folder(
     assert not Path("/tmp/headwise-evil").exists()
 
 
+def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as bundle:
+        bundle.writestr("x", b"hello")
+    content = (tmp_path / "set.zip").read_bytes()
+    (tmp_path / "set.zip").write_bytes(content.replace(b"x", b"\0"))
+    with pytest.raises(DataError, match=sentence("can't be unpacked")):
+        locate(tmp_path, packed("set.zip"))
+
+
 def test_links_in_an_archive_are_not_made(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as bundle:
         link = tarfile.TarInfo("set/b.txt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import tracemalloc
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,24 @@ def test_any_bytes_give_a_batch_or_a_data_error(tmp_path_factory: pytest.TempPat
     except DataError:
         return
     assert x.shape == (len(y), 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\x80\x02}r\x80\x96\x98\x00.",
+        b"}p10000000\n.",
+        b"\x80\x05\x96\x80\x96\x98\x00\x00\x00\x00\x00.",
+        b"\x80\x04\x8e\x80\x96\x98\x00\x00\x00\x00\x00.",
+    ],
+    ids=["a far place", "a far place in words", "a long array", "long bytes"],
+)
+def test_a_small_file_takes_little_memory(tmp_path: Path, bomb: bytes) -> None:
+    """A reader that believes these few bytes asks for a hundred megabytes; with a few other ones, for gigabytes."""
+    path = write(tmp_path, bomb)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=sentence("is no pickle of images and labels, or it is damaged")):
+        read_pickle(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20

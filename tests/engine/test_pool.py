@@ -50,6 +50,23 @@ class Failing(hw.Averaging[hw.Nothing]):
 '''
 
 
+STUMBLING = (
+    FAILING.replace(
+        "if local.t == 2 and self.dies:\n            os._exit(1)",
+        """if local.t == 2 and not os.path.exists(__file__ + ".once"):
+            open(__file__ + ".once", "w").close()
+            frame = greenlet.getcurrent().parent.gr_frame
+            while "result_queue" not in frame.f_locals:
+                frame = frame.f_back
+            os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 99_999) + b"half of it")
+            os.kill(os.getpid(), signal.SIGKILL)""",
+    )
+    .replace("import os\n", "import os, signal, struct\n\nimport greenlet\n")
+    .replace("if local.t == 2:\n", "if local.t == 9:\n")
+)
+"""the same method, one of whose workers is killed in the middle of its reply"""
+
+
 def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
     usual: dict[str, Any] = {
         "method": "fedper",
@@ -101,6 +118,16 @@ def test_a_worker_that_is_killed_changes_no_bit(serial: list[Any], tmp_path: Pat
 
     assert contents(hw.run(experiment(2), tmp_path / "run", observers=[kill])) == serial
     assert killed
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_its_reply_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(STUMBLING)
+    settings = {"method": f"{tmp_path}/failing.py", "clients": 3, "sampling": {"ratio": 1.0}}
+    run = hw.run(experiment(2, **settings), tmp_path / "run")
+    assert (tmp_path / "failing.py.once").exists(), "it was killed"
+    assert run.complete and len(run.rounds) == 3
+    assert contents(run) == contents(hw.run(experiment(1, **settings), tmp_path / "whole"))
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,10 @@ def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> 
 
 
 def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
-    site = read_site(write_site(folder, [0], allow))
+    site = open_site(write_site(folder, [0], allow))[1]
     asked = {**for_sites(experiment()).plain(), **changes}
     with pytest.raises(RunError) as error:
-        permitted(site, folder, json.dumps(asked))
+        site.plan(json.dumps(asked))
     return str(error.value)
 
 
@@ -99,13 +99,24 @@ def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, An
 
 @pytest.mark.parametrize(("noise", "allowed"), [(50.0, True), (1.0, False)])
 def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Path) -> None:
-    site = read_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
+    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
     asked = json.dumps(for_sites(experiment("fedavg", privacy={"clip": 1.0, "noise": noise})).plain())
     if allowed:
-        assert permitted(site, tmp_path, asked).privacy.noise == noise
+        assert site.plan(asked).privacy.noise == noise
     else:
         with pytest.raises(RunError, match=r"asks for privacy of epsilon 3 and delta 1e-05 at most, but .* comes to"):
-            permitted(site, tmp_path, asked)
+            site.plan(asked)
+
+
+@pytest.mark.parametrize(("level", "sizes"), [("client", False), ("example", True)])
+def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool, tmp_path: Path) -> None:
+    """The number of a client's samples is private where the client is, and its classes always are."""
+    private = experiment("fedavg", rounds=1, privacy={"clip": 1.0, "noise": 5.0, "level": level})
+    run = served(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
+    assert [t["labels"] for t in told] == [None] * 5
+    assert all((sum(t["sizes"]) > 0) is sizes for t in told)
+    assert 0 < run.manifest["privacy"]["epsilon"] < 50
 
 
 def test_noise_from_the_seed_protects_nobody(tmp_path: Path) -> None:

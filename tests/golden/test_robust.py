@@ -23,7 +23,7 @@ from headwise.methods.fedavg import FedAvg
 from headwise.params import Params, mean
 from headwise.plans import make_plan
 from headwise.robust import combine
-from headwise.testing.attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes
+from headwise.testing.attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes, swapped_prototypes
 from headwise.testing.toy import toy_plan
 
 RULES = ("median", "trimmed", "clipped", "krum", "multi-krum", "geometric")
@@ -154,6 +154,9 @@ def test_poisoned_prototypes_stand_under_other_labels() -> None:
     lie = poisoned_prototypes(up, up, torch.Generator())
     assert isinstance(lie, ClassMeans)
     assert lie.means.tolist() == [[30.0, 40.0], [10.0, 20.0]]
+    subtle = swapped_prototypes(up, up, torch.Generator())
+    assert isinstance(subtle, ClassMeans)
+    assert subtle.means.tolist() == [[3.0, 4.0], [1.0, 2.0]]
     with pytest.raises(TypeError):
         poisoned_prototypes(up, Shared(Params()), torch.Generator())
 

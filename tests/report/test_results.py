@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from headwise.errors import RunError
 from headwise.report.clients import accuracies, floors
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.report.words import client_words, words
+from headwise.report.words import client_words, failure_words, words
 
 
 def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
@@ -107,6 +108,16 @@ def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> No
     assert floors(collect([tmp_path])[0]) == [0.25, None]
 
 
+def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
+    for seed, failed in ((0, {"no answer": [1, 2], "not finite": [0]}), (1, {"no answer": [4]})):
+        run = make_run(tmp_path / str(seed), "fedrep", seed)
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        rows[0]["failed"] = failed
+        (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    make_run(tmp_path / "well", "fedavg")
+    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]
+
+
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     said = words(collect([three])[0])
     assert said == [
@@ -156,3 +167,26 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
     setting = collect([tmp_path])[0]
     assert words(setting)[0].startswith("Nothing was measured")
     assert client_words(setting) == []
+
+
+def test_words_say_what_is_promised(tmp_path: Path) -> None:
+    """Once for all methods with the same promise; a method without one is named, too."""
+    promise = {"epsilon": 3.14159, "delta": 1e-5, "unit": "client", "source": "system"}
+    for name, given in {
+        "fedavg": promise,
+        "fedper": promise,
+        "fedgh": {**promise, "source": "seed"},
+        "fedah": None,
+    }.items():
+        path = make_run(tmp_path / name, name) / "manifest.json"
+        found = json.loads(path.read_text())
+        path.write_text(json.dumps(found | ({"privacy": given} if given else {})))
+    said = " ".join(words(collect([tmp_path])[0]))
+    assert (
+        "Differential privacy of fedavg, fedper: epsilon 3.14, delta 1e-05, of one client against the server." in said
+    )
+    assert "Differential privacy of fedgh: epsilon 3.14, delta 1e-05, of one client against the server; but" in said
+    assert "Differential privacy of fedah: none." in said
+    (tmp_path / "fedgh" / "manifest.json").write_text(json.dumps(found | {"privacy": {"epsilon": "<b>"}}))
+    with pytest.raises(RunError, match="its privacy is"):
+        words(collect([tmp_path])[0])

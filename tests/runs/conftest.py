@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import bits, experiment
+from small_runs import experiment
 
 import headwise as hw
+from headwise.testing.killing import bits
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,15 @@
-"""Small experiments, and the bits that must not depend on interruptions."""
+"""Small experiments, whole or cut short, and ways to damage files."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import headwise as hw
-from headwise import catalog
 from headwise.engine.events import Event, RoundEnded
-from headwise.method import record_types
-from headwise.records import encode
-from headwise.runs.checkpoint import Checkpoint, Checkpoints
 
 FLAGS = {
     "method": "fedper",
@@ -59,35 +54,6 @@ def stop_after(folder: Path, rounds: int, of: int = 5) -> hw.Run:
     except Killed:
         return hw.Run(folder)
     raise AssertionError("it should have been killed")
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """rounds.jsonl but for the time that it took."""
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in hw.Run(folder).rounds]
-
-
-def checkpoint(folder: Path) -> tuple[Checkpoint, Checkpoints]:
-    """The newest checkpoint of a run, and the folder that it is in."""
-    types = record_types(catalog.find("method", hw.Run(folder).method))
-    checkpoints = Checkpoints(folder / "checkpoint", types)
-    found = checkpoints.load()
-    assert found is not None
-    return found, checkpoints
-
-
-def kept(folder: Path) -> dict[str, Any]:
-    """What the newest checkpoint holds; where it lies on the disk does not matter."""
-    found, checkpoints = checkpoint(folder)
-    with closing(checkpoints):
-        states = {c: found.states.encoded(c) for c in found.states}
-    progress = found.progress
-    return {"t": progress.t, "server": encode(progress.server), "best": progress.best, "states": states}
-
-
-def bits(folder: Path) -> dict[str, Any]:
-    """Everything that must be the same, however often the run was interrupted."""
-    lines = (folder / "clients.jsonl").read_bytes()
-    return {"rows": rows(folder), "clients": lines, "kept": kept(folder), "ended": hw.Run(folder).ended}
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -13,22 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import arguments, bits, experiment, snapshot, start, stop_after
+from small_runs import arguments, experiment, snapshot, start, stop_after
 
 import headwise as hw
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
 from headwise.runs.files import only_writer
+from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
 
 ROUNDS = 150  # more than ten short lives can do
-
-
-@pytest.fixture(scope="module")
-def forks() -> Any:
-    """Processes that start at once, because torch is imported already where they come from."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headwise.launch", "torch._dynamo"])  # the latter is imported by the first step
-    return context
 
 
 def kill_after(process: Any, lines: Path, delay: float) -> int:
@@ -43,18 +35,31 @@ def kill_after(process: Any, lines: Path, delay: float) -> int:
     return process.exitcode
 
 
-def test_killed_ten_times_it_ends_with_the_same_bits(forks: Any, tmp_path: Path) -> None:
+def test_killed_ten_times_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     hw.run(experiment(ROUNDS), tmp_path / "whole")
     folder, rng, kills, seen = tmp_path / "run", random.Random(0), 0, [0]
-    process = forks.Process(target=hw.run, args=(experiment(ROUNDS), folder))
+    process = forks().Process(target=hw.run, args=(experiment(ROUNDS), folder))
     while kills < 10 and not hw.Run(folder).complete:
         kills += kill_after(process, folder / "rounds.jsonl", rng.uniform(0, 0.04)) == -signal.SIGKILL
         seen.append(len(hw.Run(folder).rounds))
-        process = forks.Process(target=hw.resume, args=(folder,))
+        process = forks().Process(target=hw.resume, args=(folder,))
     assert kills == 10
     assert seen[0] < seen[-1]
     hw.resume(folder)
     assert bits(folder) == bits(tmp_path / "whole")
+
+
+def test_killed_at_any_time_it_ends_with_the_same_bits(wanted: dict[str, Any], tmp_path: Path) -> None:
+    """A dozen runs, each killed once; `benchmarks/kills.py` does 200."""
+    rng, context, found = random.Random(1), forks(), list[Kill]()
+    length = seconds_of(experiment(), tmp_path / "whole", context)
+    for k in range(60):
+        kill = killed_and_resumed(experiment(), tmp_path / str(k), wanted, rng.uniform(0, length), context)
+        found += [kill] if kill else []
+        if len(found) == 12:
+            break
+    assert [kill.same for kill in found] == [True] * 12
+    assert len({kill.rounds for kill in found}) > 1, "at different times"
 
 
 def test_a_process_that_was_killed_is_resumed_by_another_from_the_command_line(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import arguments, bits, checkpoint, cut, experiment, flip, rows, snapshot, stop_after
+from small_runs import arguments, cut, experiment, flip, snapshot, stop_after
 
 import headwise as hw
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.runs.slots import GRAIN
+from headwise.testing.killing import bits, checkpoint, rows
 
 Damage = Callable[[Path], None]
 

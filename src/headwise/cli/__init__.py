@@ -21,6 +21,7 @@ VERBS = {
     "compare": "run several methods and seeds on one partition",
     "reproduce": "run a published table and compare with what is printed",
     "report": "show runs as a page to look at, tables and figures",
+    "audit": "show what leaves the clients of a run, and what attacks make of it",
     "watch": "follow runs in a browser as their rounds come in",
     "data": "look at who would hold which data",
     "list": "list methods, models, data, partitions, papers or runs",

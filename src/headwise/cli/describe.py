@@ -37,6 +37,7 @@ def _method(method: str) -> None:
         "travels": cls.travels,
         "stays": cls.stays,
         "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, c own classes)",
+        "server needs": "only sums of what clients send" if cls.sums else "what every single client sends",
         "different networks": cls.heterogeneous,
         "cost": f"{cls.cost:g} x FedAvg",
     }

@@ -59,11 +59,8 @@ def show(run: Any, as_json: bool) -> None:
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
-    if "privacy" in summary:
-        spent = summary["privacy"]
-        click.echo(
-            f"  privacy epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}, of a client against the server"
-        )
+    if run.privacy:
+        click.echo(f"  privacy {run.privacy}")
     if "failed" in summary:
         click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
     end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"

@@ -93,9 +93,11 @@ def locate(folder: Path, *layouts: Layout) -> list[Path]:
 
 def read_bytes(path: Path, limit: int = LARGEST_FILE) -> bytes:
     """The file's bytes, unpacked if its name ends in .gz; limited so that no small file can fill the memory."""
+    packed = path.suffix == ".gz"
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(limit + 1)
+        most = limit if packed else min(limit, path.stat().st_size)  # as much as is asked for is set aside at once
+        with gzip.open(path) if packed else path.open("rb") as file:
+            data = file.read(most + 1)
     except _DAMAGE as error:
         raise DataError(f"{path} can't be read: {_reason(error)}.") from None
     if not data or len(data) > limit:
@@ -194,7 +196,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as bundle:
             for info in bundle.infolist():
-                if not info.is_dir():
+                if not info.filename.endswith("/"):  # `is_dir` fails where there is no name
                     yield info.filename, info.file_size, bundle.open(info)
     else:
         with tarfile.open(archive, "r:gz") as bundle:

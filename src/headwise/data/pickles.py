@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ class _Careful(pickle.Unpickler):
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary that the file holds, arrays as uint8, texts of Python 2 as bytes."""
     kept = type("Kept", (_Kept,), {})  # afresh, so that no file leaves anything behind for the next
-    reader = _Careful(io.BytesIO(read_bytes(path)), encoding="bytes")
+    data = read_bytes(path)
+    reader = _Careful(io.BytesIO(data), encoding="bytes")
     reader.path = path
     reader.known = {
         "numpy.core.multiarray._reconstruct": kept,
@@ -58,6 +60,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         "_codecs.encode": _encode,
     }
     try:
+        _check_sizes(data)
         content = {_text(key): value for key, value in reader.load().items()}
         return {key: _array(value) if isinstance(value, _Kept) else value for key, value in content.items()}
     except DataError:
@@ -83,6 +86,13 @@ def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
     if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
         raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
     return tuple(map(_text, names))
+
+
+def _check_sizes(data: bytes) -> None:
+    """Refuse what makes the reader ask for much memory: texts longer than the file, and far places to keep them."""
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise ValueError
 
 
 def _array(kept: _Kept) -> NDArray[np.uint8]:

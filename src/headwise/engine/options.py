@@ -152,16 +152,29 @@ class Robust:
 
 @dataclass(frozen=True)
 class Privacy:
-    """Differential privacy of a client against the server, for methods that average a shared model."""
+    """Differential privacy against the server: of clients, by noise on what they send, or of their single examples."""
 
     clip: Positive | None = None
-    """largest norm of the change that a client sends; none: no protection"""
+    """largest norm of what a client sends (the change of a model, or its class means), or of an example's gradient;
+    none: no protection"""
     noise: Positive = 1.0
-    """standard deviation of the noise on each number of it, as a multiple of twice the clip"""
+    """standard deviation of the noise on each number, as a multiple of twice the clip, or of the clip for examples"""
     delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
     """probability with which epsilon may be exceeded"""
     source: Literal["system", "seed"] = "system"
     """of the noise: the system's cryptographic one, or the seed, which protects nobody but can be repeated"""
+    level: Literal["client", "example"] = "client"
+    """whose data are protected: all that a client has, or each of its examples by itself (DP-SGD)"""
+
+    @property
+    def per_client(self) -> bool:
+        """Whether what clients send is clipped and noisy."""
+        return self.clip is not None and self.level == "client"
+
+    @property
+    def per_example(self) -> bool:
+        """Whether clients train by DP-SGD."""
+        return self.clip is not None and self.level == "example"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class Plan:
     """how the server averages"""
     privacy: Privacy = field(default_factory=Privacy)
     """what is done to what leaves a client"""
+    epochs_accounted: int | None = None
+    """epochs of a round that epsilon counts where examples are protected; none: any number, in a rehearsal"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:

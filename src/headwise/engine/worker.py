@@ -25,6 +25,7 @@ from .deadline import Late, within
 from .devices import home, on
 from .plan import Plan
 from .predictions import predict
+from .private import PrivateBench
 from .scores import Score, score
 from .state import ClientState
 from .together import ask, side_by_side
@@ -96,7 +97,7 @@ def _visit(
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    local = _bench(plan, job.task)(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     if seeded:
         torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
@@ -140,14 +141,19 @@ def _fit(
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    up, n = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.n)
-    answer = replace(_measure(plan, job, update.model if job.measure else None, local, up), n=n)
+    up = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.classes)
+    answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
+
+
+def _bench(plan: Plan, task: Task | None = None) -> type[ClientBench]:
+    """Of what may change a client's state or leave it; what a client tries at home is its own business."""
+    return PrivateBench if plan.privacy.per_example and task not in ("pre", "global") else ClientBench
 
 
 def _first_bench(plan: Plan, client: int) -> ClientBench:
     """The bench of a client's first state: it must not depend on when the client is first asked."""
-    return ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
+    return _bench(plan)(plan, client, 0, purpose="init", kept=Params(), trained=0)
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
@@ -158,15 +164,19 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
-    if model is None:
-        return Answer(job.task, job.client, local.n, up, None, None, local.samples[0], job.t)
-    data = plan.data.client(job.client)
-    parts = [part for part in (data.test, data.val) if len(part)]
-    scores: dict[int, Score] = {}
-    if parts:
-        work = predict(model, on(torch.cat([part.x for part in parts]), plan.device), plan.evaluate.batch)
-        ask(work)
-        said = work.scores[0].cpu().split([len(part) for part in parts])
-        scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
-    test, val = (scores.get(id(part)) for part in (data.test, data.val))
-    return Answer(job.task, job.client, local.n, up, test, val, local.samples[0], job.t)
+    n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
+    test, val = (None, None) if model is None else _scores(plan, job.client, model)
+    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
+
+
+def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+    """On the client's test and validation samples, in one pass."""
+    data = plan.data.client(client)
+    test, val = data.test, data.val
+    if not len(test) + len(val):
+        return None, None
+    work = predict(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch)
+    ask(work)
+    said = work.scores[0].cpu()
+    on_test, on_val = said[: len(test)], said[len(test) :]
+    return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

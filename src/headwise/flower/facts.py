@@ -19,6 +19,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
 from ..data.splits import divide_own, parse
 from ..data.stats import Floor, Spread, Summary, majority_floor
+from ..engine.options import Privacy
 from ..errors import ConfigError, DataError
 from ..models.base import Task
 from ..plans import Made, plan_for
@@ -85,15 +86,16 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     return FederatedData(merged, parts)
 
 
-def tell(site: SiteSettings, data: FederatedData) -> list[Told]:
-    """What this site lets the server know about its clients."""
-    counts, task = data.histograms(), data.task
+def tell(site: SiteSettings, data: Clients, privacy: Privacy) -> list[Told]:
+    """What this site lets the server know about its clients; where they are private as a whole, not even sizes."""
+    task, hidden = data.task, privacy.clip is not None
     found: list[Told] = []
     for own in site.clients:
-        labels = tuple(tuple(counts[part][own.id]) for part in PARTS)
-        sizes = tuple(sum(counts[part][own.id]) for part in PARTS)
-        hidden = labels if site.allow.labels else None
-        found.append(Told(own.id, task.shape, task.classes, task.vocabulary, sizes, hidden))
+        sizes = data.sizes(own.id) if not hidden or privacy.per_example else (0, 0, 0)
+        parts = [getattr(data.client(own.id), part).y for part in PARTS]
+        labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
+        told = labels if site.allow.labels and not hidden else None
+        found.append(Told(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
     return found
 
 
@@ -109,7 +111,9 @@ class Elsewhere:
         """Without samples; classes only where they are told."""
         known = {c: t.labels[0] for c, t in self._told.items() if t.labels is not None}
         labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in known.items()}
-        nothing, ends = torch.empty((0, *self.task.shape)), [[0, 0, 0]] * self._count
+        sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
+        ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS)).tolist()
+        nothing = torch.empty((0, *self.task.shape))
         return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels)
 
     @cached_property

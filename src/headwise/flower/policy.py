@@ -16,6 +16,7 @@ from .. import catalog
 from ..accounting import account
 from ..config import Choice, Experiment, experiment_from, read_toml
 from ..engine.options import Engine
+from ..engine.plan import Plan
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
 from ..method import Method, record_types
 from ..records import fields_of
@@ -116,7 +117,6 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
         raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {asked.clients}.")
     _check_list(site, home, asked)
     _check_fields(site, method)
-    _check_privacy(site, asked, method)
     engine = Engine(device=site.device, cache=asked.engine.cache, stack=asked.engine.stack)
     return replace(asked, data=Choice(site.data), partition=Choice("natural"), engine=engine)
 
@@ -146,11 +146,12 @@ def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> Non
         raise RunError(f"{site.name} lets {', '.join(site.allow.fields) or 'nothing'} leave, not {', '.join(refused)}.")
 
 
-def _check_privacy(site: SiteSettings, asked: Experiment, method: Method[Any, Any, Any, Any]) -> None:
+def check_privacy(site: SiteSettings, asked: Experiment, plan: Plan) -> None:
+    """Refuse a run that tells more than this site allows; what it tells, the site reckons itself."""
     limit = site.allow.epsilon
     if limit is None:
         return
-    spent = account(asked, method)
+    spent = account(asked, plan.method, plan)
     if not spent or asked.privacy.source != "system":
         raise RunError(f"{site.name} asks for privacy of epsilon {limit:g} at most, but the experiment has none.")
     if spent["epsilon"] > limit or spent["delta"] > site.allow.delta:

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ..config import Experiment, experiment_from
-from ..data.federated import FederatedData
+from ..data.federated import Clients
 from ..engine.clock import peak_memory
 from ..engine.executors.serial import Serial
 from ..engine.plan import Plan
@@ -26,7 +26,7 @@ from ..plans import make_plan, plan_for
 from ..records import Record, RecordError, encode, pack
 from .facts import own_data, tell
 from .nodes import Introduction
-from .policy import SiteSettings, permitted, read_site
+from .policy import SiteSettings, check_privacy, permitted, read_site
 from .states import SiteStates
 from .wire import Order, Parcel, Report, Visit, experiment_in, pack_error, pack_report, unpack_order
 
@@ -165,21 +165,19 @@ class Real:
                     raise RunError(f"{self.site.name} lets no {name!r} leave: it is private, but stands in an upload.")
         return answer if self.site.allow.scores else replace(answer, test=None, val=None)
 
-    def look(self, experiment: Experiment | None) -> FederatedData:
+    def look(self, experiment: Experiment | None) -> Clients:
         """The site's data; with an experiment, only if it can run here."""
-        if experiment is None:
-            last = max(c.id for c in self.site.clients)
-            return own_data(self.site, self.home, Experiment(clients=last + 1))
-        asked = permitted(self.site, self.home, json.dumps(experiment.plain()))
-        data = own_data(self.site, self.home, asked)
-        plan_for(asked, data)
-        return data
+        if experiment is not None:
+            return self.plan(json.dumps(experiment.plain())).data
+        last = max(c.id for c in self.site.clients)
+        return own_data(self.site, self.home, Experiment(clients=last + 1)).clients
 
     def introduce(self, experiment: str) -> Parcel:
         """Who this site is, what it tells about its data, or why it won't take part."""
         site, told, refusal = self.site, (), None
         try:
-            told = tuple(tell(site, own_data(site, self.home, permitted(site, self.home, experiment))))
+            plan = self.plan(experiment)
+            told = tuple(tell(site, plan.data, plan.privacy))
         except HeadwiseError as error:
             refusal = str(error)
         said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
@@ -215,4 +213,6 @@ def _whole(experiment: str, data_dir: Path) -> Plan:
 @lru_cache(maxsize=8)
 def _own(site: SiteSettings, home: Path, experiment: str) -> Plan:
     asked = permitted(site, home, experiment)
-    return plan_for(asked, own_data(site, home, asked))
+    plan = plan_for(asked, own_data(site, home, asked))
+    check_privacy(site, asked, plan)
+    return plan

@@ -48,6 +48,7 @@ class CD2PFed(Method[Shared, Own, Shared, Shared]):
     leaves: ClassVar[tuple[str, ...]] = ("shared",)
     down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
     up: ClassVar[str] = "?"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..params import Params
 from ..records import Record
 from ..settings import NonNegative
@@ -33,13 +33,8 @@ class Own(Record):
     w: Params
 
 
-class Logits(Record):
-    """Mean logits by label, for the labels that a client holds."""
-
-    labels: Tensor
-    """[c] int32, ascending; -1 where there are none"""
-    means: Tensor
-    """[c, C]"""
+class Logits(ClassMeans):
+    """Mean logits [c, C] by label, for the labels that a client holds; the label is -1 where there are none."""
 
 
 class Everyone(Record):

@@ -49,6 +49,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "F + L * global_head"
     up: ClassVar[str] = "F + L * global_head"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 

@@ -43,6 +43,7 @@ class FedBN(Method[Shared, Norms, Shared, Shared]):
     stays: ClassVar[str] = "BatchNorm layers"
     down: ClassVar[str] = "P"  # less the BatchNorm layers
     up: ClassVar[str] = "P"
+    sums: ClassVar[bool] = True
 
     def server_init(self, central: Central) -> Shared:
         return Shared(_others(central.init()))

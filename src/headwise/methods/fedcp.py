@@ -57,6 +57,7 @@ class FedCP(Method[Shared, Head, Shared, Shared]):
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
     up: ClassVar[str] = "P + 2 * K**2 + 6 * K"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0

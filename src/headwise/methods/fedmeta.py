@@ -54,6 +54,7 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
     up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 2
 
     algorithm: Literal["maml", "fomaml", "meta_sgd"] = "maml"

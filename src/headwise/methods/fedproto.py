@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -36,13 +36,9 @@ class Own(Record):
     w: Params
 
 
-class Prototypes(Record):
-    """A mean feature for each class that a client holds."""
+class Prototypes(ClassMeans):
+    """A mean feature for each class that a client holds; the label is -1 where there is none yet."""
 
-    labels: Tensor
-    """[c] int32, ascending; -1 where there is none yet"""
-    means: Tensor
-    """[c, K]"""
     counts: Tensor | None
     """[c] int32, where they are sent"""
 
@@ -63,6 +59,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (K + 1)"
     up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 

@@ -41,6 +41,7 @@ class FML(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 

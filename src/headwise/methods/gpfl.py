@@ -65,6 +65,7 @@ class GPFL(Method[Shared, Head, Shared, Shared]):
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
     up: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.2
 
     lam: NonNegative = 0.01

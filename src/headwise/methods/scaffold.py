@@ -60,6 +60,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     leaves: ClassVar[tuple[str, ...]] = ("c",)
     down: ClassVar[str] = "2 * P"
     up: ClassVar[str] = "2 * P"
+    sums: ClassVar[bool] = True
     cost: ClassVar[float] = 1.1
 
     server_lr: Positive = 1.0

@@ -27,6 +27,7 @@ class Standalone(Method[Nothing, Own, Nothing, Nothing]):
     family: ClassVar[str] = "no sharing"
     travels: ClassVar[str] = "nothing"
     stays: ClassVar[str] = "whole model"
+    sums: ClassVar[bool] = True
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     def server_init(self, central: Central) -> Nothing:

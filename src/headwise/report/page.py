@@ -19,7 +19,7 @@ from .data import page_data
 from .federation import HEAD, federation
 from .results import Setting
 from .tables import results
-from .words import client_words, words
+from .words import client_words, failure_words, words
 
 SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
 ASSETS = Path(__file__).parent / "assets"
@@ -123,7 +123,7 @@ def _said(setting: Setting) -> dict[str, Any]:
     seeds = f"mean ± standard deviation over {setting.seeds} seeds" if setting.seeds > 1 else "one seed"
     return {
         "title": setting.title,
-        "words": words(setting) + client_words(setting),
+        "words": words(setting) + client_words(setting) + failure_words(setting),
         "caption": f"{setting.title}; {seeds}",
         "head": head,
         "rows": rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from .clients import Accuracies, accuracies, floors
@@ -14,6 +15,19 @@ NAMED = 5
 def percent(value: float) -> str:
     """A share as people say it."""
     return f"{value * 100:.1f} %"
+
+
+def failure_words(setting: Setting) -> list[str]:
+    """Whose clients failed, how often and why, all seeds together."""
+    said: list[str] = []
+    for line in setting.lines:
+        found = Counter[str]()
+        for summary in line.summaries:
+            found.update(summary.get("failed", {}))
+        if found:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
+            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
+    return said
 
 
 def words(setting: Setting) -> list[str]:
@@ -36,7 +50,7 @@ def words(setting: Setting) -> list[str]:
             f"Below the floor of {percent(setting.floor)}, which is always guessing a client's most frequent class: "
             f"{', '.join(below)}."
         )
-    return said
+    return said + _privacy(lines)
 
 
 def client_words(setting: Setting) -> list[str]:
@@ -55,6 +69,17 @@ def client_words(setting: Setting) -> list[str]:
     elif mine:
         said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
     return said
+
+
+def _privacy(lines: Sequence[Line]) -> list[str]:
+    """What each method promises, where any of them does."""
+    promised: dict[str, list[str]] = {}
+    for line in lines:
+        for promise in sorted({run.privacy for run in line.runs}):
+            promised.setdefault(promise or "none", []).append(line.name)
+    if promised.keys() <= {"none"}:
+        return []
+    return [f"Differential privacy of {', '.join(names)}: {promise}." for promise, names in promised.items()]
 
 
 def _lead(setting: Setting, one: Line, other: Line) -> str:

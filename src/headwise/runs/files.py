@@ -94,8 +94,8 @@ def failing_clearly(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = ": free some, then headwise resume goes on with a run that has begun" if full else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = ": make room, then headwise resume goes on with a run that has begun" if full else ""
         raise RunError(f"{path} can't be written: {error.strerror}{remedy}.") from error
 
 

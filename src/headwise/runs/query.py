@@ -106,6 +106,19 @@ class Run:
         }
 
     @property
+    def privacy(self) -> str:
+        """What is promised to whom, in words; nothing where nothing is protected."""
+        spent = self.manifest.get("privacy")
+        if spent is None:
+            return ""
+        try:
+            secret = "; but the noise comes from the seed and protects nobody" if spent.get("source") == "seed" else ""
+            guarantee = f"epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}"
+            return f"{guarantee}, of one {spent['unit']} against the server{secret}"
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{self.path / 'manifest.json'} is damaged: its privacy is {spent!r}.") from error
+
+    @property
     def failed(self) -> dict[str, int]:
         """How often clients failed, by reason."""
         found = Counter[str]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import behaviour, claims
+from . import behaviour, claims, failing
 from .toy import AnyMethod
 from .watching import Watched
 
@@ -24,12 +24,14 @@ CHECKS: dict[str, Check] = {
     "order of answers": behaviour.order_does_not_matter,
     "resume is uninterrupted": behaviour.resume_is_uninterrupted,
     "partial participation": behaviour.partial_participation,
+    "clients that fail": failing.refused_replies_leave_no_trace,
     "unseen client": behaviour.unseen_client,
     "awkward clients": behaviour.awkward_clients,
     "BatchNorm": behaviour.batch_norm,
     "different networks": behaviour.different_networks,
     "nothing private": claims.nothing_private,
     "bytes as the card says": claims.bytes_as_the_card_says,
+    "sums as the card says": claims.sums_as_the_card_says,
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,

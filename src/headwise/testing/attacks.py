@@ -39,15 +39,20 @@ def replacement(down: Record, up: Record, rng: torch.Generator) -> Record:
     return _changed(down, up, lambda sent, _: sent + 20.0 * (sent.map(lambda t: _shuffled(t, rng)) - sent))
 
 
+def swapped_prototypes(down: Record, up: Record, rng: torch.Generator) -> Record:
+    """Class means under the labels of other classes: nothing about their size is odd."""
+    return _means(up, 1.0)
+
+
 def poisoned_prototypes(down: Record, up: Record, rng: torch.Generator) -> Record:
-    """Class means under the labels of other classes, ten times as long."""
-    if not isinstance(up, ClassMeans):
-        raise TypeError(f"{type(up).__name__} holds no class means")
-    return ClassMeans(up.labels, 10.0 * up.means.roll(1, 0) if len(up.labels) > 1 else -10.0 * up.means)
+    """The same, ten times as long."""
+    return _means(up, 10.0)
 
 
 ATTACKS: dict[str, Attack] = {"sign flip": sign_flip, "gaussian": gaussian, "replacement": replacement}
 """those on shared models"""
+PROTOTYPES: dict[str, Attack] = {"swapped": swapped_prototypes, "swapped, x 10": poisoned_prototypes}
+"""those on class means"""
 
 
 def label_flip(plan: Plan, hostile: Collection[int]) -> Plan:
@@ -85,6 +90,12 @@ def _changed(down: Record, up: Record, attack: Callable[[Params, Params], Params
     if not isinstance(down, Shared) or not isinstance(up, Shared):
         raise TypeError(f"{type(up).__name__} is no shared model")
     return Shared(attack(down.w, up.w))
+
+
+def _means(up: Record, length: float) -> ClassMeans:
+    if not isinstance(up, ClassMeans):
+        raise TypeError(f"{type(up).__name__} holds no class means")
+    return ClassMeans(up.labels, length * (up.means.roll(1, 0) if len(up.labels) > 1 else -up.means))
 
 
 def _shuffled(t: torch.Tensor, rng: torch.Generator) -> torch.Tensor:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..worker import Answer, Job, handle_all
 from .base import balanced, states_of
 from .shelf import Parcel, Shelf, shared
 
+PATIENCE = 2.0  # seconds without a reply after which it is looked whether all workers are alive
 ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
 
 
@@ -56,7 +57,7 @@ class Pool:
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    for future in as_completed(self._submit(list(left.values()), sent)):
+                    for future in self._completed(self._submit(list(left.values()), sent)):
                         for answer in self._receive(future.result()):
                             del left[answer.client]
                             yield answer
@@ -99,6 +100,24 @@ class Pool:
             futures.append(self._pool.submit(_work, visits))
         self.clock.add({"transport": time.perf_counter() - begun})
         return futures
+
+    def _completed(self, futures: Iterable[Future[_Reply]]) -> Iterator[Future[_Reply]]:
+        """Each when it is done.
+
+        A worker that is killed in the middle of its reply leaves the library waiting for the rest of it, for ever:
+        where one is dead and nothing else happens, the others are ended too, and so is that wait.
+        """
+        left, lost = set(futures), False
+        while left:
+            done, left = wait(left, timeout=PATIENCE, return_when=FIRST_COMPLETED)
+            yield from done
+            workers = list((self._pool._processes or {}).values())
+            lost, before = not done and not all(p.is_alive() for p in workers), lost
+            if lost and before:
+                for process in workers:
+                    process.kill()
+                queue: Any = self._pool._result_queue
+                queue._writer.close()  # ours is the last end that could still write the rest
 
     def _receive(self, reply: _Reply) -> Iterator[Answer]:
         self.clock.add(reply.seconds)

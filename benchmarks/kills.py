@@ -1,0 +1,64 @@
+"""SIGKILL at random times: every run is killed once, resumed, and compared bit for bit with the undisturbed one.
+
+    python benchmarks/kills.py              # 200 runs; writes docs/results/kills.md
+
+A run of FedPer on digits has 12 rounds, each with five of ten clients. Its process is killed at a time drawn evenly
+from the length of a whole run; those that were done before do not count. Compared are the server's state, every
+client's state, and all that is written about rounds and clients but for seconds and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import headwise as hw
+from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
+
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "kills.md"
+ROUNDS = 12
+
+
+def killed(count: int, room: Path) -> Iterator[Kill]:
+    """So many runs that were killed and resumed."""
+    settings = {"data": "digits", "clients": 10, "rounds": ROUNDS, "sampling": {"ratio": 0.5}}
+    experiment = hw.Experiment(method="fedper", engine={"workers": 1}, **settings)
+    hw.run(experiment, room / "whole")
+    wanted, context, rng, number, found = bits(room / "whole"), forks(), random.Random(0), 0, 0
+    length = seconds_of(experiment, room, context)
+    while found < count:
+        number += 1
+        if kill := killed_and_resumed(experiment, room / str(number), wanted, rng.uniform(0, length), context):
+            found += 1
+            yield kill
+
+
+def page(kills: list[Kill]) -> str:
+    quarters = [sum(q * ROUNDS // 4 < k.rounds <= (q + 1) * ROUNDS // 4 for k in kills) for q in range(4)]
+    begun = sum(k.rounds <= 0 for k in kills)
+    said = " ".join((__doc__ or "").split("\n\n")[2].split())
+    return (
+        f"# Killed at any time\n\nMade by `python benchmarks/kills.py`. {said}\n\n| what | found |\n|---|---|\n"
+        f"| runs killed and resumed | {len(kills)} |\n"
+        f"| killed before the end of the first round | {begun} |\n"
+        f"| in the quarters of the run after that | {', '.join(map(str, quarters))} |\n"
+        f"| equal to the undisturbed run, to the bit | {sum(k.same for k in kills)} of {len(kills)} |\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    count = parser.parse_args().count
+    with tempfile.TemporaryDirectory() as room:
+        found = page(list(killed(count, Path(room))))
+    print(found)
+    if count == 200:
+        PAGE.write_text(found, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

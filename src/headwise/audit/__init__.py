@@ -1,0 +1,1 @@
+"""What leaks: what a run's clients send, and how much attacks make of it."""

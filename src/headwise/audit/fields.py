@@ -1,0 +1,49 @@
+"""What leaves a client: every field of its message, and what it tells beside."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..method import record_types
+from ..records import Record, fields_of
+from ..settings import field_help
+from .labels import asked_for
+from .scene import Scene, sent
+
+
+@dataclass(frozen=True)
+class Field:
+    """Something that a client tells the server."""
+
+    name: str
+    what: str
+    bytes: float
+    """per client and round"""
+    per_client: bool
+    """whether the server sees whose it is"""
+
+
+def fields(scene: Scene) -> list[Field]:
+    """All that a client of this run tells the server, which knows whose each message is."""
+    up, rows = record_types(type(scene.plan.method)).up, scene.run.rounds
+    replies = sum(len(row["clients"]) - len({c for who in row.get("failed", {}).values() for c in who}) for row in rows)
+    sizes = {name: sum(row["fields"]["up"].get(name, 0) for row in rows) / max(replies, 1) for name in fields_of(up)}
+    found = [Field(name, _what(up, name), size, True) for name, size in sizes.items()]
+    asked = [len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := asked_for(scene, c)) is not None]
+    if asked:
+        found.append(
+            Field("(asked for)", "the labels that it holds, to be sent what belongs to them", 4 * fmean(asked), True)
+        )
+    many = max(range(len(scene.plan.data)), key=lambda c: len(scene.train(c)))
+    same = sent(scene, many).n != len(scene.train(many))
+    told = "the same number for everybody" if same else "how many samples it trained on"
+    found.append(Field("(samples)", told, 4.0, True))
+    return [*found, Field("(presence)", "that it took part in this round, or failed", 0.0, True)]
+
+
+def _what(record: type[Record], name: str) -> str:
+    """What the method's author says about the record, and about the field."""
+    said, more = " ".join((inspect.getdoc(record) or "").split()).rstrip("."), field_help(record).get(name)
+    return f"{said}; {name}: {more}" if more else said

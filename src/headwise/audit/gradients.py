@@ -1,0 +1,120 @@
+"""Samples from a gradient.
+
+A fully connected first layer gives them away: the gradients of a unit's weights and bias are g x and g, summed over the
+batch. Whatever the network, a sample can be looked for whose gradient is like the one that was sent (Zhu et al., Deep
+Leakage from Gradients, 2019; with the angle as the distance: Geiping et al., Inverting Gradients, 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..models.split import SplitModel
+from ..params import Params
+from ..seeds import seed_of
+from .scene import Scene, change, sent
+from .scores import Finding, best_match
+
+BATCHES = (1, 2, 8)
+CANDIDATES = 64
+STEPS = 300
+RATE = 0.1
+
+Case = tuple[Tensor, Tensor]
+"""how near what was made, and what was guessed, come to each sample"""
+
+
+def first_layer(model: SplitModel) -> str | None:
+    """The name of the layer that meets the flattened samples, if that is a fully connected one with a bias."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
+            return name
+        if list(layer.parameters(recurse=False)):
+            return None
+    return None
+
+
+def from_first_layer(weight: Tensor, bias: Tensor) -> Tensor:
+    """Candidates for samples, by the gradients of a first layer: for each unit that learned anything, their ratio."""
+    units = bias.abs().argsort(descending=True)[:CANDIDATES]
+    units = units[bias[units] != 0]
+    return weight[units] / bias[units, None]
+
+
+def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Tensor, y: Tensor) -> Tensor:
+    """Samples of these labels whose gradient points as the wanted one does, looked for from a start."""
+    x = start.clone().requires_grad_()
+    weights = {k: t.detach().requires_grad_() for k, t in w.items() if t.is_floating_point()}
+    names = [k for k in weights if k in wanted]
+    goal = torch.cat([wanted[k].flatten() for k in names])
+    adam = torch.optim.Adam([x], lr=RATE)
+    for _ in range(STEPS):
+        loss = cross_entropy(model.given(Params(weights))(x), y)
+        slopes = torch.autograd.grad(loss, [weights[k] for k in names], create_graph=True)
+        mine = torch.cat([g.flatten() for g in slopes])
+        adam.zero_grad()
+        x.grad = torch.autograd.grad(1 - torch.cosine_similarity(mine, goal, dim=0), x)[0].sign()
+        adam.step()
+    return x.detach()
+
+
+def attack(scene: Scene, clients: Sequence[int], seed: int = 0) -> list[Finding]:
+    """Gradient inversion of what these clients send after one step on few samples, and after a whole round."""
+    found: list[Finding] = []
+    for size in BATCHES:
+        drawn = [(c, _drawn(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
+        what, known = f"gradient inversion, batch of {size}", "the message and the labels"
+        found += _finding(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
+        found += _finding(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
+    whole = [_by_ratio(scene, c, None, seed) for c in clients]
+    return [*found, *_finding("gradient inversion, whole round, ratios", "the message", whole)]
+
+
+def _finding(name: str, knowing: str, cases: Sequence[Case | None]) -> list[Finding]:
+    done = [case for case in cases if case is not None]
+    if not done:
+        return []
+    made, guess = (torch.cat(part) for part in zip(*done, strict=True))
+    measure = "correlation with the nearest sample made"
+    return [Finding(name, knowing, measure, float(made.mean()), float(guess.mean()), len(made))]
+
+
+def _drawn(scene: Scene, client: int, size: int, seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(seed_of(seed, "audit", client))
+    return torch.randperm(len(scene.train(client)), generator=rng)[:size]
+
+
+def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
+    """Where to look from: the mean of all other clients' samples, and a little noise."""
+    rng = torch.Generator().manual_seed(seed_of(seed, "start", client))
+    mean = scene.others(client).x.mean(0, keepdim=True)
+    return mean + 0.1 * torch.randn((count, *mean.shape[1:]), generator=rng)
+
+
+def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
+    found, layer = change(scene, sent(scene, client, only)), first_layer(scene.plan.common)
+    if found is None or layer is None or f"{layer}.weight" not in found.moved:
+        return None
+    truth = scene.train(client).x if only is None else scene.train(client).x[only]
+    made = from_first_layer(found.moved[f"{layer}.weight"], found.moved[f"{layer}.bias"])
+    return best_match(truth, made), _guessed(scene, client, truth, len(made), seed)
+
+
+def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
+    found, model = change(scene, sent(scene, client, only)), scene.plan.common
+    if found is None or found.moved.keys() != model.weights().keys():  # a part of the network stays at the client
+        return None
+    truth, y = scene.train(client).x[only], scene.train(client).y[only]
+    made = from_whole_gradient(model, found.before, -1.0 * found.moved, _start(scene, client, len(only), seed), y)
+    return best_match(truth, made), _guessed(scene, client, truth, len(made), seed)
+
+
+def _guessed(scene: Scene, client: int, truth: Tensor, count: int, seed: int) -> Tensor:
+    """How near as many samples of other clients come."""
+    others = scene.others(client).x
+    rng = torch.Generator().manual_seed(seed_of(seed, "guess", client))
+    return best_match(truth, others[torch.randperm(len(others), generator=rng)[: max(count, 1)]])

@@ -1,0 +1,79 @@
+"""Which labels a client holds, and how many of each: from what it asks for, what it names, and how its head moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .scene import Asking, Scene, Sent, change, sent
+from .scores import Finding, agreement, f1
+
+
+def asked_for(scene: Scene, client: int) -> Tensor | None:
+    """Even shares of the labels that this client must tell to be sent what it is sent; none if it need not."""
+    bench = Asking(scene.plan, scene.t)
+    scene.plan.method.broadcast(scene.server, client, bench)
+    return _even(bench.labels(client), bench.classes) if client in bench.asked else None
+
+
+def named(scene: Scene, message: Sent) -> Tensor | None:
+    """Shares of the labels that the message names: by their counts where it has them, else even."""
+    labels: Any = getattr(message.up, "labels", None)
+    if not isinstance(labels, Tensor):
+        return None
+    counts: Any = getattr(message.up, "counts", None)
+    shares = _even(labels.tolist(), scene.plan.data.task.classes)
+    return shares if not isinstance(counts, Tensor) else shares.index_put((labels.long(),), _shares(counts))
+
+
+def from_head(scene: Scene, message: Sent) -> Tensor | None:
+    """Shares by how the biases of the head moved: those of labels that a client holds grow, all others shrink."""
+    found = change(scene, message)
+    moved = {k: t for k, t in found.moved.items() if k.startswith("head.") and k.endswith("bias")} if found else {}
+    last = [*moved.values()][-1:]
+    return _shares(last[0].clamp(min=0)) if last and len(last[0]) == scene.plan.data.task.classes else None
+
+
+def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
+    """Which labels these clients hold and in which shares, by each way to learn it."""
+    ways: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for client in clients:
+        message = sent(scene, client)
+        truth = _shares(torch.bincount(scene.train(client).y, minlength=scene.plan.data.task.classes))
+        for knowing, shares in (
+            ("what is asked for", asked_for(scene, client)),
+            ("the labels in the message", named(scene, message)),
+            ("how the head moved", from_head(scene, message)),
+        ):
+            if shares is not None:
+                ways.setdefault(knowing, []).append((shares, truth))
+    return [finding for knowing, cases in ways.items() for finding in _findings(knowing, cases)]
+
+
+def _findings(knowing: str, cases: Sequence[tuple[Tensor, Tensor]]) -> list[Finding]:
+    every = _even(range(len(cases[0][1])), len(cases[0][1]))
+    measures = {
+        "labels held, F1": lambda a, b: f1(_held(a), _held(b)),
+        "shares of labels, agreement": agreement,
+    }
+    return [
+        Finding("label leakage", knowing, name, fmean(measure(a, b) for a, b in cases),
+                fmean(measure(every, b) for _, b in cases), len(cases))
+        for name, measure in measures.items()
+    ]  # fmt: skip
+
+
+def _held(shares: Tensor) -> set[int]:
+    return set(shares.nonzero().flatten().tolist())
+
+
+def _even(labels: Iterable[int], classes: int) -> Tensor:
+    return _shares(torch.bincount(torch.tensor([*labels], dtype=torch.int64), minlength=classes))
+
+
+def _shares(counts: Tensor) -> Tensor:
+    return counts.double() / counts.double().sum().clamp(min=1e-12)

@@ -1,0 +1,54 @@
+"""Who was in the training data, from a personal model: samples that were learned have smaller losses.
+
+The plain attack looks at the loss itself (Yeom et al., 2018); the calibrated one at how much smaller it is than under
+models that have not seen the sample (Watson et al., 2022), for which other clients' models stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..benches import Predictor
+from ..data.federated import Samples
+from .scene import Scene, change, personal, sent
+from .scores import Finding, auc
+
+REFERENCES = 4
+"""other clients' models that a sample is compared under"""
+HUGE = 1e9
+
+
+@torch.no_grad()
+def losses(model: Predictor, samples: Samples) -> Tensor:
+    """The loss of each sample; a model that diverged has the same on all."""
+    return cross_entropy(model(samples.x), samples.y, reduction="none").double().nan_to_num(HUGE, HUGE)
+
+
+def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
+    """Membership inference on these clients' models: their training samples against their test samples."""
+    rows: dict[str, list[float]] = {}
+    for client in clients:
+        data = scene.plan.data.client(client)
+        if client not in scene.states or not len(data.test):
+            continue
+        others = [personal(scene, c) for c in [c for c in scene.states if c != client][:REFERENCES]]
+        usual = [sum(losses(m, part) for m in others) / max(len(others), 1) for part in (data.train, data.test)]
+        for knowing, model in _models(scene, client):
+            mine = [losses(model, part) for part in (data.train, data.test)]
+            rows.setdefault(knowing, []).append(auc(-mine[0], -mine[1]))
+            rows.setdefault(f"{knowing}, and other clients'", []).append(auc(usual[0] - mine[0], usual[1] - mine[1]))
+    measure = "area under the curve, mean of clients"
+    return [Finding("membership inference", who, measure, fmean(v), 0.5, len(v)) for who, v in rows.items()]
+
+
+def _models(scene: Scene, client: int) -> Iterator[tuple[str, Predictor]]:
+    """What the client uses; and what it sends, if that is a whole model."""
+    yield "the personal model", personal(scene, client)
+    found, common = change(scene, sent(scene, client)), scene.plan.common
+    if found is not None and found.moved.keys() == common.weights().keys():
+        yield "the model that is sent", common.given(found.before + found.moved)

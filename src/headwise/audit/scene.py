@@ -1,0 +1,153 @@
+"""The scene of an audit: a run as its server and its clients see it, and messages made as the run would make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..benches import Predictor
+from ..config import experiment_from
+from ..data.federated import Clients, Samples
+from ..engine.bench import ClientBench
+from ..engine.plan import Plan
+from ..engine.process import one_thread
+from ..engine.server import ServerBench
+from ..engine.state import ClientState
+from ..engine.worker import Job, handle
+from ..errors import RunError
+from ..launch import data_folder
+from ..method import record_types
+from ..params import Params
+from ..plans import make_plan
+from ..records import Record
+from ..runs.checkpoint import Checkpoints
+from ..runs.manifest import FORMAT
+from ..runs.query import Run
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run after its last round."""
+
+    run: Run
+    plan: Plan
+    t: int
+    """rounds that were done"""
+    server: Record
+    states: Mapping[int, ClientState]
+    """of the clients that have trained"""
+
+    def train(self, client: int) -> Samples:
+        """A client's training samples."""
+        return self.plan.data.client(client).train
+
+    def others(self, client: int) -> Samples:
+        """All other clients' training samples: what somebody may have who knows the task but not this client."""
+        parts = [self.train(c) for c in range(len(self.plan.data)) if c != client]
+        return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a client was sent, what it answered, and what it then used."""
+
+    down: Record
+    up: Record
+    n: int
+    """the number of samples that it told"""
+    model: Predictor
+
+
+class Change(NamedTuple):
+    """What a client was sent, and by how much what it sent back differs."""
+
+    before: Params
+    moved: Params
+
+
+class Asking(ServerBench):
+    """The server's bench, which notes whose labels were asked for."""
+
+    def __init__(self, plan: Plan, t: int) -> None:
+        ServerBench.__init__(self, plan, t)
+        self.asked: set[int] = set()
+
+    def labels(self, client: int) -> tuple[int, ...]:
+        """The classes of this client's training samples."""
+        self.asked.add(client)
+        return ServerBench.labels(self, client)
+
+
+@contextmanager
+def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
+    """The run in this folder, on its own data, for as long as its files are open."""
+    run = Run(folder)
+    manifest = run.manifest
+    if manifest["format"] < FORMAT:
+        raise RunError(f"{folder} was made by an older Headwise ({manifest['headwise']}): it can't be audited.")
+    where = data_folder(data_dir or manifest["data_dir"])
+    _, plan, summary, _ = make_plan(experiment_from(manifest["experiment"]), where)
+    if summary.hash != manifest["partition"]["hash"]:
+        raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
+    with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
+        found = checkpoints.load()
+        if found is None:
+            raise RunError(f"{folder} has no round that could be audited yet.")
+        yield Scene(run, plan, found.progress.t, found.progress.server, found.states)
+
+
+def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
+    """What this client would send next; with `only` these training samples, in one batch and one epoch."""
+    plan = scene.plan
+    if only is not None:
+        train = replace(plan.train, batch=len(only), epochs=1, drop_last=False)
+        plan = replace(plan, data=_only(plan.data, client, only), train=train)
+    down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
+    answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
+    assert answer.up is not None and state is not None  # a client that fails raises here
+    return Sent(down, answer.up, answer.n, _used(plan, client, scene.t, state, down))
+
+
+def personal(scene: Scene, client: int) -> Predictor:
+    """What this client uses, after a fresh download."""
+    down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
+    return _used(scene.plan, client, scene.t, scene.states[client], down)
+
+
+def change(scene: Scene, message: Sent) -> Change | None:
+    """How a client changed what it was sent; none where it sends no parameters of the network.
+
+    What lies nearer to nothing than to what was sent is no changed model, but itself a gradient.
+    """
+    shapes = {k: t.shape for k, t in scene.plan.common.state().items()}
+    for after in filter(None, _params(message.up)):
+        before = next((v for v in _params(message.down) if v.keys() == after.keys()), None)
+        if before is not None and all(shapes.get(k) == t.shape == before[k].shape for k, t in after.items()):
+            moved = after - before
+            return Change(before, moved if moved.sq_norm() < after.sq_norm() else -1.0 * after)
+    return None
+
+
+def _params(record: Record) -> list[Params]:
+    return [v for v in vars(record).values() if isinstance(v, Params)]
+
+
+def _used(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
+    bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
+    return plan.method.personalize(state.me, down, bench)
+
+
+def _only(data: Clients, client: int, kept: Tensor) -> Clients:
+    """The same clients, of whom this one has these training samples and no others."""
+    first, (train, _, last) = data.ends[client - 1][2] if client else 0, data.ends[client]
+    index = torch.cat([torch.arange(first), first + kept, torch.arange(train, len(data.y))])
+    less = train - first - len(kept)
+    ends = [[e - less * (e >= train) for e in each] if c >= client else each for c, each in enumerate(data.ends)]
+    assert ends[client][2] == last - less
+    return replace(data, x=data.x[index], y=data.y[index], ends=ends)

@@ -1,0 +1,115 @@
+"""Bytes that atheris makes up, led by which lines of ours they reach: `make fuzz`, or
+
+    python tests/fuzz/guided.py records -atheris_runs=100000
+
+The other targets are states, toml, archives and batches. Whatever is refused must be refused by the declared error; all
+else is a crash, and libFuzzer keeps the bytes that made it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+try:
+    import atheris
+except ImportError:  # there are wheels for Linux only
+    print("atheris is not there: pip install 'headwise[fuzz]' on Linux. Bytes were made up by hypothesis only.")
+    sys.exit(0)
+
+with atheris.instrument_imports(include=["headwise", "tomllib"]):
+    from test_fuzz_archives import BATCH, tarred, try_to_unpack, zipped
+    from test_fuzz_settings import GOOD
+
+    import headwise.config as config
+    import headwise.data.pickles as pickles
+    import headwise.engine.state as state
+    from headwise.errors import ConfigError, DataError
+    from headwise.params import Params
+    from headwise.records import Record, RecordError, decode, encode, same
+
+
+class Everything(Record):
+    """A field of every kind."""
+
+    w: Params
+    t: torch.Tensor
+    many: dict[int, Params]
+    n: int
+    x: float
+    said: str
+    maybe: Params | None
+
+
+SMALL = Params(a=torch.arange(3.0), b=torch.ones(2, 2, dtype=torch.int32))
+RECORD = Everything(SMALL, torch.zeros(2), {0: SMALL, 7: Params()}, 3, 0.5, "yes", None)
+STATE = state.ClientState(RECORD, SMALL, 2)
+
+
+def records(data: bytes) -> None:
+    try:
+        found = decode(Everything, data)
+    except RecordError:
+        return
+    assert same(decode(Everything, encode(found)), found)
+
+
+def states(data: bytes) -> None:
+    try:
+        found = state.decode_state(Everything, data)
+    except RecordError:
+        return
+    assert same(state.decode_state(Everything, state.encode_state(found)).me, found.me)
+
+
+def toml(data: bytes) -> None:
+    path = ROOM / "experiment.toml"
+    path.write_bytes(data)
+    try:
+        found = config.experiment_from(config.read_toml(path))
+    except ConfigError:
+        return
+    assert config.experiment_from(found.plain()) == found
+
+
+def archives(data: bytes) -> None:
+    (ROOM / "archives").mkdir(exist_ok=True)
+    try_to_unpack(ROOM / "archives", "set.zip" if data[:2] == b"PK" else "set.tar.gz", data)
+    (ROOM / "archives" / "inner" / "set.zip").unlink(missing_ok=True)
+    (ROOM / "archives" / "inner" / "set.tar.gz").unlink(missing_ok=True)
+
+
+def batches(data: bytes) -> None:
+    path = ROOM / "batch"
+    path.write_bytes(data)
+    try:
+        x, y = pickles.read_batch(path, "labels", 10)
+    except DataError:
+        return
+    assert len(x) == len(y)
+
+
+TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
+    "records": (records, [encode(RECORD)]),
+    "states": (states, [state.encode_state(STATE)]),
+    "toml": (toml, [GOOD]),
+    "archives": (archives, [zipped(), tarred("w:gz")]),
+    "batches": (batches, [BATCH]),
+}
+
+
+if __name__ == "__main__":
+    target, good = TARGETS[sys.argv[1]]
+    with tempfile.TemporaryDirectory() as room:
+        ROOM = Path(room)
+        corpus = ROOM / "corpus"
+        corpus.mkdir()
+        for k, data in enumerate(good):
+            target(data)
+            (corpus / str(k)).write_bytes(data)
+        atheris.Setup([sys.argv[0], *sys.argv[2:], str(corpus)], target)
+        atheris.Fuzz()
