@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ class Naive:
     """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.model = plan, copy.deepcopy(plan.models[0])
+        self.plan, self.model = plan, _as_usual(copy.deepcopy(plan.models[0]))
         for p in self.model.parameters():  # as a network is made: `to` would leave kernels of one channel as they are
             p.data = p.data.clone(memory_format=torch.contiguous_format)
         parts = [plan.data.client(c).train for c in range(len(plan.data))]
@@ -41,6 +42,19 @@ class Naive:
         total = sum(n for n, _ in trained)
         mean = {k: sum(n / total * w[k] for n, w in trained) for k in trained[0][1]}
         self.model.load_state_dict(mean)
+
+
+def _as_usual(network: nn.Module) -> nn.Module:
+    """The network with ReLU before pooling, in place, as it is written elsewhere."""
+    for part in network.modules():
+        if isinstance(part, nn.Sequential):
+            layers = list(part)
+            for k, (layer, after) in enumerate(pairwise(list(part))):
+                if isinstance(layer, nn.MaxPool2d) and isinstance(after, nn.ReLU):
+                    layers[k : k + 2] = nn.ReLU(inplace=True), layer
+            for k, layer in enumerate(layers):
+                part[k] = layer
+    return network
 
 
 class Bare:

@@ -13,7 +13,7 @@ from headwise.data.federated import Clients
 from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
-from headwise.models.split import convolves
+from headwise.models.split import channels_last, laid_out
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ WORKLOADS = {
     "W2": Workload("CNN, 1x28x28, 20 clients x 300, batch 10", "cnn", (1, 28, 28), 20, 300, 10),
     "W3": Workload("CNN, 3x32x32, 20 of 100 clients x 450, batch 100, E 2", "cnn", (3, 32, 32), 100, 450, 100, 2, 20),
     "W4": Workload("ResNet-18, 3x32x32, 2 clients x 50, batch 10", "resnet18", (3, 32, 32), 2, 50, 10),
-    "W5": Workload("MLP 64-64-10, 100 clients x 210, batch 10", "mlp", (64,), 100, 210, 10),
+    "W5": Workload("MLP 64-64-10, 100 clients x 300, batch 10", "mlp", (64,), 100, 300, 10),
 }  # fmt: skip
 
 
@@ -47,11 +47,10 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     """A run of this workload without any evaluation."""
     torch.manual_seed(0)
     task = Task(load.shape, 10)
-    model = Choice.parse(load.model, "model").make("model").build(task).eval()
+    model = laid_out(Choice.parse(load.model, "model").make("model").build(task).eval())
     each = load.samples + load.test
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
-    if convolves(model):
-        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    if channels_last(model):
         x = x.contiguous(memory_format=torch.channels_last)
     ends = [[c * each + load.samples, c * each + load.samples, (c + 1) * each] for c in range(load.clients)]
     usual: dict[str, Any] = {

@@ -187,6 +187,13 @@ def test_map_tensors() -> None:
     assert doubled.other is not None
     assert doubled.other.item() == 5
     assert (doubled.n, doubled.maybe) == (3, None)
+    assert doubled.heads[7]["h"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("changes", [{"n": 3.0}, {"share": 1}, {"on": None}, {"x": [1, 2]}, {"count": "4"}])
+def test_map_tensors_refuses_what_could_not_travel(changes: dict[str, Any]) -> None:
+    with pytest.raises(RecordError, match=f"field '{next(iter(changes))}' is .*, but must be"):
+        map_tensors(everything(**changes), lambda t: t)
 
 
 def test_fields() -> None:

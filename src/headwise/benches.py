@@ -85,8 +85,11 @@ class Local(Bench, Protocol):
     """this round's learning rate, decay included"""
     epochs: int
     """passes over the data per round, as the experiment says"""
-    validation: tuple[Tensor, Tensor] | None
-    """the samples kept for choosing between models, where the split has such a part"""
+
+    @property
+    def validation(self) -> tuple[Tensor, Tensor] | None:
+        """The samples kept for choosing between models, where the split has such a part."""
+        ...
 
     @property
     def class_counts(self) -> Tensor:

@@ -37,7 +37,7 @@ from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import Method, record_types
 from .models.base import Model, Task
-from .models.split import SplitModel, convolves
+from .models.split import SplitModel, channels_last, laid_out
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, read_manifest
@@ -62,7 +62,7 @@ def run(
     manifest = describe(experiment.plain(), dump(data.summary), data_dir.absolute()) | (
         {"privacy": spent} if spent else {}
     )
-    create(folder, manifest, data.histograms())
+    create(folder, manifest, {**data.histograms(), "classes": list(data.dataset.classes)})
     return _go(experiment, plan, data_dir, folder, observers)
 
 
@@ -158,7 +158,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
         )
     if isinstance(data, FederatedData):
-        data.channels_last = any(convolves(m) for m in models)
+        data.channels_last = any(map(channels_last, models))
     plan = Plan(
         method=method,
         models=models,
@@ -210,8 +210,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(task)
     model.policy = experiment.buffers
-    model.eval()
-    return model.to(memory_format=torch.channels_last) if convolves(model) else model  # pyright: ignore[reportCallIssue]
+    return laid_out(model.eval())
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 
 import torch
 from torch import Tensor
@@ -32,6 +31,19 @@ class Params(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    # the dictionary's own views: those of `Mapping` are written in Python, and every client asks for them many times
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._tensors.keys()
+
+    def values(self) -> ValuesView[Tensor]:
+        """The tensors."""
+        return self._tensors.values()
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Both."""
+        return self._tensors.items()
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{k}: {tuple(t.shape)}" for k, t in self.items())
@@ -106,8 +118,12 @@ def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Par
     if not items or (total := sum(shares)) <= 0:
         raise ValueError("the mean of nothing is not defined")
     result = items[0].map(lambda t: t * (shares[0] / total) if t.is_floating_point() else t)
+    sums = {k: t for k, t in result.items() if t.is_floating_point()}
     for item, share in zip(items[1:], shares[1:], strict=True):
-        result.zip(item, partial(_add_in_place, share=share / total))
+        if item.keys() != result.keys():
+            raise KeyError(f"names differ: {sorted(item.keys() ^ result.keys())}")
+        for k, t in sums.items():
+            t.add_(item[k], alpha=share / total)
     return result
 
 
@@ -125,7 +141,3 @@ def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
 def step(at: Params, slope: Params, lr: float) -> Params:
     """One step of gradient descent: at - lr * slope."""
     return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the layout in memory
-
-
-def _add_in_place(total: Tensor, t: Tensor, share: float) -> Tensor:
-    return total.add_(t, alpha=share) if total.is_floating_point() else total

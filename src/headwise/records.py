@@ -33,6 +33,8 @@ from .wire import TENSORS, Packed, RecordError, Scalar, from_bytes, to_bytes
 
 R = TypeVar("R", bound="Record")
 
+_WEIGHTS = {bool: 1, int: 4, float: 4, types.NoneType: 0}
+
 
 @dataclass_transform(frozen_default=True)
 class Record:
@@ -97,15 +99,15 @@ def nbytes(record: Record) -> int:
 
 def nbytes_by_field(record: Record) -> dict[str, int]:
     """The same, field by field."""
-    tensors, scalars = pack(record)
-    sizes = {bool: 1, int: 4, float: 4}
-    found = dict.fromkeys((f.name for f in dataclasses.fields(record)), 0)
-    for name, tensor in tensors.items():
-        found[name.split("/")[0]] += tensor.numel() * tensor.element_size()
-    for name, v in scalars.items():
-        if name in found and not isinstance(getattr(record, name), Mapping):
-            found[name] += len(v.encode()) if isinstance(v, str) else sizes[type(v)]
-    return found
+    return {name: _weight(getattr(record, name)) for name in fields_of(type(record))}
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(map(_weight, cast(Mapping[Any, Any], value).values()))
+    return len(value.encode()) if isinstance(value, str) else _WEIGHTS[type(value)]
 
 
 def same(a: Record, b: Record) -> bool:
@@ -118,8 +120,20 @@ def same(a: Record, b: Record) -> bool:
 
 def map_tensors(record: R, f: Callable[[Tensor], Tensor]) -> R:
     """The same record with `f` applied to every tensor."""
-    tensors, scalars = pack(record)
-    return unpack(type(record), Packed({k: f(t) for k, t in tensors.items()}, scalars))
+    values = {name: _mapped(name, kind, getattr(record, name), f) for name, kind in fields_of(type(record)).items()}
+    return type(record)(**values)
+
+
+def _mapped(name: str, kind: Any, value: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Params):
+        return value.map(f)
+    if isinstance(value, Tensor):
+        return f(value)
+    if isinstance(value, Mapping):
+        return {c: params.map(f) for c, params in cast(Mapping[int, Params], value).items()}
+    if type(value) not in (get_args(kind) or (kind,)):
+        raise _not_of(name, kind, value)
+    return value
 
 
 @cache
@@ -143,8 +157,12 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
         return _pop(tensors, name)
     value = _pop(scalars, name)
     if type(value) is not kind:
-        raise RecordError(f"field {name!r} is {value!r}, but must be {kind.__name__}")
+        raise _not_of(name, kind, value)
     return value
+
+
+def _not_of(name: str, kind: Any, value: Any) -> RecordError:
+    return RecordError(f"field {name!r} is {value!r}, but must be {getattr(kind, '__name__', kind)}")
 
 
 def _ids(name: str, value: Scalar) -> list[int]:

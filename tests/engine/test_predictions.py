@@ -10,7 +10,7 @@ from headwise import catalog
 from headwise.engine.predictions import STEADY, passed, predict
 from headwise.engine.together import ask
 from headwise.models.base import Task
-from headwise.models.split import SplitModel, convolves
+from headwise.models.split import SplitModel, channels_last, laid_out
 
 IMAGE, WORDS = Task((3, 32, 32), 10), Task((20,), 4, 50)
 
@@ -30,8 +30,7 @@ def test_a_sample_is_seen_the_same_in_any_company(name: str) -> None:
     task = WORDS if name == "fasttext" else IMAGE
     net = catalog.find("model", name)().build(task).eval()
     x = torch.randint(50, (90, 20), generator=rng()) if task is WORDS else torch.randn(90, *task.shape, generator=rng())
-    if convolves(net):
-        net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    net, x = laid_out(net), x.contiguous(memory_format=torch.channels_last) if channels_last(net) else x
     everything = passed(net, x, 500)
     for first, last in ((0, 1), (3, 10), (7, 40), (40, 90)):
         assert torch.equal(passed(net, x[first:last], 500), everything[first:last])

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
 from headwise import catalog
 from headwise.errors import ConfigError
@@ -123,6 +124,24 @@ def test_cnn_draws_its_layers_from_input_to_output() -> None:
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), drawn, strict=True))
 
 
+def test_cnn_learns_the_same_as_with_relu_before_pooling() -> None:
+    """As the network is published; with pixels that are exactly zero, where the order could matter."""
+    net, x = built(CNN(), IMAGE, seed=5), torch.randn(6, *IMAGE.shape).clamp(min=0)
+    with torch.no_grad():
+        net.body[0].bias.zero_()
+    w = list(net.parameters())
+
+    def published(x: Tensor) -> Tensor:
+        h = max_pool2d(relu(conv2d(x, w[0], w[1])), 2)
+        h = max_pool2d(relu(conv2d(h, w[2], w[3])), 2)
+        return linear(relu(linear(h.flatten(1), w[4], w[5])), w[6], w[7])
+
+    x[:2] = 0
+    y = torch.arange(6)
+    ours, theirs = (torch.autograd.grad(cross_entropy(f(x), y), w) for f in (net, published))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_resnet_is_initialised_as_in_torchvision() -> None:
     net = built(ResNet18(), IMAGE)
     for layer in net.body.modules():
@@ -156,7 +175,7 @@ def test_fasttext_counts_the_padding_in_its_mean() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_fasttext_never_trains_its_padding(sparse: bool) -> None:
     net = built(FastText(sparse), TEXT)
-    words = net.body[0]  # pyright: ignore[reportIndexIssue]
+    words = net.body[0]
     net(torch.tensor([[3, 5] + [0] * 10])).sum().backward()
     torch.optim.SGD(net.parameters(), 0.1).step()
     assert words.weight.grad.is_sparse is sparse

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwise.errors import ConfigError
-from headwise.papers.cells import RUN, ask_for, cells_of, experiment_of, recipe_of
+from headwise.papers.cells import RUN, ask_for, cells_of, changed, experiment_of, recipe_of
 from headwise.papers.describing import card
 from headwise.papers.tables import choose, find, load, merged, papers
 
@@ -201,3 +201,19 @@ def test_looking_at_papers_does_not_wait_for_torch(args: list[str]) -> None:
     code += "\nimport sys; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_that_are_as_usual_do_not_make_another_cell() -> None:
+    """A version that adds settings still finds what was run before."""
+    usual: dict[str, Any] = {"rounds": 5, "train": {"lr": 0.1, "batch": 10}}
+    before = {"rounds": 7, "train": {"lr": 0.1, "batch": 20}}
+    after = {"rounds": 7, "train": {"lr": 0.1, "batch": 20, "new": None}, "section": {"x": 1}}
+    found = changed(before, usual)
+    assert found == {"rounds": 7, "train": {"batch": 20}}
+    assert changed(after, {**usual, "train": {**usual["train"], "new": None}, "section": {"x": 1}}) == found
+    assert changed(after, usual) != found
+
+
+def test_every_cell_of_a_table_has_its_own_key() -> None:
+    cells = cells_of(ask_for("fedafk/2"))
+    assert len({c.key for c in cells}) == len({json.dumps(c.experiment.plain(), sort_keys=True) for c in cells}) > 1

@@ -31,15 +31,6 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class ClientData:
-    """One client's three parts; only the training part is never empty."""
-
-    train: Samples
-    val: Samples
-    test: Samples
-
-
-@dataclass(frozen=True)
 class Clients:
     """All samples in one tensor, client after client: what the engine needs of the data, in whatever process it is."""
 
@@ -59,9 +50,32 @@ class Clients:
 
     def client(self, c: int) -> ClientData:
         """This client's samples; no copies."""
-        train, val, test = self.ends[c]
-        bounds = (self.ends[c - 1][2] if c else 0, train), (train, val), (val, test)
-        return ClientData(*(Samples(self.x[a:b], self.y[a:b]) for a, b in bounds))
+        return ClientData(self, c)
+
+
+class ClientData:
+    """One client's three parts; only the training part is never empty."""
+
+    def __init__(self, clients: Clients, c: int) -> None:
+        self._clients, self._start, self._ends = clients, clients.ends[c - 1][2] if c else 0, clients.ends[c]
+
+    @property
+    def train(self) -> Samples:
+        """What it learns from."""
+        return self._part(self._start, self._ends[0])
+
+    @property
+    def val(self) -> Samples:
+        """What it chooses by."""
+        return self._part(self._ends[0], self._ends[1])
+
+    @property
+    def test(self) -> Samples:
+        """What its models are measured on."""
+        return self._part(self._ends[1], self._ends[2])
+
+    def _part(self, a: int, b: int) -> Samples:
+        return Samples(self._clients.x[a:b], self._clients.y[a:b])
 
 
 class FederatedData:

@@ -41,10 +41,8 @@ class ClientBench(ServerBench):
         self._template = plan.models[client % len(plan.models)]
         self.kept = kept
         data = plan.data.client(client)
-        self._train = samples_on(data.train, plan.device)
-        self.client, self.n = client, len(data.train)
-        val = samples_on(data.val, plan.device)
-        self.validation = (val.x, val.y) if len(val) else None
+        self._data, self._train = data, samples_on(data.train, plan.device)
+        self.client, self.n = client, len(self._train)
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
         self.lr = plan.train.lr * plan.train.lr_decay**decays
         self.epochs = plan.train.epochs
@@ -52,6 +50,12 @@ class ClientBench(ServerBench):
         """the last body whose features were asked for, and these"""
         self.samples = [0]
         """samples that gradients were taken on, for the speed display; one count for all benches made from this one"""
+
+    @property
+    def validation(self) -> tuple[Tensor, Tensor] | None:
+        """Samples to choose by, if there are any."""
+        val = samples_on(self._data.val, self._plan.device)
+        return (val.x, val.y) if len(val) else None
 
     @property
     def class_counts(self) -> Tensor:
@@ -119,7 +123,8 @@ class ClientBench(ServerBench):
         """The same descent, in step with that of other clients."""
         x, train = self._train.x if through is None else self.features(through), self._plan.train
         batches = self._shuffled(epochs, train.batch)
-        self.samples[0] += int((batches >= 0).sum())
+        nobody = 0 if self._full(train.batch) else int((batches < 0).sum())
+        self.samples[0] += batches.numel() - nobody
         ask(Phase(chain, x, self._train.y, on(batches, self._plan.device), lr, train.momentum, train.weight_decay))
         return len(batches)
 
@@ -201,13 +206,18 @@ class ClientBench(ServerBench):
 
     def _shuffled(self, epochs: int | None, size: int) -> Tensor:
         """[steps, size]: the indices of each batch, -1 where a short one has no more; every epoch is a new order."""
-        rest = -self.n % size
-        nobody = torch.full((rest,), -1)
         orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
-        rows = [torch.cat([order, nobody]).view(-1, size) for order in orders]
-        if rest and self._plan.train.drop_last:
+        if not self._full(size):
+            nobody = torch.full((-self.n % size,), -1)
+            orders = [torch.cat([order, nobody]) for order in orders]
+        rows = [order.view(-1, size) for order in orders]
+        if not self._full(size) and self._plan.train.drop_last:
             rows = [row[:-1] for row in rows]
         return torch.cat(rows) if rows else torch.empty(0, size, dtype=torch.int64)
+
+    def _full(self, size: int) -> bool:
+        """Whether all batches of this size are full."""
+        return self.n % size == 0
 
     def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
         """The same, batch after batch; an epoch's order is drawn when it begins, after what a loss drew before it."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..method import Reply
@@ -83,15 +82,11 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
-    fields = {
-        "up": [nbytes_by_field(_up(a)) for a in answers.values()],
-        "down": [weights[id(downs[c])] for c in answers],
-    }
-    ways = zip(answers, fields["up"], fields["down"], strict=True)
-    traffic = {c: {"bytes_up": sum(up.values()), "bytes_down": sum(down.values())} for c, up, down in ways}
+    sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
+    traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
     row: dict[str, Any] = {"round": t, "clients": chosen}
-    row |= {way: sum(sent[way] for sent in traffic.values()) for way in ("bytes_up", "bytes_down")}
-    row["fields"] = {way: dict(sum(map(Counter, messages), Counter[str]())) for way, messages in fields.items()}
+    row |= {f"bytes_{way}": sum(client[f"bytes_{way}"] for client in traffic.values()) for way in ("up", "down")}
+    row["fields"] = {way: _added(ways[way] for ways in sent.values()) for way in ("up", "down")}
     row |= {"bytes_idle": sum(idle.values())} if idle else {}
     row |= {"failed": failed} if failed else {}
     if t % plan.evaluate.every == 0 or t == plan.rounds:
@@ -113,6 +108,16 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
     jobs = [Job("idle", c, t, plan.method.broadcast(server, c, central)) for c in rest]
     collect(executor, jobs, tell)
     return {job.client: nbytes(job.down) for job in jobs}
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of each field, of those that weigh anything."""
+    total: dict[str, int] = {}
+    for fields in counts:
+        for name, n in fields.items():
+            if n:
+                total[name] = total.get(name, 0) + n
+    return total
 
 
 def _up(answer: Answer) -> Record:

@@ -38,7 +38,6 @@ class PrivateBench(ClientBench):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         ClientBench.__init__(self, *args, **settings)
-        self.validation = None
         self._secret = source_of(self._plan.privacy, self._plan.seed, self.client, self.t)
         self._left = self._plan.epochs_accounted if settings["purpose"] == "fit" else 0  # no other training is counted
         self._clip = self._plan.privacy.clip or 0.0  # there is one, or this bench would not be asked for
@@ -118,6 +117,11 @@ class PrivateBench(ClientBench):
     def class_counts(self) -> Tensor:
         """Refused."""
         self._refuse("the number of samples of each class")
+
+    @property
+    def validation(self) -> NoReturn:
+        """Refused."""
+        self._refuse("samples to validate on")
 
     def batches(self, *args: Any, **settings: Any) -> NoReturn:
         """Refused."""

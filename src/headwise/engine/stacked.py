@@ -34,11 +34,11 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
     flat = _flattened(model)
     if flat is None or not flat or not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
         return None
-    trained = {id(layer.weight) for part in parts for layer in _flattened(part) or [] if isinstance(layer, nn.Linear)}
+    trained = set(map(id, flat)) if model in parts else {id(m) for part in parts for m in _flattened(part) or []}
     chain: list[Layer] = []
     for module in flat:
         if isinstance(module, nn.Linear):
-            chain.append(Layer(module, relu=False, trained=id(module.weight) in trained))
+            chain.append(Layer(module, relu=False, trained=id(module) in trained))
         elif isinstance(module, nn.ReLU):
             chain[-1] = chain[-1]._replace(relu=True)
     unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
@@ -169,36 +169,44 @@ def _slope(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
 
 
 class _Stack:
-    """One layer of all clients; weights are kept as [client, in, out], in which they are multiplied fastest."""
+    """One layer of all clients. Their weights lie as products are fastest: the longer side in a row."""
 
     def __init__(self, layers: Sequence[Layer], phase: Phase) -> None:
         self._layers, self.relu, self.trained = layers, layers[0].relu, layers[0].trained
-        self.w = torch.stack([s.linear.weight.data for s in layers]).mT.contiguous()
+        w = torch.stack([s.linear.weight.data for s in layers])  # [client, out, in]
+        self._turned = w.shape[1] >= w.shape[2]
+        self._w = w.mT.contiguous() if self._turned else w
         biases = [s.linear.bias.data for s in layers if s.linear.bias is not None]
-        self.b = torch.stack(biases).unsqueeze(1) if biases else None
+        self._b = torch.stack(biases).unsqueeze(1) if biases else None
         self._lr, self._momentum, self._decay = phase.lr, phase.momentum, phase.weight_decay
         self._velocity: dict[int, Tensor] = {}
 
     def forward(self, h: Tensor) -> Tensor:
         """The layer's output for the first clients of the stack, as many as `h` has."""
-        w = self.w[: len(h)]
-        z = torch.bmm(h, w) if self.b is None else torch.baddbmm(self.b[: len(h)], h, w)
+        w = self._weights(len(h))
+        z = torch.bmm(h, w) if self._b is None else torch.baddbmm(self._b[: len(h)], h, w)
         return z.relu_() if self.relu else z
 
     def backward(self, slope: Tensor) -> Tensor:
         """The gradient by the layer's input from that by its output."""
-        return torch.bmm(slope, self.w[: len(slope)].mT)
+        return torch.bmm(slope, self._weights(len(slope)).mT)
+
+    def _weights(self, active: int) -> Tensor:
+        """[client, in, out]"""
+        w = self._w[:active]
+        return w if self._turned else w.mT
 
     def step(self, slope: Tensor, h: Tensor) -> None:
         """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w)."""
         if not self.trained:
             return
+        w, (left, right) = self._w[: len(h)], (h, slope) if self._turned else (slope, h)
         if self._decay or self._momentum:
-            self._move(0, self.w[: len(h)], torch.bmm(h.mT, slope))
+            self._move(0, w, torch.bmm(left.mT, right))
         else:
-            self.w[: len(h)].baddbmm_(h.mT, slope, alpha=-self._lr)
-        if self.b is not None:
-            self._move(1, self.b[: len(h)], slope.sum(1, keepdim=True))
+            w.baddbmm_(left.mT, right, alpha=-self._lr)
+        if self._b is not None:
+            self._move(1, self._b[: len(h)], slope.sum(1, keepdim=True))
 
     def _move(self, which: int, weights: Tensor, gradient: Tensor) -> None:
         if self._decay:
@@ -212,8 +220,8 @@ class _Stack:
         """Let the clients' own layers have the weights: each its part of the stack, which is not used again."""
         if not self.trained:
             return
-        for layer, w in zip(self._layers, self.w.mT.contiguous(), strict=True):
+        for layer, w in zip(self._layers, self._w.mT.contiguous() if self._turned else self._w, strict=True):
             layer.linear.weight.data = w
-        if self.b is not None:
-            for layer, b in zip(self._layers, self.b, strict=True):
+        if self._b is not None:
+            for layer, b in zip(self._layers, self._b, strict=True):
                 layer.linear.bias.data = b[0]

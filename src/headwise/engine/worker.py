@@ -165,15 +165,18 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
-    if model is None:
-        return Answer(job.task, job.client, n, up, None, None, samples, job.t)
-    data = plan.data.client(job.client)
-    parts = [part for part in (data.test, data.val) if len(part)]
-    scores: dict[int, Score] = {}
-    if parts:
-        work = predict(model, on(torch.cat([part.x for part in parts]), plan.device), plan.evaluate.batch)
-        ask(work)
-        said = work.scores[0].cpu().split([len(part) for part in parts])
-        scores = {id(part): score(z, part.y) for part, z in zip(parts, said, strict=True)}
-    test, val = (scores.get(id(part)) for part in (data.test, data.val))
+    test, val = (None, None) if model is None else _scores(plan, job.client, model)
     return Answer(job.task, job.client, n, up, test, val, samples, job.t)
+
+
+def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+    """On the client's test and validation samples, in one pass."""
+    data = plan.data.client(client)
+    test, val = data.test, data.val
+    if not len(test) + len(val):
+        return None, None
+    work = predict(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch)
+    ask(work)
+    said = work.scores[0].cpu()
+    on_test, on_val = said[: len(test)], said[len(test) :]
+    return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

@@ -16,8 +16,8 @@ _HARMLESS = (int, float, str, bytes, bool, type(None))
 """attributes of these types mean the same in a copy, which may therefore share them"""
 _USUAL = frozenset(vars(nn.Module()))
 """what every module has"""
-_TABLES = [k for k, v in vars(nn.Module()).items() if isinstance(v, (dict, set))]
-"""those of them that are tables"""
+_TABLES = {k: type(v) for k, v in vars(nn.Module()).items() if isinstance(v, (dict, set))}
+"""those of them that are tables, with their types"""
 _plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -48,10 +48,10 @@ def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, 
     """The recursion of `replica`; what a network holds under two names is made once."""
     if id(module) in made:
         return made[id(module)]
-    state = vars(module).copy()
-    for name in _TABLES:  # hooks and the like, which a copy must not share
+    state = module.__dict__.copy()
+    for name, kind in _TABLES.items():  # hooks and the like, which a copy must not share
         table = state[name]
-        state[name] = table.copy() if table else type(table)()
+        state[name] = table.copy() if table else kind()
     twin = made[id(module)] = object.__new__(type(module))
     object.__setattr__(twin, "__dict__", state)
     for name, p in module._parameters.items():
@@ -71,7 +71,7 @@ def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, 
 def _copied(t: Tensor, values: Mapping[str, Tensor], name: str) -> Tensor:
     value = values.get(name)
     if value is None:
-        return t.detach().clone()
+        value = t
     if value.shape != t.shape:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}, but must have {tuple(t.shape)}")
     return torch.empty_like(t).copy_(value)

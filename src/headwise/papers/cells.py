@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..config import Choice, Experiment, experiment_from
 from ..engine.options import Workers
@@ -60,6 +60,12 @@ class Ask:
         return self.paper.code.window if self.rules == "code" and self.paper.code else None
 
 
+def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are not as usual."""
+    found = {k: (v, usual.get(k)) for k, v in now.items() if k not in usual or v != usual[k]}
+    return {k: changed(v, u) if isinstance(v, dict) and isinstance(u, dict) else v for k, (v, u) in found.items()}  # pyright: ignore[reportUnknownArgumentType]
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a table."""
@@ -71,8 +77,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The same for the same experiment, wherever it runs."""
-        values = {k: v for k, v in self.experiment.plain().items() if k != "engine"}
+        """The same for the same experiment, wherever it runs, and in a later version that has more settings."""
+        values = {k: v for k, v in changed(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -20,7 +20,7 @@ from ..engine.estimate import training_step
 from ..engine.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
-from ..models.split import SplitModel, convolves
+from ..models.split import SplitModel, channels_last, laid_out
 from . import schema
 from .counting import messages
 
@@ -99,9 +99,7 @@ def timing(model: SplitModel, task: Task, batch: int) -> Speed:
     """Time steps of plain SGD, and forward passes, on random samples."""
     x = torch.randint(task.vocabulary, (batch, *task.shape)) if task.vocabulary else torch.randn(batch, *task.shape)
     y = torch.randint(task.classes, (batch,))
-    if convolves(model):
-        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        x = x.contiguous(memory_format=torch.channels_last)
+    model, x = laid_out(model), x.contiguous(memory_format=torch.channels_last) if channels_last(model) else x
     step = training_step(model, x, y)
 
     def forward() -> Tensor:

@@ -37,6 +37,7 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "floor": _round(setting.floor),
         "alone": setting.alone.name if setting.alone else None,
         "order": [line.name for line in setting.measured],
+        "classes": setting.classes,
         "partition": {part: setting.partition[part] for part in ("train", "test")},
         "floors": [_round(f) for f in floors(setting)],
         "lines": [

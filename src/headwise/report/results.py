@@ -117,8 +117,8 @@ class Setting:
         return sorted((line for line in self.lines if line.measured), key=lambda line: -line.accuracy)
 
     @cached_property
-    def partition(self) -> dict[str, list[list[int]]]:
-        """For each part, how many samples of each class every client has."""
+    def partition(self) -> dict[str, Any]:
+        """For each part, how many samples of each class every client has; and the names of the classes."""
         path = self.run.path / "partition.json"
         found = read_json(path)
         for part in ("train", "test"):
@@ -126,6 +126,12 @@ class Setting:
             if not isinstance(rows, list) or not all(isinstance(n, int) for row in rows for n in row):
                 raise RunError(f"{path} is damaged: its {part} is no table of numbers.")
         return found
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the classes; older runs don't tell."""
+        found = self.partition.get("classes")
+        return [str(name) for name in found] if isinstance(found, list) else None
 
 
 def collect(folders: Iterable[Path]) -> list[Setting]:

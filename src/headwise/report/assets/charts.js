@@ -44,7 +44,7 @@ chart("accuracy", () => {
     height: narrow() ? 360 : 460, marks: sum(lines.map((l) => curveOf(l).mean.length)),
     option: {
       grid: { left: 12, right: 20, top: 28, bottom: 52, containLabel: true },
-      xAxis: axis(title, { splitLine: { show: false } }), yAxis: shares("", { scale: true }),
+      xAxis: axis(title, { splitLine: { show: false }, minInterval: chosen.x === "round" ? 1 : 0 }), yAxis: shares("", { scale: true }),
       dataZoom: [overlap, { type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }],
       tooltip: tooltip({ trigger: "item", formatter: tell }), series,
     },
