@@ -122,6 +122,11 @@ class PrivateBench(ClientBench):
         """Refused."""
         self._refuse("the number of samples of each class")
 
+    @property
+    def validation(self) -> NoReturn:
+        """Refused."""
+        self._refuse("samples to validate on")
+
     def batches(self, *args: Any, **settings: Any) -> NoReturn:
         """Refused."""
         self._refuse("batches")
