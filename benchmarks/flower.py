@@ -118,7 +118,7 @@ TEXT = """# Flower: what a round costs
 `python benchmarks/flower.py`, in a network of its own that has only loopback. FedPer, {rounds} rounds, a few samples
 per client: nearly all of the time is transport and start-up. *Around it* is all that is no round: starting, importing,
 ending. *Contention* is wall over CPU time of a busy loop before and after, 1 on an idle machine: **where it is above 1,
-times are too long by about that factor**. All processes are on one machine with {cores} cores.
+times are too long, by up to that factor**. All processes are on one machine with {cores} cores.
 
 | message | engine | first round | a round | around it | contention |
 |---|---|---|---|---|---|

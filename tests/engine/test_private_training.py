@@ -180,7 +180,7 @@ def test_training_that_nobody_counts_is_refused() -> None:
 
 def spent(**settings: Any) -> dict[str, Any]:
     privacy = {"clip": 1.0, "level": "example", "noise": 1.5, "delta": 1e-4}
-    experiment, plan, _ = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None))
+    experiment, plan, *_ = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None))
     return account(experiment, plan.method, plan) | {"sizes": [plan.data.sizes(c)[0] for c in range(4)]}
 
 
