@@ -114,10 +114,6 @@ class PrivateBench(ClientBench):
 
     # -- everything else that a method can ask of the data
     @property
-    def validation(self) -> None:
-        """There are none: a choice by samples would tell of them."""
-
-    @property
     def class_counts(self) -> Tensor:
         """Refused."""
         self._refuse("the number of samples of each class")
