@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup browser demo test fuzz fmt lint type check bench reproduce-small clean
+.PHONY: help setup browser demo test test-all fuzz fmt lint type check bench reproduce-small clean
 
 help:  ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ browser:  # for the tests of the report's page, where it can be installed; witho
 
 test: $(READY) browser  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-all: $(READY) browser  ## the tests, and every method on every engine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
 FUZZ ?= 3000
 fuzz: $(READY)  ## damaged bytes and settings, many more than in the tests: make fuzz FUZZ=100000

@@ -22,7 +22,8 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.options import Faults, Robust
 from headwise.engine.plan import Plan
 from headwise.engine.process import one_thread
-from headwise.launch import data_folder, make_plan
+from headwise.launch import data_folder
+from headwise.plans import make_plan
 from headwise.records import Record, pack
 from headwise.testing.attacks import ATTACKS, PROTOTYPES, Attack, Hostile, label_flip
 

@@ -21,13 +21,14 @@ from headwise.engine.randomness import gaussian
 from headwise.engine.transforms import leaving
 from headwise.engine.worker import Job, handle
 from headwise.errors import ConfigError
-from headwise.launch import data_folder, make_plan
+from headwise.launch import data_folder
 from headwise.methods.fd import FD, Logits
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
 from headwise.methods.fedgmh import FedGMH
 from headwise.methods.fedproto import FedProto
 from headwise.params import Params
+from headwise.plans import make_plan
 from headwise.records import same
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
@@ -167,7 +168,7 @@ def by_hand(noise: float, rounds: int, delta: float) -> float:
 
 
 def spent(method: str = "fedavg", **settings: Any) -> dict[str, Any]:
-    experiment, plan, _ = make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None))
+    experiment, plan, *_ = make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None))
     return account(experiment, plan.method, plan)
 
 

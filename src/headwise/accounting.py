@@ -38,7 +38,8 @@ def account(experiment: Experiment, method: Method[Any, Any, Any, Any], plan: Pl
     each: list[float] = []
     for n in (plan.data.sizes(c)[0] for c in range(len(plan.data))):
         steps = rounds * plan.epochs_accounted * steps_per_epoch(n, plan.train)
-        each.append(epsilon(privacy.noise, batch_size(n, plan.train) / n, steps, privacy.delta))
+        # of clients elsewhere nothing is known, and they answer for themselves
+        each.append(epsilon(privacy.noise, batch_size(n, plan.train) / n, steps, privacy.delta) if n else 0.0)
     relation = "one example of a client without effect, the number of its examples known"
     return {"epsilon": max(each), "relation": relation, **found, "clients": each}
 

@@ -13,8 +13,9 @@ from typing import Any
 from .config import Choice, Experiment
 from .engine.events import Observer
 from .errors import ConfigError, RunError
-from .launch import data_folder, free_folder, make_plan, run_or_resume
+from .launch import data_folder, free_folder, run_or_resume
 from .method import record_types
+from .plans import make_plan
 from .records import Nothing
 from .report.page import write_page
 from .report.results import Line, Setting, title_of

@@ -131,6 +131,9 @@ class Experiment:
         low, high = self.sampling.ratio_low, self.sampling.ratio
         if low is not None and low > high:
             raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")
+        kind, workers = self.engine.kind, self.engine.workers
+        if kind != "local" and workers.kind == "threads":
+            raise ConfigError(f"engine.workers is {workers.plain()!r}, but with engine.kind {kind!r} must be a number.")
 
     def plain(self) -> dict[str, Any]:
         """The tree as plain values, for JSON."""

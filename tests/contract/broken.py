@@ -38,7 +38,7 @@ class Simple(Mean, Method[Shared, Nothing, Shared, Shared]):
     """FedAvg."""
 
     family: ClassVar[str] = "one global model"
-    travels, stays, down, up = "whole model", "nothing", "P", "P"
+    travels, stays, down, up, sums = "whole model", "nothing", "P", "P", True
     client_init, local_update, personalize = FedAvg.client_init, FedAvg.local_update, FedAvg.personalize
 
 

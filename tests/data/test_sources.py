@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,15 @@ def test_heart_disease_encodes_each_patient_alone(tmp_path: Path) -> None:
     assert np.bincount(data.owner).tolist() == [1, 2, 3, 4]
     assert set(data.y) == {1}
     assert set(HeartDisease(target="severity").load(tmp_path).y) == {2}
+
+
+def test_a_hospital_needs_no_file_but_its_own(tmp_path: Path) -> None:
+    write_heart(tmp_path / "all")
+    (tmp_path / "own").mkdir()
+    shutil.copy(tmp_path / "all" / "processed.switzerland.data", tmp_path / "own")
+    data = HeartDisease(hospital="switzerland").load(tmp_path / "own")
+    assert_sound(data)
+    assert (len(data.y), data.owners) == (3, ("switzerland",))
 
 
 def test_heart_disease_has_the_same_width_whatever_is_missing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,8 @@ from headwise.data.partition.iid import IID
 from headwise.data.partition.natural import Natural
 from headwise.data.partition.shamsian import Shamsian
 from headwise.data.partition.shares import apportion, histograms
-from headwise.data.splits import EXAMPLES, Split, divide, divide_all, parse, sizes
+from headwise.data.sources.synthetic import Synthetic
+from headwise.data.splits import EXAMPLES, Split, divide, divide_all, divide_own, parse, sizes
 from headwise.errors import ConfigError, DataError
 
 OFFICIAL = parse("official")
@@ -179,3 +182,18 @@ def test_apportion_breaks_ties_at_random():
 def test_ten_thousand_clients_with_the_official_test_set():
     parts = divide_all(public(700_000, 100), ExDir(5), parse("official:4:1"), 10_000, seeded())
     assert sum(len(p.test) for p in parts) == 100_000
+
+
+def test_natural_clients_find_their_parts_alone():
+    """A hospital that has only its own samples divides them as a simulation of all hospitals does."""
+    whole = Synthetic(samples=97, sites=4).load(Path())
+    rng = np.random.default_rng(5)
+    together = divide_all(whole, Natural(), parse("8:1:1"), 4, rng)
+    for k in range(4):
+        own = Synthetic(samples=97, sites=4, only=k).load(Path())
+        first = int((whole.owner < k).sum())
+        np.testing.assert_array_equal(own.x, whole.x[whole.owner == k])
+        alone = divide_own(own, {k: len(own.y)}, parse("8:1:1"), 4, 5)
+        for part in ("train", "val", "test"):
+            np.testing.assert_array_equal(getattr(alone[k], part) + first, getattr(together[k], part))
+        assert [len(p.train) for j, p in enumerate(alone) if j != k] == [0, 0, 0]

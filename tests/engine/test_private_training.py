@@ -24,7 +24,7 @@ from headwise.engine.randomness import chosen
 from headwise.engine.rehearsal import rehearse
 from headwise.engine.worker import Job, handle
 from headwise.errors import AccountingError, ClientError, ConfigError
-from headwise.launch import data_folder, make_plan
+from headwise.launch import data_folder
 from headwise.method import Local
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer
@@ -35,6 +35,7 @@ from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
+from headwise.plans import make_plan
 from headwise.records import Nothing, same
 from headwise.testing.toy import network, toy_plan
 
@@ -179,7 +180,7 @@ def test_training_that_nobody_counts_is_refused() -> None:
 
 def spent(**settings: Any) -> dict[str, Any]:
     privacy = {"clip": 1.0, "level": "example", "noise": 1.5, "delta": 1e-4}
-    experiment, plan, _ = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None))
+    experiment, plan, *_ = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None))
     return account(experiment, plan.method, plan) | {"sizes": [plan.data.sizes(c)[0] for c in range(4)]}
 
 

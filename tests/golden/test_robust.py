@@ -18,9 +18,10 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.options import Robust
 from headwise.engine.plan import Plan
 from headwise.errors import ConfigError
-from headwise.launch import data_folder, make_plan
+from headwise.launch import data_folder
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params, mean
+from headwise.plans import make_plan
 from headwise.robust import combine
 from headwise.testing.attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes, swapped_prototypes
 from headwise.testing.toy import toy_plan

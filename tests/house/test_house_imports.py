@@ -69,22 +69,23 @@ def test_imports_go_down_only(path: Path) -> None:
 
 def test_every_room_is_known() -> None:
     """A new file on the lower floors must be given its place in the table above."""
-    upper = {"audit", "launch", "comparing", "cli", "testing", "flower", "papers", "__init__", "__main__"}
+    upper = {"audit", "launch", "plans", "comparing", "cli", "testing", "flower", "papers", "__init__", "__main__"}
     rooms = {name_of(p).split("/")[0].removesuffix(".py") for p in FILES}
     assert rooms <= upper | ALLOWED.keys()
 
 
 def test_the_walls_stand() -> None:
     """The table itself says what the design says."""
-    closed = {"methods", "runs", "report", "flower", "cli", "config", "launch", "testing"}
+    closed = {"methods", "runs", "report", "flower", "cli", "config", "launch", "plans", "testing"}
     assert not ALLOWED["engine"] & closed
     assert not ALLOWED["methods"] & (closed | {"engine", "data", "methods"})
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_the_flower_room_imports_flower(path: Path) -> None:
-    if "flower" not in name_of(path).split("/"):
-        assert "flwr" not in {m.split(".")[0] for m in imports(path)}
+def test_only_one_file_imports_flower(path: Path) -> None:
+    """Flower's API moves: one file to touch."""
+    if name_of(path) != "flower/grid.py":
+        assert not {m.split(".")[0] for m in imports(path)} & {"flwr", "ray"}
 
 
 @pytest.mark.parametrize("path", METHODS, ids=name_of)

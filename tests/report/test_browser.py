@@ -185,14 +185,24 @@ def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:
 
 
 def test_a_large_page_opens_quickly(tab: Browser, tmp_path: Path) -> None:
+    """Beside a tiny one, since machines differ: on two cores that takes 80 ms, and a page may take 2 s."""
+
+    def milliseconds(page: Path) -> float:
+        tab.open(page)
+        return tab.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+
+    make_run(tmp_path / "tiny" / "run", "fedavg", 0, rounds=2, clients=2, classes=2)
+    tiny = write_page(collect([tmp_path / "tiny"]), tmp_path / "tiny.html")
+    large = tmp_path / "large"
     for method in catalog.names("method")[:25]:
         for seed in range(5):
-            make_run(tmp_path / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
-    tab.open(write_page(collect([tmp_path]), tmp_path / "report.html"))
+            make_run(large / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
+    page = write_page(collect([large]), tmp_path / "report.html")
+    assert page.stat().st_size < 5_000_000
+    times = [(milliseconds(tiny), milliseconds(page)) for _ in range(3)]
+    assert 0 < min(t for _, t in times) < 8 * min(t for t, _ in times), times
     tab.js("find('accuracy').scrollIntoView()")
     tab.wait("return charts.accuracy.drawn !== null")
-    spent = tab.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")
-    assert 0 < spent < 2000, "milliseconds"
     assert tab.js("return shown().length") < 25, "not all at once"
     tab.draw_everything()
     assert tab.complaints() == []

@@ -21,9 +21,10 @@ from ..engine.server import ServerBench
 from ..engine.state import ClientState
 from ..engine.worker import Job, handle
 from ..errors import RunError
-from ..launch import data_folder, make_plan
+from ..launch import data_folder
 from ..method import record_types
 from ..params import Params
+from ..plans import make_plan
 from ..records import Record
 from ..runs.checkpoint import Checkpoints
 from ..runs.manifest import FORMAT
@@ -91,8 +92,8 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     if manifest["format"] < FORMAT:
         raise RunError(f"{folder} was made by an older Headwise ({manifest['headwise']}): it can't be audited.")
     where = data_folder(data_dir or manifest["data_dir"])
-    _, plan, data = make_plan(experiment_from(manifest["experiment"]), where)
-    if data.summary.hash != manifest["partition"]["hash"]:
+    _, plan, summary, _ = make_plan(experiment_from(manifest["experiment"]), where)
+    if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
         found = checkpoints.load()

@@ -15,6 +15,9 @@ from ..errors import HeadwiseError, nearest
 VERBS = {
     "run": "train with one method",
     "resume": "go on with a run that was interrupted",
+    "site": "set up a place that has clients, and start it",
+    "server": "start the machine that sites connect to",
+    "deploy": "train with clients at sites",
     "compare": "run several methods and seeds on one partition",
     "reproduce": "run a published table and compare with what is printed",
     "report": "show runs as a page to look at, tables and figures",

@@ -44,7 +44,8 @@ def show(
 ) -> None:
     """Show who holds which labels, from the TOML file CONFIG and flags."""
     experiment = experiment_of(config, changes, flags)
-    from ..launch import data_folder, divided
+    from ..launch import data_folder
+    from ..plans import divided
     from ..report.partition import partition_words, render_partition
     from ..report.results import title_of
     from ..runs.files import write_bytes

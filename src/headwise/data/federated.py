@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..errors import DataError
 from ..models.base import Task
 from .dataset import Dataset
 from .splits import Parts
@@ -39,6 +41,8 @@ class Clients:
     y: Tensor
     ends: list[list[int]]
     """for each client, where its training, validation and test samples end"""
+    told: Mapping[int, tuple[int, ...]] | None = None
+    """the classes of clients' training samples as their sites told them, where the samples are elsewhere"""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -47,6 +51,14 @@ class Clients:
         """How many training, validation and test samples this client has."""
         train, val, test = self.ends[c]
         return train - (self.ends[c - 1][2] if c else 0), val - train, test - val
+
+    def labels(self, c: int) -> tuple[int, ...]:
+        """The classes of this client's training samples."""
+        if self.told is None:
+            return tuple(self.client(c).train.y.unique().tolist())
+        if c not in self.told:
+            raise DataError(f"the site of client {c} does not tell which classes it has: labels = true there lets it.")
+        return self.told[c]
 
     def client(self, c: int) -> ClientData:
         """This client's samples; no copies."""

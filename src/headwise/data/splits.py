@@ -9,7 +9,7 @@ official:4:1    the same, with validation samples cut out of the training ones
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,23 @@ def divide_all(
         groups = partition_official(dataset, partition, clients, rng)
     else:
         groups = partition.divide(dataset.y, clients, rng, dataset.owner)
-    return [divide(indices, split, rng, dataset.official_test) for indices in groups]
+    # a natural client's parts depend on its own samples only: it can find them alone, where nobody else's are
+    rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
+    return [divide(indices, split, r, dataset.official_test) for indices, r in zip(groups, rngs, strict=True)]
+
+
+def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: int, seed: int) -> list[Parts]:
+    """The parts of natural clients whose samples are all that is here, one after the other; the others' are empty.
+
+    `own` says how many samples each of them has. Each comes to the same as by `divide_all` on everybody's samples.
+    """
+    rngs, at = np.random.default_rng(seed).spawn(clients), 0
+    nothing = np.empty(0, np.int64)
+    parts = [Parts(nothing, nothing, nothing)] * clients
+    for client, n in own.items():
+        parts[client] = divide(np.arange(at, at + n), split, rngs[client], dataset.official_test)
+        at += n
+    return parts
 
 
 def partition_official(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from typing import TypeVar
 
@@ -21,6 +22,12 @@ def check_device(device: str) -> None:
             torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
+
+
+def check_kind(kind: str) -> None:
+    """Raise if what this kind of engine needs is not installed."""
+    if kind != "local" and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
+        raise ConfigError(f"engine.kind is {kind!r}, which needs: pip install 'headwise[flower]'.")
 
 
 def device_of(worker: int, device: str) -> str:

@@ -201,9 +201,25 @@ class Workers(Plain):
 
 
 @dataclass(frozen=True)
+class Flower:
+    """Flower's simulation: how many nodes, and what each may use."""
+
+    nodes: Count | None = None
+    """virtual SuperNodes, over which the clients are dealt in turn; none: one for each client"""
+    cpus: Positive = 1.0
+    """cores for each node at work"""
+    gpus: NonNegative = 0.0
+    """share of a GPU for each node at work"""
+    ray: str | None = None
+    """address of a Ray cluster that runs already; the data and the run's folder must be there under the same paths"""
+
+
+@dataclass(frozen=True)
 class Engine:
     """Where it runs, and by which shortcuts."""
 
+    kind: Literal["local", "flower-sim", "flower"] = "local"
+    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy"""
     workers: Workers = field(default_factory=Workers)
     """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
     device: str = "cpu"
@@ -212,3 +228,5 @@ class Engine:
     """keep the features of a body that is frozen for a phase, instead of passing every batch through it"""
     stack: bool = True
     """train fully connected layers of several clients at once; the same to about 1e-6"""
+    flower: Flower = field(default_factory=Flower)
+    """nodes and resources, where Flower runs"""

@@ -114,13 +114,14 @@ class PrivateBench(ClientBench):
 
     # -- everything else that a method can ask of the data
     @property
-    def validation(self) -> None:
-        """There are none: a choice by samples would tell of them."""
-
-    @property
     def class_counts(self) -> Tensor:
         """Refused."""
         self._refuse("the number of samples of each class")
+
+    @property
+    def validation(self) -> NoReturn:
+        """Refused."""
+        self._refuse("samples to validate on")
 
     def batches(self, *args: Any, **settings: Any) -> NoReturn:
         """Refused."""

@@ -70,4 +70,4 @@ class ServerBench:
         """The classes of this client's training samples; under privacy all, for these are nobody's business."""
         if self._plan.privacy.clip is not None:
             return tuple(range(self.classes))
-        return tuple(self._plan.data.client(client).train.y.unique().tolist())
+        return self._plan.data.labels(client)

@@ -16,6 +16,7 @@ from ..runs.files import to_json, write_bytes
 from ..runs.query import Run
 from .again import command
 from .data import page_data
+from .federation import HEAD, federation
 from .results import Setting
 from .tables import results
 from .words import client_words, failure_words, words
@@ -28,6 +29,7 @@ PARTS = {
     "clients": "Clients",
     "partition": "Who holds what",
     "traffic": "What travels",
+    "federation": "Federation",
     "inside": "Inside the methods",
     "cost": "Cost",
     "runs": "Run it again",
@@ -50,12 +52,13 @@ class Live(NamedTuple):
 def render(settings: Sequence[Setting], live: Live | None = None) -> str:
     """The page of these settings."""
     data = page_data(settings)
+    sites = [federation(run for line in s.lines for run in line.runs) for s in settings]
     shows = any(line["inside"] for setting in data for line in setting["lines"])
     return render_page(
         title=title(settings),
         subtitle=_subtitle(settings),
-        parts={k: v for k, v in PARTS.items() if k != "inside" or shows},
-        settings=[_said(s) for s in settings],
+        parts={k: v for k, v in PARTS.items() if {"inside": shows, "federation": any(sites)}.get(k, True)},
+        settings=[{**_said(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
         data=data,
         live=live,
     )
@@ -73,6 +76,7 @@ def render_page(*, parts: dict[str, str], data: Any, live: Live | None = None, *
         echarts=Markup(_asset("vendor/echarts.min.js")),
         script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
         again=command,
+        federation_head=HEAD,
         manifest=_manifest,
         version=__version__,
     )  # fmt: skip

@@ -72,6 +72,11 @@ class Run:
         """The lines of diagnostics.jsonl: what the method told about its inside, one per evaluation."""
         return list(_lines(self.path / "diagnostics.jsonl"))
 
+    @property
+    def sites(self) -> list[dict[str, Any]]:
+        """The lines of sites.jsonl: one per message to a site, where clients were at sites."""
+        return list(_lines(self.path / "sites.jsonl"))
+
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment, over all samples of all clients."""
         curve = [row[moment]["accuracy"] for row in self.rounds if "accuracy" in row.get(moment, {})]

@@ -27,11 +27,12 @@ HASHES = (
 )
 NAMES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
 URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
-FILES = Layout(
-    ("heart-disease", "heart+disease"),
-    NAMES,
-    tuple(Download(URL + name, sha256) for name, sha256 in zip(NAMES, HASHES, strict=True)),
-)
+DOWNLOADS = dict(zip(NAMES, (Download(URL + n, sha256) for n, sha256 in zip(NAMES, HASHES, strict=True)), strict=True))
+
+
+def layout(names: tuple[str, ...]) -> Layout:
+    """Where these files are, or come from."""
+    return Layout(("heart-disease", "heart+disease"), names, tuple(DOWNLOADS[name] for name in names))
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,13 @@ class HeartDisease(Source):
 
     target: Literal["disease", "severity"] = "disease"
     "what to predict: whether there is a heart disease, or how severe it is (0 to 4)"
+    hospital: Literal["all", "cleveland", "hungarian", "switzerland", "va"] = "all"
+    "all, or the one hospital whose file is read: at that hospital there is no other"
 
     def load(self, folder: Path) -> Dataset:
-        """Read the four processed files; each hospital is a natural client."""
-        sites = [_read(path) for path in locate(folder, FILES)]
+        """Read the processed files; each hospital is a natural client."""
+        hospitals = HOSPITALS if self.hospital == "all" else (self.hospital,)
+        sites = [_read(path) for path in locate(folder, layout(tuple(f"processed.{h}.data" for h in hospitals)))]
         severity = np.array([num for site in sites for _, num in site], np.int64)
         severe = self.target == "severity"
         return Dataset(
@@ -97,7 +101,7 @@ class HeartDisease(Source):
             severity if severe else (severity > 0).astype(np.int64),
             ("healthy", "grade 1", "grade 2", "grade 3", "grade 4") if severe else ("healthy", "diseased"),
             owner=np.repeat(np.arange(len(sites)), [len(site) for site in sites]),
-            owners=HOSPITALS,
+            owners=hospitals,
         )
 
 

@@ -39,6 +39,8 @@ class Synthetic(Source):
     "how unequal the sites' sizes are: the standard deviation of their logarithm; 0 means equal sizes"
     seed: Natural = 0
     "draws other data of the same kind"
+    only: Annotated[int, Range(-1, 10**9)] = -1
+    "the number of the one site whose samples are drawn; -1: all sites"
 
     def load(self, folder: Path) -> Dataset:
         """Draw the samples; `folder` is not used."""
@@ -48,13 +50,17 @@ class Synthetic(Source):
         sizes = _sizes(self.samples, self.sites, self.quantity_skew, rng)
         scale = self.separation / math.sqrt(2 * self.features)
         centres = scale * rng.standard_normal((self.classes, self.features))
-        parts = [self._site(n, centres, each) for n, each in zip(sizes, rng.spawn(self.sites), strict=True)]
+        if self.only >= self.sites:
+            raise DataError(f"only is {self.only}, but must be below the number of sites, {self.sites}.")
+        drawn = [self.only] if self.only >= 0 else range(self.sites)
+        rngs = rng.spawn(self.sites)
+        parts = [self._site(int(sizes[k]), centres, rngs[k]) for k in drawn]
         return Dataset(
             np.concatenate([x for x, _ in parts]).astype(np.float32),
             np.concatenate([y for _, y in parts]),
             tuple(f"class {k}" for k in range(self.classes)),
-            owner=np.repeat(np.arange(self.sites), sizes),
-            owners=tuple(f"site {k}" for k in range(self.sites)),
+            owner=np.repeat(np.arange(len(parts)), [len(y) for _, y in parts]),
+            owners=tuple(f"site {k}" for k in drawn),
         )
 
     def _site(

@@ -1,0 +1,80 @@
+"""What a site has of its clients' models: to be listed, exported and erased without any server."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
+
+from ..engine.bench import ClientBench
+from ..engine.process import one_thread
+from ..engine.state import decode_state
+from ..errors import RunError, nearest
+from ..method import record_types
+from ..records import Packed, decode, to_bytes
+from ..runs.files import failing_clearly, write_bytes
+from .site import open_site
+from .states import SiteStates
+
+
+class Belonging(NamedTuple):
+    """A client's part in a run."""
+
+    run: str
+    client: int
+    t: int
+    """the last round of which it has a state"""
+    bytes: int
+
+
+def belongings(path: Path) -> list[Belonging]:
+    """All that the site of this file has."""
+    folder = open_site(path)[0].folder
+    found: list[Belonging] = []
+    for home in sorted(folder.iterdir()) if folder.is_dir() else []:
+        kept = SiteStates(folder, home.name)
+        for client in kept.clients():
+            size = sum(p.stat().st_size for p in (home / f"client-{client}").iterdir())
+            found.append(Belonging(home.name, client, max((v.t for v in kept.versions(client)), default=0), size))
+    return found
+
+
+def export(path: Path, run: str, client: int, out: Path) -> None:
+    """Write a client's personal model, as it would use it now, as one safetensors file."""
+    site, ground = open_site(path)
+    kept = _of(site.folder, run, client)
+    plan = ground.plan((kept.folder / "experiment.json").read_text(encoding="utf-8"))
+    types, versions = record_types(type(plan.method)), kept.versions(client)
+    if not versions:
+        raise RunError(f"client {client} has no state of the run {run}: it has never trained.")
+    state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
+    down = decode(types.down, kept.download(client))
+    bench = ClientBench(plan, client, versions[-1].t, purpose="pre", kept=state.kept, trained=state.trained)
+    with one_thread():
+        model = plan.method.personalize(state.me, down, bench)
+    if not isinstance(model, nn.Module):
+        name = type(plan.method).__name__
+        raise RunError(f"a personal model of {name} is more than one network: it can't be exported as one.")
+    write_bytes(out, to_bytes(Packed(dict(model.state_dict()), {})))
+
+
+def erase(path: Path, run: str, client: int) -> None:
+    """Remove all that the site has of a client's part in a run."""
+    kept = _of(open_site(path)[0].folder, run, client)
+    with failing_clearly(kept.folder):
+        shutil.rmtree(kept.folder / f"client-{client}")
+        if not kept.clients():
+            shutil.rmtree(kept.folder)
+
+
+def _of(folder: Path, run: str, client: int) -> SiteStates:
+    """The states of this run, if it has this client."""
+    runs = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    if run not in runs:
+        raise RunError(f"there is no run {run!r} in {folder}: {nearest(run, runs)}")
+    kept = SiteStates(folder, run)
+    if client not in kept.clients():
+        raise RunError(f"client {client} has nothing in {kept.folder}: those that have are {kept.clients()}.")
+    return kept

@@ -1,0 +1,141 @@
+"""Small experiments whose clients are elsewhere, and the bits that must not depend on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise import catalog
+from headwise.config import Experiment
+from headwise.engine.plan import Plan
+from headwise.engine.state import States
+from headwise.flower.deployment import serve
+from headwise.flower.remote import Copies, Remote
+from headwise.flower.site import Simulated, Site, open_site
+from headwise.flower.states import SiteStates
+from headwise.flower.wire import Lost, Parcel, experiment_in
+from headwise.method import record_types
+from headwise.records import encode, from_bytes
+from headwise.runs.checkpoint import Checkpoints
+
+FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
+"""nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
+DATA = "synthetic:160:4:6:sites=5"
+
+
+def experiment(method: str = "fedper", **changes: Any) -> hw.Experiment:
+    """Five clients, three of them in each of three rounds."""
+    usual: dict[str, Any] = {
+        "data": DATA,
+        "partition": "natural",
+        "model": "mlp:6",
+        "split": "8:1:1",
+        "clients": 5,
+        "rounds": 3,
+        "sampling": {"ratio": 0.6},
+        "evaluate": {"moments": ["pre", "post", "global"]},
+    }
+    return hw.Experiment(method=method, **{**usual, **changes})
+
+
+def bits(folder: Path) -> dict[str, Any]:
+    """Everything that must be the same wherever the clients are."""
+    run = hw.Run(folder)
+    with closing(Checkpoints(folder / "checkpoint", record_types(catalog.find("method", run.method)))) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        states = {c: found.states.encoded(c) for c in found.states}
+    rows = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
+    lines = (folder / "clients.jsonl").read_bytes()
+    return {"rows": rows, "lines": lines, "server": encode(found.progress.server), "states": states, "end": run.ended}
+
+
+def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
+    """The same, with the states that the server took from the sites' own folders."""
+    files = {p.stem.split("-")[2]: p.read_bytes() for p in sites.glob("site*/states/*/client-*/round-*.safetensors")}
+    found = bits(folder)
+    receipts = {c: str(from_bytes(data).scalars["digest"]) for c, data in found["states"].items()}
+    return {**found, "states": {c: files.get(digest) for c, digest in receipts.items()}}
+
+
+class Here:
+    """Two nodes in this process; `meddle` may lose what a site answered."""
+
+    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost]) -> None:
+        self.site, self.meddle = site, meddle
+
+    def node_of(self, client: int) -> int:
+        return 11 + client % 2
+
+    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+        for node, parcel in parcels.items():
+            yield node, self.meddle(node, self.site.answer(parcel))
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+    meddle: Callable[[int, Parcel], Parcel | Lost] = lambda node, parcel: parcel,
+) -> None:
+    """From now on the nodes of flower-sim are in this process, without Flower."""
+
+    def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
+        site = Site(folder / "sites", Simulated(data_dir))
+        kept = SiteStates(site.folder, "run")
+        return Remote(plan, experiment, "run", Here(site, meddle), Copies(states, kept))
+
+    monkeypatch.setattr("headwise.flower.simulation.simulated", simulated)
+
+
+def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true", data: str = DATA) -> Path:
+    """A site with the synthetic data of these clients."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = [f'[[clients]]\nid = {c}\nsource = "{data}:only={c}"\n' for c in clients]
+    head = f'name = "{folder.name}"\ndata = "synthetic"\n[allow]\n{allow}\n'
+    (folder / "site.toml").write_text(head + "".join(own))
+    return folder / "site.toml"
+
+
+class Inside:
+    """Flower's part played in this process: sites by their node's number, each from its own site.toml."""
+
+    def __init__(self, sites: Mapping[int, Path]) -> None:
+        self.sites = dict(sites)
+        self.replies: dict[str, Parcel | Lost] = {}
+        self.sent: list[tuple[int, str, Parcel]] = []
+        self.meddle: Callable[[int, str, Parcel], Parcel | Lost | None] = lambda node, kind, parcel: parcel
+
+    def nodes(self) -> set[int]:
+        return set(self.sites)
+
+    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+        if node not in self.sites:
+            return None
+        site, ground = open_site(self.sites[node])
+        self.sent.append((node, kind, parcel))
+        reply = ground.introduce(experiment_in(parcel)) if kind == "query" else site.answer(parcel)
+        number = str(len(self.sent))
+        said = self.meddle(node, kind, reply)
+        if said is not None:
+            self.replies[number] = said
+        return number
+
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+        return [(n, self.replies.pop(n)) for n in numbers if n in self.replies]
+
+
+def served(post: Inside, asked: hw.Experiment, out: Path, wait: float = 1.0) -> hw.Run:
+    """A deployment inside this process."""
+    serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": wait})})
+    return hw.Run(out)
