@@ -2,7 +2,7 @@
 
     python benchmarks/kills.py              # 200 runs; writes docs/results/kills.md
 
-A run of FedPer on digits has 12 rounds, each with five of ten clients. Its process is killed at a time drawn evenly
+A run of FedPer on digits has 30 rounds, each with five of ten clients. Its process is killed at a time drawn evenly
 from the length of a whole run; those that were done before do not count. Compared are the server's state, every
 client's state, and all that is written about rounds and clients but for seconds and memory.
 """
@@ -19,7 +19,7 @@ import headwise as hw
 from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "kills.md"
-ROUNDS = 12
+ROUNDS = 30
 
 
 def killed(count: int, room: Path) -> Iterator[Kill]:

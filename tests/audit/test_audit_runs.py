@@ -148,6 +148,12 @@ def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="made by an older Headwise"):
         audit(old)
     run = made(tmp_path / "run", "fedavg")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["experiment"]["engine"]["kind"] = "flower"
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match="has its clients at sites: an audit needs their data"):
+        audit(tmp_path / "sites")
     for path in (run / "checkpoint").iterdir():
         path.unlink()
     with pytest.raises(RunError, match="has no round that could be audited yet"):

@@ -91,8 +91,10 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     manifest = run.manifest
     if manifest["format"] < FORMAT:
         raise RunError(f"{folder} was made by an older Headwise ({manifest['headwise']}): it can't be audited.")
-    where = data_folder(data_dir or manifest["data_dir"])
-    _, plan, summary, _ = make_plan(experiment_from(manifest["experiment"]), where)
+    experiment = experiment_from(manifest["experiment"])
+    if experiment.engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: an audit needs their data, which are not here.")
+    _, plan, summary, _ = make_plan(experiment, data_folder(data_dir or manifest["data_dir"]))
     if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
