@@ -90,7 +90,7 @@ def picture(found: list[dict[str, Any]]) -> None:
         cases = [f for f in found if f["states"] == states and f["sampled"] == 10]
         for axes, what in ((left, "seconds"), (right, "grown")):
             axes.plot([f["clients"] for f in cases], [f[what] for f in cases], marker="o", label=states)
-    for axes, name in ((left, "seconds per round, 10 clients sampled"), (right, "MB of memory, at most")):
+    for axes, name in ((left, "seconds per round"), (right, "MB of memory, at most")):
         axes.set(xscale="log", xlabel="clients", ylabel=name, ylim=(0, None))
         axes.legend(frameon=False)
     figure.savefig(Path(__file__).parent.parent / "docs" / "results" / "growth.svg", metadata={"Date": None})
