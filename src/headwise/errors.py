@@ -30,6 +30,10 @@ class ClientError(HeadwiseError):
     """A client's half of a method raised; names method, client, round and phase."""
 
 
+class ServerError(HeadwiseError):
+    """The server's half of a method raised; names method, round and phase."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the closest known one, else all of them."""
     names = sorted(known)

@@ -72,6 +72,17 @@ def test_listed_runs_are_those_that_there_are(headwise: Headwise) -> None:
     assert headwise("list", "runs").out.count("fedavg-synthetic-s0") == 2
 
 
+@pytest.mark.parametrize("damage", ["{", "{}", '{"format": 2, "experiment": 5}'])
+def test_a_damaged_run_does_not_hide_the_others(damage: str, headwise: Headwise) -> None:
+    for _ in range(2):
+        headwise(*small(), "--quiet")
+    Path("runs/fedavg-synthetic-s0/manifest.json").write_text(damage)
+    first, second = json.loads(headwise("list", "runs", "--json").out)["runs"]
+    assert (first["run"], second["run"]) == ("runs/fedavg-synthetic-s0", "runs/fedavg-synthetic-s0-2")
+    assert first["ended"].startswith("can't be read: ")
+    assert second["ended"] == "finished"
+
+
 @pytest.mark.parametrize("name", catalog.names("method"))
 def test_every_method_is_described(name: str, headwise: Headwise) -> None:
     said = headwise("describe", name)

@@ -23,7 +23,7 @@ from headwise.engine.options import FAULTS, Evaluate, Faults, Inject
 from headwise.engine.plan import Plan
 from headwise.engine.replies import judge
 from headwise.engine.worker import Answer
-from headwise.errors import ClientError, ConfigError
+from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.method import Update
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
@@ -152,6 +152,18 @@ def test_fedahs_dropout_study_draws_a_share_in_each_round() -> None:
     there = [60 - len(row.get("failed", {}).get("no answer", [])) for row in run(made)[0].rows]
     assert min(there) < 25 < 40 < max(there)
     assert 18 < sum(there) / len(there) < 48
+
+
+@pytest.mark.parametrize("phase", ["server_init", "broadcast", "aggregate"])
+def test_what_the_servers_half_raises_is_one_sentence(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(FedAvg, phase, broken)
+    where = rf"round [01] \({phase}, test_faults.py, line \d+\)"
+    said = rf"^FedAvg failed at the server in {where}: ZeroDivisionError: by hand\.$"
+    with pytest.raises(ServerError, match=said):
+        run(plan(faults()))
 
 
 def test_an_exception_ends_the_run_unless_told_otherwise() -> None:

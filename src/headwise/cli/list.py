@@ -70,16 +70,21 @@ def _papers() -> list[dict[str, Any]]:
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
+    from ..errors import RunError
     from ..runs.query import find_runs
 
     rows: list[dict[str, Any]] = []
     for run in find_runs(folder):
-        s = run.summary()
-        last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
-        rows.append(
-            {"run": s["run"], "method": s["method"], "data": s["data"], "seed": s["seed"], "rounds": s["rounds"],
-             "accuracy": last, "ended": run.ended}
-        )  # fmt: skip
+        row: dict[str, Any] = {
+            "run": str(run.path),
+            **dict.fromkeys(("method", "data", "seed", "rounds", "accuracy"), ""),
+        }
+        try:
+            s = run.summary()
+            last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
+            rows.append({**{k: s[k] for k in row if k in s}, "accuracy": last, "ended": run.ended})
+        except (RunError, KeyError, TypeError) as error:  # the others can be read all the same
+            rows.append({**row, "run": str(run.path), "ended": f"can't be read: {error}"})
     return rows
 
 

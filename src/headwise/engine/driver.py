@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from ..errors import HeadwiseError, ServerError
 from ..method import Reply
 from ..records import Record, nbytes, nbytes_by_field
 from .clock import peak_memory
@@ -17,7 +19,7 @@ from .profile import Stopwatch
 from .replies import ask
 from .sampling import sample
 from .server import ServerBench
-from .worker import Answer, Job
+from .worker import Answer, Job, place_of
 
 
 def drive(
@@ -35,7 +37,10 @@ def drive(
         for observe in watching:
             observe(event)
 
-    now = start or Progress(0, plan.method.server_init(ServerBench(plan, 0)), {})
+    if start is None:
+        with _at_server(plan, 0, "server_init"):
+            start = Progress(0, plan.method.server_init(ServerBench(plan, 0)), {})
+    now = start
     tell(RunStarted(plan.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
     first, stored = now.t, 0.0
@@ -69,7 +74,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     chosen = sample(plan.sampling, len(plan.data), plan.seed, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
-    downs = {c: plan.method.broadcast(now.server, c, central) for c in chosen}
+    with _at_server(plan, t, "broadcast"):
+        downs = {c: plan.method.broadcast(now.server, c, central) for c in chosen}
     watch.lap("server")
     # post is measured in every round, or a client's last score would not be that of its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
@@ -77,7 +83,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     idle = _idle(plan, executor, now.server, t, chosen, tell)
     watch.lap("train")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
-    server = plan.method.aggregate(now.server, replies, central) if replies else now.server
+    with _at_server(plan, t, "aggregate"):
+        server = plan.method.aggregate(now.server, replies, central) if replies else now.server
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
@@ -97,6 +104,20 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     row["memory"] = peak_memory() + sum(executor.clock.memory.values())
     progress = Progress(t, server, evaluation.last, *_patience(now, row))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
+
+
+@contextmanager
+def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
+    """What a method's server half raises is one sentence, as that of its clients."""
+    try:
+        yield
+    except HeadwiseError:
+        raise
+    except Exception as error:
+        where, what = f"{phase}, {place_of(plan, error)}", f"{type(error).__name__}: {error}"
+        raise ServerError(
+            f"{type(plan.method).__name__} failed at the server in round {t} ({where}): {what}."
+        ) from error
 
 
 def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:

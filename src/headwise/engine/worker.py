@@ -106,7 +106,7 @@ def _visit(
             return _do(plan, job, state, local, trained)
     except Exception as error:
         name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
-        said = f"{name} failed at client {job.client} in round {job.t} ({job.task}, {_place(plan, error)}): {what}."
+        said = f"{name} failed at client {job.client} in round {job.t} ({job.task}, {place_of(plan, error)}): {what}."
         if plan.faults.policy == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
@@ -126,7 +126,7 @@ def _do(
     return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
-def _place(plan: Plan, error: Exception) -> str:
+def place_of(plan: Plan, error: Exception) -> str:
     """The line of the method's own file at which it failed."""
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)
