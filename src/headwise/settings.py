@@ -87,6 +87,16 @@ def check(instance: object, at: str = "") -> None:
         convert(getattr(instance, name), kind, _join(at, name))
 
 
+def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a tree of plain values that are not as usual."""
+    found: dict[str, Any] = {}
+    for name, value in now.items():
+        known: Any = usual.get(name)
+        if name not in usual or value != known:
+            found[name] = changed(value, known) if isinstance(value, Mapping) and isinstance(known, Mapping) else value
+    return found
+
+
 def dump(value: Any) -> Any:
     """The plain values (JSON, TOML) that `build` would make this from."""
     if isinstance(value, Plain):

@@ -61,13 +61,14 @@ def test_a_node_that_never_answers_ends_the_run(tmp_path: Path, monkeypatch: pyt
         hw.run(experiment(engine=SIM), tmp_path / "run")
 
 
+class Killed(BaseException):
+    """What ends a server at once, as a signal would."""
+
+
 @pytest.mark.parametrize("moment", [RoundStarted, RoundEnded])
 def test_a_server_that_was_killed_goes_on_with_what_the_sites_have(
     moment: type[Event], wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     rounds: list[int] = []
 
     def kill(event: Event) -> None:
@@ -86,9 +87,6 @@ def test_a_server_that_was_killed_goes_on_with_what_the_sites_have(
 def test_a_server_that_was_killed_before_it_stored_a_round_trains_it_again(
     wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     calls: list[int] = []
 
     def die(node: int, parcel: Parcel) -> Parcel:
@@ -107,9 +105,6 @@ def test_a_server_that_was_killed_before_it_stored_a_round_trains_it_again(
 def test_a_damaged_checkpoint_of_the_server_finds_the_sites_older_states(
     wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     def kill(event: Event) -> None:
         if isinstance(event, RoundStarted) and event.t == 3:
             raise Killed

@@ -46,7 +46,7 @@ ALLOWED = {
     "config": {"catalog", "engine", "errors", "settings"},
     "accounting": {"config", "engine", "errors", "method", "records"},
     "trackers": {"trackers", "engine", "errors", "runs"},
-    "report": {"report", "catalog", "config", "errors", "headwise", "runs"},
+    "report": {"report", "catalog", "config", "errors", "headwise", "runs", "settings"},
 }
 FORBIDDEN_IN_METHODS = {
     "logging", "time", "random", "numpy", "os", "sys", "pickle", "multiprocessing", "flwr", "io", "pathlib",

@@ -14,12 +14,11 @@ from torch import Tensor
 from ..benches import Predictor
 from ..config import experiment_from
 from ..data.federated import Clients, Samples
-from ..engine.bench import ClientBench
 from ..engine.plan import Plan
 from ..engine.process import one_thread
 from ..engine.server import ServerBench
 from ..engine.state import ClientState
-from ..engine.worker import Job, handle
+from ..engine.worker import Job, handle, personal_model
 from ..errors import RunError
 from ..launch import data_folder
 from ..method import record_types
@@ -113,13 +112,13 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a client that fails raises here
-    return Sent(down, answer.up, answer.n, _used(plan, client, scene.t, state, down))
+    return Sent(down, answer.up, answer.n, personal_model(plan, client, scene.t, state, down))
 
 
 def personal(scene: Scene, client: int) -> Predictor:
     """What this client uses, after a fresh download."""
     down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
-    return _used(scene.plan, client, scene.t, scene.states[client], down)
+    return personal_model(scene.plan, client, scene.t, scene.states[client], down)
 
 
 def change(scene: Scene, message: Sent) -> Change | None:
@@ -140,14 +139,9 @@ def _params(record: Record) -> list[Params]:
     return [v for v in vars(record).values() if isinstance(v, Params)]
 
 
-def _used(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
-    bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
-    return plan.method.personalize(state.me, down, bench)
-
-
 def _only(data: Clients, client: int, kept: Tensor) -> Clients:
     """The same clients, of whom this one has these training samples and no others."""
-    first, (train, _, last) = data.ends[client - 1][2] if client else 0, data.ends[client]
+    first, (train, _, last) = data.start(client), data.ends[client]
     index = torch.cat([torch.arange(first), first + kept, torch.arange(train, len(data.y))])
     less = train - first - len(kept)
     ends = [[e - less * (e >= train) for e in each] if c >= client else each for c, each in enumerate(data.ends)]

@@ -75,16 +75,14 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for run in find_runs(folder):
-        row: dict[str, Any] = {
-            "run": str(run.path),
-            **dict.fromkeys(("method", "data", "seed", "rounds", "accuracy"), ""),
-        }
+        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "accuracy": ""}
         try:
             s = run.summary()
             last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
-            rows.append({**{k: s[k] for k in row if k in s}, "accuracy": last, "ended": run.ended})
+            row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
         except (RunError, KeyError, TypeError) as error:  # the others can be read all the same
-            rows.append({**row, "run": str(run.path), "ended": f"can't be read: {error}"})
+            row |= {"ended": f"can't be read: {error}"}
+        rows.append(row)
     return rows
 
 

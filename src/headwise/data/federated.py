@@ -50,7 +50,11 @@ class Clients:
     def sizes(self, c: int) -> tuple[int, int, int]:
         """How many training, validation and test samples this client has."""
         train, val, test = self.ends[c]
-        return train - (self.ends[c - 1][2] if c else 0), val - train, test - val
+        return train - self.start(c), val - train, test - val
+
+    def start(self, c: int) -> int:
+        """Where this client's samples begin."""
+        return self.ends[c - 1][2] if c else 0
 
     def labels(self, c: int) -> tuple[int, ...]:
         """The classes of this client's training samples."""
@@ -69,7 +73,7 @@ class ClientData:
     """One client's three parts; only the training part is never empty."""
 
     def __init__(self, clients: Clients, c: int) -> None:
-        self._clients, self._start, self._ends = clients, clients.ends[c - 1][2] if c else 0, clients.ends[c]
+        self._clients, self._start, self._ends = clients, clients.start(c), clients.ends[c]
 
     @property
     def train(self) -> Samples:

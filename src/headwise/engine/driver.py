@@ -19,7 +19,7 @@ from .profile import Stopwatch
 from .replies import ask
 from .sampling import sample
 from .server import ServerBench
-from .worker import Answer, Job, place_of
+from .worker import Answer, Job, failure_of
 
 
 def drive(
@@ -114,10 +114,7 @@ def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
     except HeadwiseError:
         raise
     except Exception as error:
-        where, what = f"{phase}, {place_of(plan, error)}", f"{type(error).__name__}: {error}"
-        raise ServerError(
-            f"{type(plan.method).__name__} failed at the server in round {t} ({where}): {what}."
-        ) from error
+        raise ServerError(failure_of(plan, error, "the server", t, phase)) from error
 
 
 def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:

@@ -72,6 +72,17 @@ class Answer:
     """why there is nothing else in it, where the run goes on without clients that fail"""
 
 
+def unanswered(job: Job, reason: str, detail: str) -> Answer:
+    """In place of an answer: why there is none."""
+    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
+
+
+def personal_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
+    """What a client with this state uses after this download."""
+    bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
+    return plan.method.personalize(state.me, down, bench)
+
+
 def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, ClientState | None]:
     """Do one job. Training returns the client's new state; an evaluation never changes it."""
     return handle_all(plan, [(job, state)], Clock())[0]
@@ -105,8 +116,7 @@ def _visit(
         with within(plan.faults.deadline):
             return _do(plan, job, state, local, trained)
     except Exception as error:
-        name, what = type(plan.method).__name__, f"{type(error).__name__}: {error}"
-        said = f"{name} failed at client {job.client} in round {job.t} ({job.task}, {place_of(plan, error)}): {what}."
+        said = failure_of(plan, error, f"client {job.client}", job.t, job.task)
         if plan.faults.policy == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
@@ -126,12 +136,13 @@ def _do(
     return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
-def place_of(plan: Plan, error: Exception) -> str:
-    """The line of the method's own file at which it failed."""
+def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
+    """One sentence about what a method raised, with the line of its own file at which it did."""
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{Path(last.filename).name}, line {last.lineno}"
+    name, place = type(plan.method).__name__, f"{Path(last.filename).name}, line {last.lineno}"
+    return f"{name} failed at {where} in round {t} ({phase}, {place}): {type(error).__name__}: {error}."
 
 
 def _fit(

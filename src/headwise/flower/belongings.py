@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from ..engine.bench import ClientBench
 from ..engine.process import one_thread
 from ..engine.state import decode_state
+from ..engine.worker import personal_model
 from ..errors import RunError, nearest
 from ..method import record_types
 from ..records import Packed, decode, to_bytes
@@ -51,9 +51,8 @@ def export(path: Path, run: str, client: int, out: Path) -> None:
         raise RunError(f"client {client} has no state of the run {run}: it has never trained.")
     state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
     down = decode(types.down, kept.download(client))
-    bench = ClientBench(plan, client, versions[-1].t, purpose="pre", kept=state.kept, trained=state.trained)
     with one_thread():
-        model = plan.method.personalize(state.me, down, bench)
+        model = personal_model(plan, client, versions[-1].t, state, down)
     if not isinstance(model, nn.Module):
         name = type(plan.method).__name__
         raise RunError(f"a personal model of {name} is more than one network: it can't be exported as one.")

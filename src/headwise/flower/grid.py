@@ -35,7 +35,7 @@ def client_app(answer: Answering) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
+        return _reply(message, answer)
 
     return app
 
@@ -150,12 +150,12 @@ def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         answer, _ = opened(str(context.node_config["site"]))
-        return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
+        return _reply(message, answer)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
         _, introduce = opened(str(context.node_config["site"]))
-        return Message(_to_content(introduce(_from_content(message.content))), reply_to=message)
+        return _reply(message, introduce)
 
     return app
 
@@ -187,6 +187,10 @@ def server_app(serve: Callable[[Mail, dict[str, Any]], None]) -> ServerApp:
         serve(Mail(grid), dict(context.run_config))
 
     return app
+
+
+def _reply(message: Message, answer: Answering) -> Message:
+    return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
 
 
 def _to_content(parcel: Parcel) -> RecordDict:

@@ -11,7 +11,7 @@ from ..config import Experiment
 from ..engine.clock import Clock
 from ..engine.plan import Plan
 from ..engine.state import States
-from ..engine.worker import Answer, Failure, Job
+from ..engine.worker import Answer, Job, unanswered
 from ..errors import ClientError
 from ..method import record_types
 from ..records import RecordError
@@ -102,7 +102,7 @@ class Remote:
             raise ClientError(f"{ATTEMPTS} times there was no answer for the clients {sorted(left)}: {why}.")
         for job in left.values():
             lost = self._lost[job.client]
-            yield _failed(job, Failure(lost.reason, f"client {job.client} gave no answer: {lost.why}."))
+            yield unanswered(job, lost.reason, f"client {job.client} gave no answer: {lost.why}.")
 
     def close(self) -> None:
         """Leave the nodes."""
@@ -147,7 +147,7 @@ class Remote:
             if self._faults.policy == "stop":
                 raise ClientError(str(error)) from error
             for job in asked.values():
-                yield _failed(job, Failure("refused", str(error)))
+                yield unanswered(job, "refused", str(error))
             return
         self.clock.add(report.seconds)
         self.clock.memory[report.process] = report.memory
@@ -155,7 +155,3 @@ class Remote:
             if digest:
                 self._memory.took(answer.client, digest)
             yield answer
-
-
-def _failed(job: Job, failure: Failure) -> Answer:
-    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, failure)

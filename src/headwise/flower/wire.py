@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from ..averaging import Shared
 from ..engine.scores import Score
-from ..engine.worker import Answer, Failure, Job
+from ..engine.worker import Answer, Failure, Job, Task
 from ..errors import ClientError, ConfigError
 from ..method import RecordTypes
 from ..records import Record, RecordError, decode, encode
@@ -92,7 +92,7 @@ class Report:
 class _Asked:
     """A visit's plain part."""
 
-    task: Literal["fit", "idle", "pre", "global"]
+    task: Task
     client: Natural
     t: Natural
     measure: bool
@@ -104,7 +104,7 @@ class _Asked:
 class _Said:
     """An answer's plain part, but for its scores."""
 
-    task: Literal["fit", "idle", "pre", "global"]
+    task: Task
     client: Natural
     n: Natural
     samples: Natural

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..config import Choice, Experiment, experiment_from
 from ..engine.options import Workers
 from ..errors import ConfigError, nearest
+from ..settings import changed
 from .schema import Column, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
 
@@ -58,12 +59,6 @@ class Ask:
     def window(self) -> int | None:
         """The last rounds that count; none: all of them."""
         return self.paper.code.window if self.rules == "code" and self.paper.code else None
-
-
-def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are not as usual."""
-    found = {k: (v, usual.get(k)) for k, v in now.items() if k not in usual or v != usual[k]}
-    return {k: changed(v, u) if isinstance(v, dict) and isinstance(u, dict) else v for k, (v, u) in found.items()}  # pyright: ignore[reportUnknownArgumentType]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import Experiment
 from ..runs.query import Run
+from ..settings import changed
 
 CHOICES = ("method", "data", "partition", "model", "server_model")
 """written whole, with all their options"""
@@ -18,9 +19,8 @@ def command(run: Run) -> str:
     """What to type for the same bits; settings that are as usual are left out."""
     usual, now = Experiment().plain(), run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
-    others = _leaves({k: v for k, v in now.items() if k not in CHOICES})
-    changed = [(key, value) for key, value in others if value != _at(usual, key)]
-    return shlex.join(["headwise", "run", *(w for k, v in chosen + changed for w in ("--set", f"{k}={_toml(v)}"))])
+    others = _leaves(changed({k: v for k, v in now.items() if k not in CHOICES}, usual))
+    return shlex.join(["headwise", "run", *(w for k, v in chosen + others for w in ("--set", f"{k}={_toml(v)}"))])
 
 
 def _leaves(tree: Mapping[str, Any], at: str = "") -> list[tuple[str, Any]]:
@@ -28,12 +28,6 @@ def _leaves(tree: Mapping[str, Any], at: str = "") -> list[tuple[str, Any]]:
     for key, value in tree.items():
         found += _leaves(value, f"{at}{key}.") if isinstance(value, Mapping) else [(f"{at}{key}", value)]
     return found
-
-
-def _at(tree: Any, path: str) -> Any:
-    for key in path.split("."):
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def _toml(value: Any) -> str:

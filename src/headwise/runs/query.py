@@ -102,7 +102,7 @@ class Run:
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
-            **({"failed": failed} if (failed := self.failed) else {}),
+            **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
 
     @property
@@ -121,10 +121,7 @@ class Run:
     @property
     def failed(self) -> dict[str, int]:
         """How often clients failed, by reason."""
-        found = Counter[str]()
-        for row in self.rounds:
-            found.update({reason: len(who) for reason, who in row.get("failed", {}).items()})
-        return dict(found)
+        return _failures(self.rounds)
 
 
 def summarize(rows: list[dict[str, Any]], moment: str) -> dict[str, Any]:
@@ -146,6 +143,13 @@ def summarize(rows: list[dict[str, Any]], moment: str) -> dict[str, Any]:
         chosen = max(judged, key=lambda i: (rows[i][moment]["val_accuracy"], -i))
         found |= {"selected": curve[chosen], "selected_round": rows[chosen]["round"]}
     return found
+
+
+def _failures(rows: list[dict[str, Any]]) -> dict[str, int]:
+    found = Counter[str]()
+    for row in rows:
+        found.update({reason: len(who) for reason, who in row.get("failed", {}).items()})
+    return dict(found)
 
 
 def find_runs(folder: Path) -> list[Run]:

@@ -59,8 +59,8 @@ def label_flip(plan: Plan, hostile: Collection[int]) -> Plan:
     """The same run, in which these clients train on wrong labels: class c is taken for the c-th last."""
     y = plan.data.y.clone()
     for c in hostile:
-        first = plan.data.ends[c - 1][2] if c else 0
-        y[first : plan.data.ends[c][0]] = plan.data.task.classes - 1 - y[first : plan.data.ends[c][0]]
+        own = slice(plan.data.start(c), plan.data.ends[c][0])
+        y[own] = plan.data.task.classes - 1 - y[own]
     return replace(plan, data=replace(plan.data, y=y))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...records import Packed, Record, RecordError, pack, unpack
 from ...seeds import seed_of
 from ..plan import Plan
-from ..worker import Answer, Failure, Job
+from ..worker import Answer, Failure, Job, unanswered
 from .base import Executor
 
 HUGE = 1e9
@@ -70,8 +70,7 @@ def _drawn(seed: int) -> float:
 
 
 def _failed(job: Job, reason: str, what: str) -> Answer:
-    said = f"client {job.client} failed in round {job.t}: {what}."
-    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, Failure(reason, said))
+    return unanswered(job, reason, f"client {job.client} failed in round {job.t}: {what}.")
 
 
 def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
