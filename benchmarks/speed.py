@@ -33,7 +33,7 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
 from headwise.engine.plan import Plan
 from headwise.engine.predictions import predict
-from headwise.engine.process import keep_freed_memory
+from headwise.engine.process import settle
 from headwise.engine.together import ask
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
@@ -92,6 +92,7 @@ def _apart(line: Connection, load: Workload) -> None:
 
 def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Callable[[], float]) -> dict[str, float]:
     """The median time of each, after one turn to warm up; they take turns."""
+    settle()
     times: Times = {name: [] for name in racers}
     for _ in range(1 + repetitions):
         for name, run in racers.items():
@@ -195,7 +196,6 @@ def evaluation() -> list[str]:
 def main() -> None:
     """Measure everything and write the page."""
     torch.set_num_threads(1)
-    keep_freed_memory()
     parts = [workloads(), workers(), rounds(), evaluation(), growth.table()]
     races, crew, methods, looks, grown = ("\n".join(lines) for lines in parts)
     PAGE.write_text(f"""# Speed

@@ -24,7 +24,7 @@ from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
 from .engine.interrupts import politely_interrupted
 from .engine.plan import Plan
-from .engine.process import cores, keep_freed_memory, one_thread
+from .engine.process import cores, one_thread, settle
 from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import record_types
@@ -120,7 +120,7 @@ def run_or_resume(
 
 
 def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
-    keep_freed_memory()
+    settle()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()

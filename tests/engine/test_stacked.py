@@ -15,9 +15,10 @@ from headwise import catalog
 from headwise.engine.bench import ClientBench
 from headwise.engine.clock import Clock
 from headwise.engine.executors.serial import Serial
+from headwise.engine.layers import chain_of
 from headwise.engine.options import Train
 from headwise.engine.plan import Plan
-from headwise.engine.stacked import Phase, chain_of
+from headwise.engine.stacked import Phase
 from headwise.engine.together import side_by_side
 from headwise.methods.fedavg import FedAvg
 from headwise.models.mlp import MLP

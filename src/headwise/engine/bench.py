@@ -16,13 +16,15 @@ from ..data.federated import Samples
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
+from .chain import Chain
 from .clock import Clock
 from .descent import Descent
 from .devices import on, samples_on
+from .layers import Layer, chain_of
 from .plan import Plan
 from .predictions import passed
 from .server import ServerBench
-from .stacked import Layer, Phase, chain_of
+from .stacked import Phase
 from .together import ask
 
 FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
@@ -97,27 +99,26 @@ class ClientBench(ServerBench):
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
         parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
-        plain = loss is None and project is None and clip is None
+        plain = self._plan.stack and loss is None and project is None and clip is None
         loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
-        settings, steps = self._plan.train, 0
-        rate = self.lr if lr is None else lr
-        if plain and self._stacks(through) and (chain := chain_of(models[0] if through is None else parts[0], parts)):
-            return self._stacked(chain, through, epochs, rate)
+        rate, settings, steps = self.lr if lr is None else lr, self._plan.train, 0
+        network = models[0] if through is None else parts[0]
+        if plain and (through is None or self._plan.cache) and (layers := chain_of(network, parts)):
+            return self._stacked(layers, through, epochs, rate)
         weights = [p for part in parts for p in part.parameters()]
         if not weights:
             return 0
         descent = Descent(weights, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, clip=clip)
+        chain = Chain.of(network, descent) if plain else None
+        learn = chain.step if chain else lambda x, y: descent.step(loss(x, y))
         with self._clock("training"), learning(models, parts):
             for x, y in self.batches(epochs, through=through, train=parts):
-                descent.step(loss(x, y))
+                learn(x, y)
                 if project is not None:
                     with torch.no_grad():
                         project()
                 steps += 1
         return steps
-
-    def _stacks(self, through: nn.Module | None) -> bool:
-        return self._plan.stack and (through is None or self._plan.cache)
 
     def _stacked(self, chain: list[Layer], through: nn.Module | None, epochs: int | None, lr: float) -> int:
         """The same descent, in step with that of other clients."""

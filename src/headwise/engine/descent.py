@@ -19,26 +19,38 @@ class Descent:
     ) -> None:
         self.weights, self.lr, self.momentum = list(weights), lr, momentum
         self.weight_decay, self.clip = weight_decay, clip
+        self._moving = {id(w) for w in weights}
         self._velocity: dict[int, Tensor] = {}
 
     def step(self, loss: Tensor) -> None:
-        """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w)."""
+        """Move all weights that the loss reaches."""
         slopes = torch.autograd.grad(loss, self.weights, allow_unused=True)
-        reached = [i for i, g in enumerate(slopes) if g is not None]
-        weights, steps = [self.weights[i] for i in reached], [g for g in slopes if g is not None]
+        reached = [(w, g) for w, g in zip(self.weights, slopes, strict=True) if g is not None]
         with torch.no_grad():
             if self.clip is not None:
-                norm = torch.stack([g.norm() for g in steps]).norm()
+                norm = torch.stack([g.norm() for _, g in reached]).norm()
                 shrink = (self.clip / (norm + 1e-6)).clamp(max=1.0)
-                steps = [g * shrink for g in steps]
-            if self.weight_decay:
-                steps = [g.add(w, alpha=self.weight_decay) for w, g in zip(weights, steps, strict=True)]
-            if self.momentum:
-                steps = [self._moved(i, g) for i, g in zip(reached, steps, strict=True)]
-            for w, g in zip(weights, steps, strict=True):
-                w.add_(g, alpha=-self.lr)
+                reached = [(w, g * shrink) for w, g in reached]
+            for w, g in reached:
+                self.move(w, g)
 
-    def _moved(self, i: int, slope: Tensor) -> Tensor:
-        before = self._velocity.get(i)
-        self._velocity[i] = slope.clone() if before is None else before.mul_(self.momentum).add_(slope)
-        return self._velocity[i]
+    def moves(self, weight: Tensor) -> bool:
+        """Whether this is one of the weights."""
+        return id(weight) in self._moving
+
+    def move(self, weight: Tensor, gradient: Tensor) -> None:
+        """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w)."""
+        if self.weight_decay:
+            gradient = gradient.add(weight, alpha=self.weight_decay)
+        if self.momentum:
+            before = self._velocity.get(id(weight))
+            gradient = gradient.clone() if before is None else before.mul_(self.momentum).add_(gradient)
+            self._velocity[id(weight)] = gradient
+        weight.add_(gradient, alpha=-self.lr)
+
+    def move_by_product(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
+        """The same for a gradient that is a product of matrices; it need not be stored where it is all of the step."""
+        if self.weight_decay or self.momentum:
+            self.move(weight, left.mm(right))
+        else:
+            weight.addmm_(left, right, alpha=-self.lr)

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from ..models.replicas import replica
 from .descent import Descent
+from .layers import chain_of
 from .plan import Plan
-from .stacked import chain_of
 
 LONG = 20.0
 """seconds of training from which on starting more processes is worth it"""

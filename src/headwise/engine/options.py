@@ -227,6 +227,6 @@ class Engine:
     cache: bool = True
     """keep the features of a body that is frozen for a phase, instead of passing every batch through it"""
     stack: bool = True
-    """train fully connected layers of several clients at once; the same to about 1e-6"""
+    """train fully connected layers of several clients at once, and simple networks without autograd; to about 1e-6"""
     flower: Flower = field(default_factory=Flower)
     """nodes and resources, where Flower runs"""

@@ -11,63 +11,13 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..models.split import SplitModel
+from .layers import Layer
 from .together import Work
-
-
-class Layer(NamedTuple):
-    """A linear layer of a chain."""
-
-    linear: nn.Linear
-    relu: bool
-    """whether a ReLU follows"""
-    trained: bool
-
-
-def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
-    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
-    flat = _flattened(model)
-    if flat is None or not flat or not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
-        return None
-    trained = set(map(id, flat)) if model in parts else {id(m) for part in parts for m in _flattened(part) or []}
-    chain: list[Layer] = []
-    for module in flat:
-        if isinstance(module, nn.Linear):
-            chain.append(Layer(module, relu=False, trained=id(module) in trained))
-        elif isinstance(module, nn.ReLU):
-            chain[-1] = chain[-1]._replace(relu=True)
-    unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
-    return chain if unique and any(layer.trained for layer in chain) else None
-
-
-def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """The layers in the order in which a sample passes them, without what does nothing; None if others are there."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        return None
-    if type(module) in (nn.Linear, nn.ReLU):
-        return [module]
-    if type(module) is nn.Identity:
-        return []
-    if type(module) not in (nn.Sequential, SplitModel):
-        return None
-    found: list[nn.Module] = []
-    for child in module._modules.values():
-        if child is None or (_flattens(child) and not found):
-            continue
-        inner = _flattened(child)
-        if inner is None:
-            return None
-        found += inner
-    return found
-
-
-def _flattens(module: nn.Module) -> bool:
-    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 @dataclass(frozen=True)
@@ -109,7 +59,7 @@ class Phase(Work):
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
             for layer in layers:
                 inputs.append(layer.forward(inputs[-1]))
-            slope = _slope(inputs.pop(), y[i].view(active, -1, 1), shares[s, :active])
+            slope = slope_of(inputs.pop(), y[i].view(active, -1, 1), shares[s, :active])
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
@@ -158,7 +108,7 @@ def _schedule(phases: Sequence[Phase], starts: Sequence[int]) -> tuple[Tensor, T
     return rows.clamp_(min=0), (filled / filled.sum(2, keepdim=True).clamp_(min=1)).unsqueeze(-1)
 
 
-def _slope(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+def slope_of(scores: Tensor, y: Tensor, shares: Tensor | float) -> Tensor:
     """Of the cross-entropy by the class scores: (p - y), times each sample's share in the mean of its batch.
 
     `torch.softmax` takes four times as long for so few classes.

@@ -1,0 +1,58 @@
+"""Networks as chains of layers, where they are nothing else: these can be trained without autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from ..models.split import SplitModel
+
+
+class Layer(NamedTuple):
+    """A linear layer of a chain."""
+
+    linear: nn.Linear
+    relu: bool
+    """whether a ReLU follows"""
+    trained: bool
+
+
+def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
+    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
+    flat = layers_of(model, (nn.Linear, nn.ReLU, nn.Flatten)) or []
+    flat = flat[1:] if flat and isinstance(flat[0], nn.Flatten) else flat
+    if not flat or any(isinstance(m, nn.Flatten) for m in flat):
+        return None
+    if not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
+        return None
+    trained = {id(m) for part in parts for m in part.modules()}
+    chain: list[Layer] = []
+    for module in flat:
+        if isinstance(module, nn.Linear):
+            chain.append(Layer(module, relu=False, trained=id(module) in trained))
+        else:
+            chain[-1] = chain[-1]._replace(relu=True)
+    unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
+    return chain if unique and any(layer.trained for layer in chain) else None
+
+
+def layers_of(module: nn.Module, kinds: Collection[type[nn.Module]]) -> list[nn.Module] | None:
+    """The layers in the order in which a sample passes them, if all are of these kinds and nobody listens to them."""
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
+        return None
+    if type(module) is nn.Identity:
+        return []
+    if type(module) in kinds:
+        whole = not isinstance(module, nn.Flatten) or (module.start_dim, module.end_dim) == (1, -1)
+        return [module] if whole else None
+    if type(module) not in (nn.Sequential, SplitModel):
+        return None
+    found: list[nn.Module] = []
+    for child in module._modules.values():
+        inner = [] if child is None else layers_of(child, kinds)
+        if inner is None:
+            return None
+        found += inner
+    return found
