@@ -33,7 +33,7 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
 from headwise.engine.plan import Plan
 from headwise.engine.predictions import predict
-from headwise.engine.process import settle
+from headwise.engine.process import keep_freed_memory, spared_collections
 from headwise.engine.together import ask
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
@@ -92,13 +92,13 @@ def _apart(line: Connection, load: Workload) -> None:
 
 def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Callable[[], float]) -> dict[str, float]:
     """The median time of each, after one turn to warm up; they take turns."""
-    settle()
     times: Times = {name: [] for name in racers}
-    for _ in range(1 + repetitions):
-        for name, run in racers.items():
-            begun = clock()
-            told = run()  # a process of its own tells its time itself
-            times[name].append(told if isinstance(told, float) else clock() - begun)
+    with spared_collections():
+        for _ in range(1 + repetitions):
+            for name, run in racers.items():
+                begun = clock()
+                told = run()  # a process of its own tells its time itself
+                times[name].append(told if isinstance(told, float) else clock() - begun)
     return {name: median(found[1:]) for name, found in times.items()}
 
 
@@ -110,7 +110,7 @@ def workloads() -> list[str]:
         racers = {"naive": Apart(load), "bare": Bare(plan), "ours": Ours(plan)}
         turns = {who: partial(racer.round, 1) for who, racer in racers.items()}
         with closing(racers["naive"]):
-            found = race(turns, 3 if name in ("W3", "W4") else 5, time.process_time)
+            found = race(turns, 3 if name == "W3" else 7, time.process_time)
         faster, over = found["naive"] / found["ours"], found["ours"] / found["bare"] - 1
         cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "ours")]
         lines.append(f"| {name} | {load.what} | {' | '.join(cells)} | {faster:.2f} x | {over:+.1%} |")
@@ -196,6 +196,7 @@ def evaluation() -> list[str]:
 def main() -> None:
     """Measure everything and write the page."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     parts = [workloads(), workers(), rounds(), evaluation(), growth.table()]
     races, crew, methods, looks, grown = ("\n".join(lines) for lines in parts)
     PAGE.write_text(f"""# Speed

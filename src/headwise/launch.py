@@ -24,7 +24,7 @@ from .engine.executors.serial import Serial
 from .engine.executors.threads import Threads
 from .engine.interrupts import politely_interrupted
 from .engine.plan import Plan
-from .engine.process import cores, one_thread, settle
+from .engine.process import cores, keep_freed_memory, one_thread, spared_collections
 from .engine.state import States
 from .errors import ConfigError, RunError
 from .method import record_types
@@ -120,12 +120,13 @@ def run_or_resume(
 
 
 def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
-    settle()
+    keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
         executor = place.executor(experiment, plan, start.states, folder)
-        with closing(Faulty(executor, plan) if plan.faults.inject.shares else executor) as executor:
+        executor = Faulty(executor, plan) if plan.faults.inject.shares else executor
+        with closing(executor), spared_collections():
             watching = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from federations import FIVE, bits, bits_at_sites, experiment, write_site
@@ -22,19 +23,23 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 POST = {"moments": ["post"]}
 
 
-def same_bits(lab: Laboratory, method: str, rounds: int) -> None:
-    asked = experiment(method, rounds=rounds, evaluate=POST, sampling={"ratio": 1.0})
-    done = lab.deploy(asked, f"run-{method}")
+def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
+    """Run it at the sites and here; the folder of the first."""
+    asked = experiment(method, **{"rounds": 1, "evaluate": POST, "sampling": {"ratio": 1.0}, **changes})
+    there, here = (lab.home / f"{where}-{len(list(lab.home.glob('there-*')))}" for where in ("there", "here"))
+    done = lab.deploy(asked, there.name)
     assert json.loads(done.stdout)["ended"] == "finished"
-    hw.run(asked, lab.home / f"local-{method}")
-    assert bits_at_sites(lab.home / f"run-{method}", lab.home) == bits(lab.home / f"local-{method}"), method
+    hw.run(asked, here)
+    assert bits_at_sites(there, lab.home) == bits(here), method
+    return there
 
 
 def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_path: Path) -> None:
     """One federation for all of it: to start one takes longer than what is tested."""
     with laboratory(tmp_path) as lab:
         strangers_are_refused(lab)
-        same_bits(lab, "fedper", rounds=1)
+        for method in FIVE:
+            same_bits(lab, method)
         foreign_code_is_refused(lab)
 
 
@@ -152,6 +157,14 @@ def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
     with laboratory(tmp_path) as lab:
         for method in (*FIVE, *(m for m in catalog.names("method") if m not in FIVE)):
             same_bits(lab, method, rounds=2)
+        messages_are_large(lab)
+
+
+def messages_are_large(lab: Laboratory) -> None:
+    """A network of the size of ResNet-18, of which a message holds 44 MB; Flower sends it in pieces."""
+    there = same_bits(lab, "fedavg", model="mlp:3300:2")
+    row = json.loads((there / "sites.jsonl").read_text().splitlines()[0])
+    assert row["bytes_down"] > 4 * 11_000_000
 
 
 # -- the commands, without a federation

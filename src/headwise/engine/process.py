@@ -14,18 +14,25 @@ import torch
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as <malloc.h> numbers them
 
 
-def settle() -> None:
-    """Get ready for many rounds; to be called when all that they need is there.
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed for the next step, which needs as much again.
 
-    The collector need not look again at what is here now: in runs of many small clients that is a sixth of the time.
-    The C library keeps what is freed for the next step, which needs as much again. By default it returns large blocks
-    to the system after every step, and the next one pays for a page fault per 4 KB: up to a fifth of the time with
-    large batches or networks. Only glibc has this switch.
+    By default it returns large blocks to the system after every step, and the next one pays for a page fault per 4 KB:
+    up to a fifth of the time with large batches or networks. Only glibc has this switch.
     """
-    gc.freeze()
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(MMAP_THRESHOLD, 32 * 2**20)  # the most that it takes
         library.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def spared_collections() -> Iterator[None]:
+    """What is here now stays: the collector need not look at it again, which is a sixth of a round of small clients."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def cores() -> int:

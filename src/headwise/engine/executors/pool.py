@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -24,7 +25,7 @@ from ...records import Nothing, Record, decode, encode
 from ..clock import Clock, peak_memory
 from ..devices import device_of
 from ..plan import Plan
-from ..process import settle
+from ..process import keep_freed_memory
 from ..state import States, decode_state, encode_state
 from ..worker import Answer, Job, handle_all
 from .base import balanced, states_of
@@ -188,11 +189,12 @@ def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, count:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     with count.get_lock():
         number, count.value = count.value, count.value + 1
     plan = rebuild(data.opened(folder))
     plan = replace(plan, device=device_of(number, plan.device))
-    settle()
+    gc.freeze()  # what is here now stays: the collector need not look at it again in every round
     _here.append(_Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 
