@@ -65,13 +65,13 @@ def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
 
 
 class Here:
-    """Two nodes in this process; `meddle` may lose what a site answered."""
+    """A few nodes in this process; `meddle` may lose what a site answered."""
 
-    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost]) -> None:
-        self.site, self.meddle = site, meddle
+    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost], nodes: int) -> None:
+        self.site, self.meddle, self.nodes = site, meddle, nodes
 
     def node_of(self, client: int) -> int:
-        return 11 + client % 2
+        return 11 + client % self.nodes
 
     def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
         for node, parcel in parcels.items():
@@ -87,13 +87,14 @@ class Here:
 def elsewhere(
     monkeypatch: pytest.MonkeyPatch,
     meddle: Callable[[int, Parcel], Parcel | Lost] = lambda node, parcel: parcel,
+    nodes: int = 2,
 ) -> None:
     """From now on the nodes of flower-sim are in this process, without Flower."""
 
     def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
         site = Site(folder / "sites", Simulated(data_dir))
         kept = SiteStates(site.folder, "run")
-        return Remote(plan, experiment, "run", Here(site, meddle), Copies(states, kept))
+        return Remote(plan, experiment, "run", Here(site, meddle, nodes), Copies(states, kept))
 
     monkeypatch.setattr("headwise.flower.simulation.simulated", simulated)
 
