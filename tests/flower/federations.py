@@ -21,7 +21,7 @@ from headwise.flower.site import Simulated, Site, open_site
 from headwise.flower.states import SiteStates
 from headwise.flower.wire import Lost, Parcel, experiment_in
 from headwise.method import record_types
-from headwise.records import encode, from_bytes
+from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
@@ -62,6 +62,23 @@ def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
     found = bits(folder)
     receipts = {c: str(from_bytes(data).scalars["digest"]) for c, data in found["states"].items()}
     return {**found, "states": {c: files.get(digest) for c, digest in receipts.items()}}
+
+
+def server_of(folder: Path) -> Record:
+    """What the server of this run has in the end."""
+    types = record_types(catalog.find("method", hw.Run(folder).method))
+    with closing(Checkpoints(folder / "checkpoint", types)) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        return found.progress.server
+
+
+def apart(one: Path, other: Path) -> float:
+    """How far apart the servers of two runs end, relative to the largest number of each tensor."""
+    a, b = (pack(server_of(folder)).tensors for folder in (one, other))
+    assert a.keys() == b.keys()
+    near = [float((a[k] - b[k]).abs().max() / b[k].abs().max().clamp(min=1e-3)) for k in a if b[k].numel()]
+    return max(near, default=0.0)
 
 
 class Here:

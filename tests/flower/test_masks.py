@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -70,9 +71,7 @@ def played(
                 parties[v].shares[u] = read_share(parties[v].secrets.cipher, v, u, roster, letters[v])
     ys = {u: masked(parties[u].x, parties[u].secrets, u, roster, dealt, WHERE) for u in dealt if u not in set(late)}
     helped = {
-        h: Help(
-            {v: parties[h].shares[v].key for v in dealt if v not in ys}, {u: parties[h].shares[u].seed for u in ys}
-        )
+        h: Help({v: parties[h].shares[v].key for v in dealt if v not in ys}, {u: parties[h].shares[u].seed for u in ys})
         for h in ys
         if h not in set(silent)
     }
@@ -122,10 +121,8 @@ def test_fewer_shares_than_needed_tell_nothing_and_as_many_tell_all() -> None:
     for some in itertools.combinations(shares, 3):
         assert joined(some) == secret
     for some in itertools.combinations(shares, 2):
-        try:
+        with suppress(RecordError):  # most often their padding is none
             assert joined(some) != secret
-        except RecordError:
-            pass
 
 
 def test_masked_vectors_do_not_look_like_anything() -> None:
@@ -232,14 +229,11 @@ def test_the_mean_of_fixed_point_numbers_is_the_mean(sums: str) -> None:
     total = summed(found, sums, samples)  # type: ignore[arg-type]
     got = mean_of(Shared, shaped(flat(total), total), sums, sum(weights))  # type: ignore[arg-type]
     assert isinstance(got, Shared)
-    wanted = mean((r.w.map(Tensor.double) for r in found.values()), weights)
+    wanted = mean((r.w.map(torch.Tensor.double) for r in found.values()), weights)
     for name, t in wanted.items():
         assert got.w[name].dtype == torch.float32
         # what is left is float32's own rounding, 2**-24
         assert float((got.w[name].double() - t).abs().max()) < 1e-7 * float(t.abs().max())
-
-
-Tensor = torch.Tensor
 
 
 def test_counters_become_their_rounded_mean_and_absent_fields_stay_absent() -> None:
