@@ -64,9 +64,9 @@ def alone() -> list[str]:
 TEXT = """# Masked sums: what they cost
 
 `python benchmarks/masked.py`, in a network of its own that has only loopback: FedPer at {nodes} SuperNodes with TLS and
-keys, the second of {rounds} rounds. *Messages*, *down* and *up* are of one site. *Contention* is wall over CPU time of a
-busy loop before and after, 1 on an idle machine: **where it is above 1, times are too long, by up to that factor**. All
-processes are on one machine with {cores} cores.
+keys, the second of {rounds} rounds. *Messages*, *down* and *up* are of one site. *Contention* is wall over CPU time of
+a busy loop before and after, 1 on an idle machine: **where it is above 1, times are too long, by up to that factor**.
+All processes are on one machine with {cores} cores.
 
 | message | sums | messages | down | up | a round | contention |
 |---|---|---|---|---|---|---|

@@ -384,6 +384,23 @@ def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
+def test_a_sum_that_could_not_be_opened_is_the_only_one_that_may_be(tmp_path: Path) -> None:
+    """Sites have helped, but their answers were lost: when the round is repeated, nobody is asked about another sum."""
+    post, seen = four(tmp_path / "a"), list[str]()
+
+    def lose(node: int, at: str, t: int) -> bool:
+        seen.append(at)
+        attempt = (seen.count("keys") + 3) // 4
+        return t == 2 and ((attempt, at) == (2, "help") or (attempt, at, node) == (3, "fit", 104))
+
+    losing(post, lose)
+    run = served(post, asked(policy="retry"), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert failures(run) == [None] * 3
+    assert [seen.count(stage) for stage in STAGES] == [5 * 4, 5 * 4, 5 * 4, 4 * 4]
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
 def test_masks_are_used_once(tmp_path: Path) -> None:
     post, _ = transcript(tmp_path)
     fit, keys, shares = (sent(post, 102, stage) for stage in ("fit", "keys", "shares"))

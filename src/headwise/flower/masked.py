@@ -13,7 +13,7 @@ from ..errors import ClientError
 from ..method import record_types
 from ..records import Packed, Record, RecordError
 from .fixed import flat, kind_of, mean_of, shaped, weight_of
-from .masking import members, where
+from .masking import Opened, members, where
 from .masks import Help, needed, opened
 from .stages import (
     Asked,
@@ -48,6 +48,8 @@ class MaskedRound:
         self._t = next(iter(visits.values()))[0].job.t
         self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in visits.items()}
         self._asked = len(visits)
+        self._before: Opened | None = None
+        """whose sum was opened in this round before, or was to be: no other one may be"""
         self.lost: dict[int, Lost] = {}
         """nodes that gave no answer at some stage, but for the last one"""
         self.silent: list[int] = []
@@ -83,8 +85,9 @@ class MaskedRound:
         before = {s.opened for s in said.values()} - {None}
         if len(before) > 1:
             raise UnopenedError(f"the sites have opened round {self._t} for different clients: {before}")
-        for sites in before:  # a server that fell back may open the same sum again, and no other
-            known = {c for clients in sites or () for c in clients}
+        self._before = next(iter(before), None)
+        if self._before is not None:  # who was left out then must be so now
+            known = {c for clients in self._before for c in clients}
             for node in [n for n in said if not known & set(self._clients[n])]:
                 del said[node]
                 self._asked -= 1
@@ -120,8 +123,8 @@ class MaskedRound:
             report = read(node, parcel)
             if any(a.up is not None for a, _ in report.answers):
                 raise RecordError("this report holds messages that are not masked")
-            if report.masked is None and not all(a.failure for a, _ in report.answers):
-                raise RecordError("this report holds no masked sum")
+            if (report.masked is None) != all(a.failure for a, _ in report.answers):
+                raise RecordError("this report holds a masked sum of nobody, or none of somebody")
             if report.masked is not None:
                 kind_of(report.masked)
             return report
@@ -148,6 +151,9 @@ class MaskedRound:
         counted = {n: {a.client: a.n for a, _ in reports[n].answers if not a.failure} for n in sums}
         parties = {n: nodes.index(n) for n in sums}
         survivors = tuple(Counted(parties[n], tuple(sorted(counted[n]))) for n in sums)
+        now = tuple(sorted(each.clients for each in survivors))
+        if self._before not in (None, now):
+            raise UnopenedError(f"round {self._t} can be opened for the clients {self._before} only, not for {now}")
         asked = {n: HelpAsked(self._t, self._clients[n], survivors) for n in sums}
         rest = dealt.keys() - set(parties.values())
 
