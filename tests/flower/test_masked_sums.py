@@ -129,6 +129,21 @@ def test_under_stop_a_round_is_repeated_until_all_are_in_it(tmp_path: Path) -> N
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
+def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path) -> None:
+    post = four(tmp_path)
+
+    def leave(node: int, kind: str, reply: Parcel) -> Parcel:
+        if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
+            post.sites.pop(104)  # before it could help in the first round
+        return reply
+
+    post.meddle = leave
+    with pytest.raises(ClientError, match=r"3 times there was no answer for the clients .*: (its site|node 104) is"):
+        served(post, asked(), tmp_path / "run")
+    assert {round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"} == {1}
+    assert len(hw.Run(tmp_path / "run").rounds) == 1
+
+
 def test_privacy_and_masks_go_together(tmp_path: Path) -> None:
     private = {"clip": 1.0, "noise": 1.0, "source": "seed"}
     served(four(tmp_path / "a"), asked("fedavg", privacy=private), tmp_path / "masked")

@@ -145,6 +145,8 @@ def test_no_two_rounds_have_the_same_masks() -> None:
     first, again, later = (masked(x, secrets[0], 0, roster, range(3), w) for w in (WHERE, WHERE, "run a, round 2"))
     assert np.array_equal(first, again)
     assert not (first == later).any()
+    alone = [masked(x, secrets[0], 0, roster, [], w) for w in (WHERE, "run a, round 2")]
+    assert not (first - alone[0] == later - alone[1]).any()  # nor are those of pairs
     assert not (played([x] * 3)[1][0] == played([x] * 3)[1][0]).any()
 
 
