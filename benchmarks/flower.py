@@ -59,11 +59,11 @@ def contention() -> float:
     return (time.perf_counter() - wall) / 0.5
 
 
-def deployed(case: tuple[str, str, int], home: Path) -> hw.Run:
-    """A server and sites on loopback, each started as a person would."""
+def deployed(case: tuple[str, str, int], home: Path, more: str = "", rounds: int = ROUNDS) -> hw.Run:
+    """A server and sites on loopback, each started as a person would; `more` is TOML for the experiment."""
     data, model, clients = case
     head = f'method = "fedper"\ndata = "{data}"\npartition = "natural"\nmodel = "{model}"\nclients = {clients}\n'
-    (home / "exp.toml").write_text(f'{head}rounds = {ROUNDS}\nevaluate = {{ moments = ["post"] }}\n')
+    (home / "exp.toml").write_text(f'{head}rounds = {rounds}\nevaluate = {{ moments = ["post"] }}\n{more}')
     started = [start(home, "server", "start", "server", "--port", str(PORT))]
     try:
         while socket.socket().connect_ex(("127.0.0.1", PORT)):

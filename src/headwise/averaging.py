@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, Literal, final
 import torch
 from torch import Tensor
 
-from .method import C, Central, Method, Reply
+from .method import C, Central, Method, Reply, Sums
 from .models.split import SplitModel
 from .params import Params
 from .records import Record
@@ -42,7 +42,7 @@ class Averaged(Record):
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it by the clients' mean, weighted by their samples."""
 
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
     shares: ClassVar[Literal["", "body", "head"]] = ""
     """what travels: the whole model, its body or its head"""
 

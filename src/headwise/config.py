@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from . import catalog
-from .engine.options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Stop, Train
+from .engine.options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 from .errors import ConfigError, HeadwiseError, nearest
 from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
 
@@ -120,6 +120,7 @@ class Experiment:
     faults: Faults = field(default_factory=Faults)
     robust: Robust = field(default_factory=Robust)
     privacy: Privacy = field(default_factory=Privacy)
+    secure: Secure = field(default_factory=Secure)
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:

@@ -25,6 +25,10 @@ C = TypeVar("C", bound=Record)  # client state
 D = TypeVar("D", bound=Record)  # message down
 U = TypeVar("U", bound=Record)  # message up
 
+Sums = Literal["none", "samples", "clients", "labels"]
+"""what a server needs: every single message, their mean weighted by samples, their mean in which every client counts
+the same, or sums over those who hold a label"""
+
 
 @dataclass(frozen=True)
 class Reply(Generic[U]):
@@ -61,8 +65,8 @@ class Method(ABC, Generic[S, C, D, U]):
     """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
     up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
-    sums: ClassVar[bool] = False
-    """whether the server needs only sums of what clients send; else it must see what every single one sends"""
+    sums: ClassVar[Sums] = "none"
+    """of which sums of the clients' messages the server can make its next state"""
     cost: ClassVar[float] = 1.0
     """computing per round, as a multiple of FedAvg's with the same epochs: passes counted, frozen bodies once"""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from .data.stats import Summary
 from .engine.devices import check_device, check_kind
 from .engine.plan import Plan
 from .errors import ConfigError
-from .method import Method
+from .method import Method, record_types
 from .models.base import Model, Task
 from .models.split import SplitModel, channels_last, laid_out
+from .params import Params
+from .records import fields_of
 from .seeds import seed_of
 
 
@@ -42,6 +44,8 @@ def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     """Build everything that the experiment names."""
     check_device(experiment.engine.device)
     check_kind(experiment.engine.kind)
+    if experiment.secure.sums and experiment.engine.kind == "local":
+        raise ConfigError("secure.sums is true, but engine.kind is 'local', which has no sites: it must be flower-sim.")
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
@@ -60,6 +64,8 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
         )
+    if experiment.secure.sums:
+        _check_sums(experiment, method)
     if isinstance(data, FederatedData):
         data.channels_last = any(map(channels_last, models))
     plan = Plan(
@@ -79,6 +85,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         faults=experiment.faults,
         robust=experiment.robust,
         privacy=experiment.privacy,
+        secure=experiment.secure,
     )
     return plan if experiment.privacy.clip is None else rehearsed(experiment, plan)
 
@@ -114,6 +121,24 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
         model = family.build(task)
     model.policy = experiment.buffers
     return laid_out(model.eval())
+
+
+def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
+    """Refuse what needs single messages, which nobody sees under masks."""
+    name, masked = experiment.method.name, "secure.sums is true, but"
+    if method.sums not in ("samples", "clients"):
+        needs = "every single message" if method.sums == "none" else "sums label by label, which can't be masked here"
+        raise ConfigError(f"{masked} the server of {name} needs {needs}.")
+    if strange := [f for f, kind in fields_of(record_types(type(method)).up).items() if not _of_tensors(kind)]:
+        raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is no tensor.")
+    if experiment.robust.rule != "mean":
+        raise ConfigError(f"{masked} robust.rule is {experiment.robust.rule!r}, which looks at single messages.")
+    if experiment.faults.inject.shares:
+        raise ConfigError(f"{masked} faults.inject spoils single messages.")
+
+
+def _of_tensors(kind: Any) -> bool:
+    return set(get_args(kind) or (kind,)) <= {Params, torch.Tensor, type(None)}
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

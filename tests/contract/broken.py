@@ -13,7 +13,9 @@ from headwise import Central, Local, Method, Nothing, Params, Predictor, Record,
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
 from headwise.methods.fedper import FedPer, Head
+from headwise.methods.fedproto import FedProto
 from headwise.methods.lg_fedavg import LGFedAvg
+from headwise.methods.scaffold import Scaffold
 from headwise.methods.standalone import Own, Standalone
 from headwise.settings import NonNegative
 
@@ -38,7 +40,7 @@ class Simple(Mean, Method[Shared, Nothing, Shared, Shared]):
     """FedAvg."""
 
     family: ClassVar[str] = "one global model"
-    travels, stays, down, up, sums = "whole model", "nothing", "P", "P", True
+    travels, stays, down, up, sums = "whole model", "nothing", "P", "P", "samples"
     client_init, local_update, personalize = FedAvg.client_init, FedAvg.local_update, FedAvg.personalize
 
 
@@ -332,11 +334,23 @@ class NeverTrains(FedAvg):
 
 
 class KnowsTooMuch(FedGH):
-    sums = True
+    sums = "labels"
 
 
 class KnowsLessThanItSays(FedAvg):
-    sums = False
+    sums = "none"
+
+
+class CountsOtherwise(FedAvg):
+    sums = "clients"
+
+
+class CountsBySamples(Scaffold):
+    sums = "samples"
+
+
+class HasNoMean(FedProto):
+    sums = "clients"
 
 
 BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
@@ -357,8 +371,11 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     WrongDown: ("bytes as the card says", "down is 'P', which is 236 bytes, but 140 were sent"),
     WrongUp: ("bytes as the card says", "up is 'F [+] 1', which is 144 bytes, but 140 were sent"),
     NoFormula: ("bytes as the card says", "the formula '2F' can't be read"),
-    KnowsTooMuch: ("sums as the card says", "sums is True, but .* make a difference"),
-    KnowsLessThanItSays: ("sums as the card says", "sums is False, but .* make no difference"),
+    KnowsTooMuch: ("sums as the card says", "sums is 'labels', but what the server needs is 'none'"),
+    KnowsLessThanItSays: ("sums as the card says", "sums is 'none', but what the server needs is 'samples'"),
+    CountsOtherwise: ("sums as the card says", "sums is 'clients', but what the server needs is 'samples'"),
+    CountsBySamples: ("sums as the card says", "sums is 'samples', but what the server needs is 'clients'"),
+    HasNoMean: ("sums as the card says", "sums is 'clients', but what the server needs is 'labels'"),
     Disguised: ("differs from Standalone", "the models they would have alone"),
     DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
     OtherRecord: ("records round-trip", "declares Shared, but returned Own"),

@@ -21,7 +21,7 @@ from headwise.flower.site import Simulated, Site, open_site
 from headwise.flower.states import SiteStates
 from headwise.flower.wire import Lost, Parcel, experiment_in
 from headwise.method import record_types
-from headwise.records import encode, from_bytes
+from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
@@ -64,14 +64,31 @@ def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
     return {**found, "states": {c: files.get(digest) for c, digest in receipts.items()}}
 
 
-class Here:
-    """Two nodes in this process; `meddle` may lose what a site answered."""
+def server_of(folder: Path) -> Record:
+    """What the server of this run has in the end."""
+    types = record_types(catalog.find("method", hw.Run(folder).method))
+    with closing(Checkpoints(folder / "checkpoint", types)) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        return found.progress.server
 
-    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost]) -> None:
-        self.site, self.meddle = site, meddle
+
+def apart(one: Path, other: Path) -> float:
+    """How far apart the servers of two runs end, relative to the largest number of each tensor."""
+    a, b = (pack(server_of(folder)).tensors for folder in (one, other))
+    assert a.keys() == b.keys()
+    near = [float((a[k] - b[k]).abs().max() / b[k].abs().max().clamp(min=1e-3)) for k in a if b[k].numel()]
+    return max(near, default=0.0)
+
+
+class Here:
+    """A few nodes in this process; `meddle` may lose what a site answered."""
+
+    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost], nodes: int) -> None:
+        self.site, self.meddle, self.nodes = site, meddle, nodes
 
     def node_of(self, client: int) -> int:
-        return 11 + client % 2
+        return 11 + client % self.nodes
 
     def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
         for node, parcel in parcels.items():
@@ -87,13 +104,14 @@ class Here:
 def elsewhere(
     monkeypatch: pytest.MonkeyPatch,
     meddle: Callable[[int, Parcel], Parcel | Lost] = lambda node, parcel: parcel,
+    nodes: int = 2,
 ) -> None:
     """From now on the nodes of flower-sim are in this process, without Flower."""
 
     def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
         site = Site(folder / "sites", Simulated(data_dir))
         kept = SiteStates(site.folder, "run")
-        return Remote(plan, experiment, "run", Here(site, meddle), Copies(states, kept))
+        return Remote(plan, experiment, "run", Here(site, meddle, nodes), Copies(states, kept))
 
     monkeypatch.setattr("headwise.flower.simulation.simulated", simulated)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import FIVE, bits, bits_at_sites, experiment, write_site
-from laboratory import Laboratory, laboratory, processes_of, until
+from federations import FIVE, apart, bits, bits_at_sites, experiment, write_site
+from laboratory import SITES, Laboratory, laboratory, processes_of, until
 
 import headwise as hw
 from headwise import catalog
@@ -21,6 +21,7 @@ from headwise.flower.signing import node_key, server_certificates
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 POST = {"moments": ["post"]}
+STAGES = ("keys", "shares", "fit", "help")
 
 
 def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
@@ -150,6 +151,22 @@ def failed(lab: Laboratory) -> None:
     until(lambda: lab.processes["deploy"].poll() is not None, "deploy ends")
     assert lab.processes.pop("deploy").returncode == 2
     assert hw.Run(lab.home / "run").ended == "unfinished"
+
+
+@pytest.mark.long
+def test_masked_sums_of_real_sites_are_the_plain_ones(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"rounds": 2, "evaluate": POST, "sampling": {"ratio": 1.0}}
+    with laboratory(tmp_path) as lab:
+        for site, clients in SITES.items():
+            write_site(tmp_path / site, clients, "plain = false")
+        refused = lab.deploy(experiment("scaffold", **changes), "plain", fails=True)
+        assert "lets only masked sums leave, but secure.sums is false in the experiment." in refused.stderr
+        lab.deploy(experiment("scaffold", secure={"sums": True}, **changes), "masked")
+    hw.run(experiment("scaffold", **changes), tmp_path / "local")
+    assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
+    rows = [json.loads(line) for line in (tmp_path / "masked" / "sites.jsonl").read_text().splitlines()]
+    assert [row["task"] for row in rows if row["round"] == 2] == [s for s in STAGES for _ in SITES]
+    assert not list(tmp_path.glob("site*/states/*/masks/round-*"))
 
 
 @pytest.mark.all_methods

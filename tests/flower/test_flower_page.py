@@ -54,7 +54,9 @@ def test_four_hospitals_as_the_page_says(tmp_path: Path) -> None:
     assert {line["site"] for line in run.sites} == {"cleveland", "hungary", "switzerland", "va"}
     assert 'id="federation"' in (tmp_path / "heart.html").read_text(encoding="utf-8")
     assert (tmp_path / "va.safetensors").stat().st_size > 1000
-    assert not list((tmp_path / "va" / "states").iterdir())
+    masked = hw.Run(tmp_path / "runs" / "masked")
+    assert (masked.ended, {line["task"] for line in masked.sites}) == ("finished", {"keys", "shares", "fit", "help"})
+    assert len(list((tmp_path / "va" / "states").iterdir())) == 1  # of the masked run: what the other left was erased
     for site in ("cleveland", "hungary", "switzerland"):
         assert list((tmp_path / site / "states").glob("*/client-*/round-*.safetensors"))
 

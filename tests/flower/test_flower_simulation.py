@@ -14,9 +14,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from federations import DATA, FIVE, bits, experiment
+from federations import DATA, FIVE, apart, bits, experiment
 
 import headwise as hw
 from headwise import catalog
@@ -70,9 +71,13 @@ def run_alone(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, env=settings, cwd=folder, check=False, timeout=900)
 
 
-def same_bits(methods: tuple[str, ...], folder: Path) -> None:
-    engine = {"kind": "flower-sim", "workers": 2, "flower": {"nodes": 3}}
-    asked = [(experiment(m, engine=engine).plain(), str(folder / f"flower-{m}")) for m in methods]
+ENGINE = {"kind": "flower-sim", "workers": 2, "flower": {"nodes": 3}}
+ALL: dict[str, Any] = {"sampling": {"ratio": 1.0}}
+
+
+def same_bits(methods: tuple[str, ...], folder: Path, **more: hw.Experiment) -> None:
+    asked = [(experiment(m, engine=ENGINE).plain(), str(folder / f"flower-{m}")) for m in methods]
+    asked += [(other.plain(), str(folder / name)) for name, other in more.items()]
     done = run_alone("-c", RUNS, json.dumps(asked), folder=folder)
     assert done.returncode == 0, done.stderr
     for method in methods:
@@ -80,8 +85,11 @@ def same_bits(methods: tuple[str, ...], folder: Path) -> None:
         assert bits(folder / f"flower-{method}") == bits(folder / f"local-{method}"), method
 
 
-def test_five_methods_give_the_same_bits(tmp_path: Path) -> None:
-    same_bits(FIVE, tmp_path)
+def test_five_methods_give_the_same_bits_and_masked_sums_the_same_model(tmp_path: Path) -> None:
+    same_bits(FIVE, tmp_path, masked=experiment(FIVE[0], engine=ENGINE, secure={"sums": True}, **ALL))
+    hw.run(experiment(FIVE[0], **ALL), tmp_path / "local")
+    assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
+    assert not list((tmp_path / "sites" / "masked" / "masks").glob("round-*"))
 
 
 @pytest.mark.all_methods
@@ -102,7 +110,7 @@ def test_the_commands_on_the_page_work(command: str, tmp_path: Path) -> None:
 
 
 def test_the_page_has_commands() -> None:
-    assert len(COMMANDS) == 2
+    assert len(COMMANDS) == 3
 
 
 DYING = '''

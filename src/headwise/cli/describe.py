@@ -8,6 +8,14 @@ import click
 
 from ..config import find_class
 
+NEEDS: dict[str, str] = {
+    "none": "what every single client sends",
+    "samples": "only the mean of what clients send, weighted by their samples: it can be masked",
+    "clients": "only the mean of what clients send, in which all count the same: it can be masked",
+    "labels": "only sums of what clients send, label by label",
+}
+"""`Method.sums` in words"""
+
 
 @click.command(name="describe")
 @click.argument("what", metavar="METHOD|TABLE")
@@ -37,7 +45,7 @@ def _method(method: str) -> None:
         "travels": cls.travels,
         "stays": cls.stays,
         "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, c own classes)",
-        "server needs": "only sums of what clients send" if cls.sums else "what every single client sends",
+        "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
         "cost": f"{cls.cost:g} x FedAvg",
     }

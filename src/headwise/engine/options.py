@@ -178,6 +178,16 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class Secure:
+    """Masked sums, where clients are at sites: the server learns what their messages add up to, and no single one."""
+
+    sums: bool = False
+    """whether sites mask what their clients send, for methods whose server needs only means"""
+    threshold: Annotated[float, Range(0.5, 1, above=True)] = 2 / 3
+    """share of a round's sites that must stay to its end, three at least; so many together could open a message"""
+
+
+@dataclass(frozen=True)
 class Workers(Plain):
     """How many clients are handled at the same time, and by what."""
 

@@ -11,7 +11,7 @@ import torch
 from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
-from .options import Evaluate, Faults, Privacy, Robust, Sampling, Stop, Train
+from .options import Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Plan:
     """how the server averages"""
     privacy: Privacy = field(default_factory=Privacy)
     """what is done to what leaves a client"""
+    secure: Secure = field(default_factory=Secure)
+    """whether sites mask what leaves them"""
     epochs_accounted: int | None = None
     """epochs of a round that epsilon counts where examples are protected; none: any number, in a rehearsal"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)

@@ -1,4 +1,7 @@
-"""Clients that live elsewhere, reached over Flower. The only room that imports flwr, and there only `grid.py`."""
+"""Clients that live elsewhere, reached over Flower.
+
+The only room that imports flwr, and there only `grid.py` and, for the primitives of masked sums, `primitives.py`.
+"""
 
 import os
 

@@ -54,6 +54,8 @@ class Allow:
     """whether the server may know how good models are on a client's own samples"""
     largest: Count = 500
     """megabytes of a message, at most"""
+    plain: bool = True
+    """whether single messages may leave; if not, only experiments with masked sums run (`secure.sums`)"""
     epsilon: Positive | None = None
     """the most that a run may tell the server about a client; runs without differential privacy are then refused"""
     delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
@@ -115,6 +117,8 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
         raise RunError(f"{site.name} can't take a share of all samples: fraction must be 1.")
     if beyond := [c.id for c in site.clients if c.id >= asked.clients]:
         raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {asked.clients}.")
+    if not site.allow.plain and not asked.secure.sums:
+        raise RunError(f"{site.name} lets only masked sums leave, but secure.sums is false in the experiment.")
     _check_list(site, home, asked)
     _check_fields(site, method)
     engine = Engine(device=site.device, cache=asked.engine.cache, stack=asked.engine.stack)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ..config import Experiment
@@ -16,7 +17,7 @@ from ..errors import ClientError
 from ..method import record_types
 from ..records import RecordError
 from .states import SiteStates, digest_of
-from .wire import Link, Lost, Order, Parcel, Visit, pack_order, unpack_report
+from .wire import Link, Lost, Order, Parcel, Report, UnopenedError, Visit, pack_order, unpack_report
 
 ATTEMPTS = 3
 """jobs without an answer are sent again this often, where the run would otherwise end"""
@@ -76,7 +77,7 @@ class Remote:
         workers: int = 1,
         note: Note = lambda row: None,
     ) -> None:
-        self._types, self._faults = record_types(type(plan.method)), plan.faults
+        self._plan, self._types, self._faults = plan, record_types(type(plan.method)), plan.faults
         self._memory, self.states = memory, memory.states
         self.workers, self.clock = workers, Clock()
         self._experiment, self._run = json.dumps(experiment.plain()), run
@@ -117,41 +118,84 @@ class Remote:
                 self._lost[client] = self._lost.get(client, Lost("its site is not there"))
             else:
                 visits.setdefault(node, []).append(Visit(job, self._memory.digest(client)))
+        if self._plan.secure.sums and next(iter(jobs.values())).task == "fit":
+            missing = len(jobs) - sum(map(len, visits.values()))
+            if visits and not (missing and self._faults.policy == "stop"):  # else a sum would be opened in vain
+                yield from self._ask_masked(jobs, visits)
+            return
         begun = time.perf_counter()
         orders = {node: pack_order(Order(self._run, self._experiment, v)) for node, v in visits.items()}
         self.clock.add({"transport": time.perf_counter() - begun})
-        most, deadline = max(map(len, visits.values()), default=0), self._faults.deadline
-        for node, reply in self._link.exchange(orders, None if deadline is None else START + deadline * most):
-            asked = {visit.job.client: visit.job for visit in visits[node]}
-            row = {"round": next(iter(asked.values())).t, "task": next(iter(asked.values())).task, "node": node}
-            row |= {"clients": sorted(asked), "seconds": round(time.perf_counter() - begun, 3)}
-            row |= {"bytes_down": orders[node].size, "bytes_up": 0 if isinstance(reply, Lost) else reply.size}
+        for node, reply, note in self._exchange(visits, next(iter(jobs.values())).task, orders):
             if isinstance(reply, Lost):
-                self._lost |= dict.fromkeys(asked, reply)
-                self._note({**row, "failure": reply.why})
+                self._lost |= {visit.job.client: reply for visit in visits[node]}
                 continue
-            answers = list(self._receive(asked, reply))
-            said = next((a.failure.detail for a in answers if a.failure), None)
-            self._note({**row, "failure": said} if said else row)
-            yield from answers
+            try:
+                report = self._read(visits[node], reply)
+            except (ClientError, RecordError) as error:
+                note(str(error))
+                if self._faults.policy == "stop":
+                    raise ClientError(str(error)) from error
+                for visit in visits[node]:
+                    yield unanswered(visit.job, "refused", str(error))
+                continue
+            note(next((a.failure.detail for a, _ in report.answers if a.failure), None))
+            yield from self._take(report.answers)
 
-    def _receive(self, asked: dict[int, Job], parcel: Parcel) -> Iterator[Answer]:
-        """A node's answers, if they are what it was asked for."""
+    def _ask_masked(self, jobs: dict[int, Job], visits: dict[int, list[Visit]]) -> Iterator[Answer]:
+        """The same in the stages of a masked sum: all answers that count, or none where the sum is not opened.
+
+        Once it is opened nobody is asked again: a second sum, over few sites, would tell too much.
+        """
+        from .masked import MaskedRound  # here, because it needs Flower
+
+        masked = MaskedRound(self._plan, self._run, self._experiment, visits)
         try:
-            report = unpack_report(parcel, self._types)
-            said = {answer.client: (answer, digest) for answer, digest in report.answers}
-            wanted = {c: (job.task, job.t) for c, job in asked.items()}
-            if {c: (a.task, a.t) for c, (a, _) in said.items()} != wanted or len(said) < len(report.answers):
-                raise RecordError("this report does not answer what was asked")
-        except (ClientError, RecordError) as error:
-            if self._faults.policy == "stop":
-                raise ClientError(str(error)) from error
-            for job in asked.values():
-                yield unanswered(job, "refused", str(error))
+            answers = masked.play(partial(self._exchange, visits), lambda n, parcel: self._read(visits[n], parcel))
+        except UnopenedError as error:
+            self._lost |= dict.fromkeys(jobs, Lost(str(error)))
             return
+        self._lost |= {v.job.client: lost for node, lost in masked.lost.items() for v in visits[node]}
+        self._lost |= {c: self._lost[c]._replace(reason="dropped") for c in jobs if c in self._lost}
+        if masked.silent:
+            self._link.renew([v.job.client for node in masked.silent for v in visits[node]], patiently=False)
+        for node, why in masked.refused.items():
+            for visit in visits[node]:
+                yield unanswered(visit.job, "refused", why)
+        yield from self._take(answers)
+
+    def _exchange(
+        self, visits: Mapping[int, Sequence[Visit]], task: str, parcels: Mapping[int, Parcel]
+    ) -> Iterator[tuple[int, Parcel | Lost, Callable[[str | None], None]]]:
+        """Send nodes their messages; each reply with a function that takes down what was wrong with it."""
+        begun, deadline = time.perf_counter(), self._faults.deadline
+        most = max((len(visits[node]) for node in parcels), default=0)
+        for node, reply in self._link.exchange(parcels, None if deadline is None else START + deadline * most):
+            jobs = [visit.job for visit in visits[node]]
+            row = {"round": jobs[0].t, "task": task, "node": node, "clients": sorted(job.client for job in jobs)}
+            row |= {"seconds": round(time.perf_counter() - begun, 3), "bytes_down": parcels[node].size}
+            row |= {"bytes_up": 0 if isinstance(reply, Lost) else reply.size}
+
+            def note(failure: str | None, row: dict[str, Any] = row) -> None:
+                self._note({**row, "failure": failure} if failure else row)
+
+            if isinstance(reply, Lost):
+                note(reply.why)
+            yield node, reply, note
+
+    def _read(self, visits: Sequence[Visit], parcel: Parcel) -> Report:
+        """A node's report, if it is what it was asked for."""
+        report = unpack_report(parcel, self._types)
+        said = {answer.client: (answer.task, answer.t) for answer, _ in report.answers}
+        if said != {job.client: (job.task, job.t) for job, _ in visits} or len(said) < len(report.answers):
+            raise RecordError("this report does not answer what was asked")
         self.clock.add(report.seconds)
         self.clock.memory[report.process] = report.memory
-        for answer, digest in said.values():
+        return report
+
+    def _take(self, answers: Iterable[tuple[Answer, str]]) -> Iterator[Answer]:
+        """These answers count, and the states that come with them."""
+        for answer, digest in answers:
             if digest:
                 self._memory.took(answer.client, digest)
             yield answer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -27,8 +27,12 @@ from ..records import Record, RecordError, encode, pack
 from .facts import own_data, tell
 from .nodes import Introduction
 from .policy import SiteSettings, check_privacy, permitted, read_site
+from .stages import pack_said, stage_in
 from .states import SiteStates
 from .wire import Order, Parcel, Report, Visit, experiment_in, pack_error, pack_report, unpack_order
+
+if TYPE_CHECKING:
+    from .masking import Masking
 
 
 class Ground(Protocol):
@@ -40,6 +44,10 @@ class Ground(Protocol):
 
     def admit(self, size: int) -> None:
         """Refuse a message of so many bytes, or let it be read."""
+        ...
+
+    def expect(self, clients: Sequence[int]) -> None:
+        """Refuse clients that are not here."""
         ...
 
     def check(self, visits: list[Visit], kept: SiteStates) -> None:
@@ -65,6 +73,10 @@ class Site:
         try:
             self.ground.admit(parcel.size)
             plan = self.ground.plan(experiment_in(parcel))
+            if stage := stage_in(parcel):
+                run, asked = stage
+                self.ground.expect(asked.clients)
+                return pack_said(_masking(plan, SiteStates(self.folder, run)).answer(asked))
             order = unpack_order(parcel, record_types(type(plan.method)))
             return pack_report(self._do(plan, order))
         except (HeadwiseError, RecordError) as error:
@@ -73,6 +85,10 @@ class Site:
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
         self.ground.check(list(order.visits), kept)
+        masking = None
+        if order.sealed is not None or (plan.secure.sums and any(visit.job.task == "fit" for visit in order.visits)):
+            masking = _masking(plan, kept)
+            masking.begun(order)
         states = States(record_types(type(plan.method)).client)
         visits = {visit.job.client: visit for visit in order.visits}
         for client, visit in visits.items():
@@ -97,9 +113,11 @@ class Site:
             job, state = visits[answer.client]
             if answer.failure is None and job.task in ("fit", "idle") and (data := states.encoded(job.client)):
                 new[job.client] = kept.put(job.client, job.t, data, state)
+        named, masked = [(answer, new.get(answer.client, "")) for answer in answers], None
+        if masking is not None:
+            named, masked = masking.mask(order, named)
         executor.clock.stop()
-        named = [(answer, new.get(answer.client, "")) for answer in answers]
-        return Report(named, dict(executor.clock.seconds), os.getpid(), peak_memory())
+        return Report(named, dict(executor.clock.seconds), os.getpid(), peak_memory(), masked)
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,9 @@ class Simulated:
 
     def admit(self, size: int) -> None:
         """Nothing is too large."""
+
+    def expect(self, clients: Sequence[int]) -> None:
+        """Any node can have any client."""
 
     def check(self, visits: list[Visit], kept: SiteStates) -> None:
         """Nothing is refused."""
@@ -141,11 +162,14 @@ class Real:
         if size > most:
             raise RunError(f"{self.site.name} takes messages of {most:,} bytes at most, but this one has {size:,}.")
 
+    def expect(self, clients: Sequence[int]) -> None:
+        """Its own only."""
+        if strange := sorted(set(clients) - {c.id for c in self.site.clients}):
+            raise RunError(f"{self.site.name} does not have the clients {strange}.")
+
     def check(self, visits: list[Visit], kept: SiteStates) -> None:
         """Its own clients only, and under privacy no round twice."""
-        own = {c.id for c in self.site.clients}
-        if strange := sorted({visit.job.client for visit in visits} - own):
-            raise RunError(f"{self.site.name} does not have the clients {strange}.")
+        self.expect([visit.job.client for visit in visits])
         if len({visit.job.client for visit in visits}) < len(visits):
             raise RunError(f"{self.site.name} takes one job for each client at a time.")
         if self.site.allow.epsilon is None:
@@ -189,6 +213,12 @@ def open_site(path: Path) -> tuple[Site, Real]:
     home, settings = path.absolute().parent, read_site(path)
     ground = Real(settings, home)
     return Site(home / settings.states, ground, exports=True), ground
+
+
+def _masking(plan: Plan, kept: SiteStates) -> Masking:
+    from .masking import Masking  # here, because it needs Flower, which all else at a site does without
+
+    return Masking(plan, kept)
 
 
 def _private(plan: Plan, *records: Record | None) -> Iterator[tuple[str, Tensor]]:

@@ -17,7 +17,7 @@ from ..engine.scores import Score
 from ..engine.worker import Answer, Failure, Job, Task
 from ..errors import ClientError, ConfigError
 from ..method import RecordTypes
-from ..records import Record, RecordError, decode, encode
+from ..records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ..settings import Natural, build
 
 
@@ -37,7 +37,12 @@ class Lost(NamedTuple):
     """In place of a reply: why there is none."""
 
     why: str
-    reason: Literal["no answer", "late"] = "no answer"
+    reason: Literal["no answer", "late", "dropped"] = "no answer"
+    """dropped: the sum of its round was opened without it"""
+
+
+class UnopenedError(ClientError):
+    """A masked sum that is not opened."""
 
 
 class Link(Protocol):
@@ -68,6 +73,14 @@ class Visit(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Letter:
+    """Bytes from or for a party of a masked sum, as a hexadecimal text."""
+
+    party: Natural
+    text: str
+
+
+@dataclass(frozen=True)
 class Order:
     """What a site is asked to do in one round, for all of its clients."""
 
@@ -75,6 +88,8 @@ class Order:
     experiment: str
     """as JSON"""
     visits: Sequence[Visit]
+    sealed: tuple[Letter, ...] | None = None
+    """where sums are masked: what the other sites have sealed for this one"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,8 @@ class Report:
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     process: int = 0
     memory: int = 0
+    masked: Packed | None = None
+    """in place of all records: their sum under masks"""
 
 
 @dataclass(frozen=True)
@@ -125,12 +142,14 @@ def pack_order(order: Order) -> Parcel:
             records.append(encode(job.down))
         plain = {"task": job.task, "client": job.client, "t": job.t, "measure": job.measure}
         visits.append({**plain, "down": places[id(job.down)], "state": state})
-    return Parcel(json.dumps({"run": order.run, "experiment": order.experiment, "visits": visits}), records)
+    sealed = None if order.sealed is None else [asdict(letter) for letter in order.sealed]
+    plain = {"run": order.run, "experiment": order.experiment, "visits": visits, "sealed": sealed}
+    return Parcel(json.dumps(plain), records)
 
 
 def experiment_in(parcel: Parcel) -> str:
     """The experiment of an order: with it a site learns the types of the records."""
-    with _reading("order"):
+    with reading("order"):
         text = json.loads(parcel.text)["experiment"]
         json.loads(text)
         return text
@@ -140,7 +159,7 @@ def unpack_order(parcel: Parcel, types: RecordTypes) -> Order:
     """The order that this message holds."""
     downs: dict[tuple[int, type[Record]], Record] = {}
     visits: list[Visit] = []
-    with _reading("order"):
+    with reading("order"):
         values = json.loads(parcel.text)
         for given in (build(_Asked, v) for v in values["visits"]):
             cls: type[Record] = Shared if given.task == "global" else types.down
@@ -148,7 +167,9 @@ def unpack_order(parcel: Parcel, types: RecordTypes) -> Order:
             if at not in downs:
                 downs[at] = decode(cls, parcel.records[given.down])
             visits.append(Visit(Job(given.task, given.client, given.t, downs[at], given.measure), given.state))
-        return Order(values["run"], values["experiment"], visits)
+        sealed = values.get("sealed")
+        letters = None if sealed is None else tuple(build(Letter, each) for each in sealed)
+        return Order(values["run"], values["experiment"], visits, letters)
 
 
 def pack_report(report: Report) -> Parcel:
@@ -162,6 +183,9 @@ def pack_report(report: Report) -> Parcel:
             records.append(encode(answer.up))
         answers.append({**asdict(replace(answer, up=None)), "up": up, "state": state})
     plain = {"seconds": dict(report.seconds), "process": report.process, "memory": report.memory}
+    if report.masked is not None:
+        plain["masked"] = len(records)
+        records.append(to_bytes(report.masked))
     return Parcel(json.dumps({**plain, "answers": answers}), records)
 
 
@@ -173,7 +197,7 @@ def pack_error(error: Exception) -> Parcel:
 def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
     """The report that this message holds, or its error raised here."""
     answers: list[tuple[Answer, str]] = []
-    with _reading("report"):
+    with reading("report"):
         values = json.loads(parcel.text)
         if "error" in values:
             raise ClientError(str(values["error"]))
@@ -185,7 +209,8 @@ def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
             plain = (said.task, said.client, said.n, up, test, val, said.samples, said.t, failure)
             answers.append((Answer(*plain), said.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}
-        return Report(answers, seconds, int(values["process"]), int(values["memory"]))
+        masked = from_bytes(parcel.records[values["masked"]]) if "masked" in values else None
+        return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
 
 
 def _score(given: dict[str, Any] | None) -> Score | None:
@@ -196,7 +221,7 @@ def _score(given: dict[str, Any] | None) -> Score | None:
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def reading(what: str) -> Iterator[None]:
     """What comes from elsewhere can be anything."""
     try:
         yield

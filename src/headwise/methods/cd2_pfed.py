@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -48,7 +48,7 @@ class CD2PFed(Method[Shared, Own, Shared, Shared]):
     leaves: ClassVar[tuple[str, ...]] = ("shared",)
     down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
     up: ClassVar[str] = "?"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
 from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -49,7 +49,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "F + L * global_head"
     up: ClassVar[str] = "F + L * global_head"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 

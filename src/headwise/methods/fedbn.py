@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import nn
 
 from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -43,7 +43,7 @@ class FedBN(Method[Shared, Norms, Shared, Shared]):
     stays: ClassVar[str] = "BatchNorm layers"
     down: ClassVar[str] = "P"  # less the BatchNorm layers
     up: ClassVar[str] = "P"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
 
     def server_init(self, central: Central) -> Shared:
         return Shared(_others(central.init()))

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from ..averaging import Shared
 from ..measures import mmd
-from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..method import Bench, Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -57,7 +57,7 @@ class FedCP(Method[Shared, Head, Shared, Shared]):
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
     up: ClassVar[str] = "P + 2 * K**2 + 6 * K"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, mean
 from ..records import Nothing, Record
@@ -54,7 +54,7 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
     up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "clients"
     cost: ClassVar[float] = 2
 
     algorithm: Literal["maml", "fomaml", "meta_sgd"] = "maml"

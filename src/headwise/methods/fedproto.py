@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -59,7 +59,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (K + 1)"
     up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "labels"
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings import Positive, Unit
@@ -41,7 +41,7 @@ class FML(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "clients"
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
 from ..averaging import Shared
-from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..method import Bench, Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -65,7 +65,7 @@ class GPFL(Method[Shared, Head, Shared, Shared]):
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
     up: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.2
 
     lam: NonNegative = 0.01

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..measures import Odometer
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -60,7 +60,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     leaves: ClassVar[tuple[str, ...]] = ("c",)
     down: ClassVar[str] = "2 * P"
     up: ClassVar[str] = "2 * P"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "clients"
     cost: ClassVar[float] = 1.1
 
     server_lr: Positive = 1.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..params import Params
 from ..records import Nothing, Record
 
@@ -27,7 +27,7 @@ class Standalone(Method[Nothing, Own, Nothing, Nothing]):
     family: ClassVar[str] = "no sharing"
     travels: ClassVar[str] = "nothing"
     stays: ClassVar[str] = "whole model"
-    sums: ClassVar[bool] = True
+    sums: ClassVar[Sums] = "clients"
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     def server_init(self, central: Central) -> Nothing:

@@ -16,12 +16,12 @@ from typing import Any
 from ..errors import RunError
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write to a temporary name, flush to disk, rename."""
+def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only."""
     temporary = path.with_name(f".{path.name}.tmp")
     with failing_clearly(path):
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "wb", opener=_only_mine if private else None) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -30,6 +30,10 @@ def write_bytes(path: Path, data: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _only_mine(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -41,9 +45,9 @@ def _flush_folder(folder: Path) -> None:
         os.close(number)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, private: bool = False) -> None:
     """A JSON file, written safely."""
-    write_bytes(path, (to_json(value, indent=1) + "\n").encode())
+    write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
