@@ -179,9 +179,9 @@ def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
 
 def messages_are_large(lab: Laboratory) -> None:
     """A network of the size of ResNet-18, of which a message holds 44 MB; Flower sends it in pieces."""
-    there = same_bits(lab, "fedavg", model="mlp:3300:2")
-    row = json.loads((there / "sites.jsonl").read_text().splitlines()[0])
-    assert row["bytes_down"] > 4 * 11_000_000
+    there = same_bits(lab, "fedavg", model="mlp:3340:2")
+    rows = [json.loads(line) for line in (there / "sites.jsonl").read_text().splitlines()]
+    assert all(44_000_000 < row["bytes_down"] < 45_000_000 for row in rows)  # once, also for a site with two clients
 
 
 # -- the commands, without a federation

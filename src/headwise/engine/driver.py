@@ -18,7 +18,7 @@ from .plan import Plan
 from .profile import Stopwatch
 from .replies import ask
 from .sampling import sample
-from .server import ServerBench
+from .server import ServerBench, broadcasts
 from .worker import Answer, Job, failure_of
 
 
@@ -75,7 +75,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):
-        downs = {c: plan.method.broadcast(now.server, c, central) for c in chosen}
+        downs = broadcasts(plan, now.server, chosen, central)
     watch.lap("server")
     # post is measured in every round, or a client's last score would not be that of its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
@@ -121,9 +121,8 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
     """Methods whose clients also learn from downloads when they are not drawn; the bytes sent to each of them."""
     if not plan.method.updates_idle():
         return {}
-    central = ServerBench(plan, t)
     rest = [c for c in range(len(plan.data)) if c not in set(chosen)]
-    jobs = [Job("idle", c, t, plan.method.broadcast(server, c, central)) for c in rest]
+    jobs = [Job("idle", c, t, down) for c, down in broadcasts(plan, server, rest, ServerBench(plan, t)).items()]
     collect(executor, jobs, tell)
     return {job.client: nbytes(job.down) for job in jobs}
 

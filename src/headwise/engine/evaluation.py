@@ -18,7 +18,7 @@ from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
 from .scores import Score, over_clients
-from .server import ServerBench
+from .server import ServerBench, broadcasts
 from .worker import Answer, Job, Task
 
 Plain = dict[str, Any]
@@ -77,7 +77,8 @@ class Evaluation:
     def _ask(self, task: Task, clients: Iterable[int]) -> int:
         """Let these clients measure what they would be sent now; return the bytes that took."""
         central = ServerBench(self.plan, self.t, "evaluate")
-        return self._send([Job(task, c, self.t, self.plan.method.broadcast(self.server, c, central)) for c in clients])
+        downs = broadcasts(self.plan, self.server, clients, central)
+        return self._send([Job(task, c, self.t, down) for c, down in downs.items()])
 
     def _ask_global(self, clients: Iterable[int]) -> int:
         model = self.plan.method.global_model(self.server, ServerBench(self.plan, self.t, "evaluate"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from ..benches import M
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
+from ..records import Record
 from ..robust import combine
 from ..seeds import seed_of
 from .devices import on
@@ -71,3 +72,13 @@ class ServerBench:
         if self._plan.privacy.clip is not None:
             return tuple(range(self.classes))
         return self._plan.data.labels(client)
+
+
+def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
+    """What each client is sent; records that hold the very same things are one, which is stored and sent once."""
+    made: dict[tuple[int, ...], Record] = {}
+    found: dict[int, Record] = {}
+    for c in clients:
+        down = plan.method.broadcast(server, c, central)
+        found[c] = made.setdefault(tuple(map(id, vars(down).values())), down)
+    return found
