@@ -134,6 +134,23 @@ def test_snapshots_do_not_follow_training(policy) -> None:
     assert not torch.equal(net.state()["body.features.weird.running_mean"], kept["body.features.weird.running_mean"])
 
 
+def test_writing_to_a_snapshot_does_not_reach_the_model() -> None:
+    net = split(sequential(), "3")
+    before = net.head.weight.detach().clone()
+    params = net.params()
+    params["head.weight"].add_(1)
+    assert torch.equal(net.head.weight, before)
+    assert torch.equal(params["head.weight"], before + 1)
+
+
+def test_a_snapshot_of_a_part_does_not_hold_the_whole() -> None:
+    """Clients that were trained stacked have their weights in one block."""
+    net = split(sequential(), "3")
+    net.head.weight.data = torch.randn(100, *net.head.weight.shape)[7]
+    for t in net.params().values():
+        assert t.untyped_storage().nbytes() == t.nbytes
+
+
 def test_live_parameters_are_the_models_own() -> None:
     net = split(sequential(), "3")
     assert net.live("head")["head.weight"] is net.head.weight

@@ -9,6 +9,8 @@ from torch import nn
 
 from ..models.split import SplitModel
 
+DENSE = (nn.Linear, nn.ReLU, nn.Flatten)
+
 
 class Layer(NamedTuple):
     """A linear layer of a chain."""
@@ -21,13 +23,13 @@ class Layer(NamedTuple):
 
 def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
     """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
-    flat = layers_of(model, (nn.Linear, nn.ReLU, nn.Flatten)) or []
+    flat = layers_of(model, DENSE) or []
     flat = flat[1:] if flat and isinstance(flat[0], nn.Flatten) else flat
     if not flat or any(isinstance(m, nn.Flatten) for m in flat):
         return None
     if not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
         return None
-    trained = {id(m) for part in parts for m in part.modules()}
+    trained = set(map(id, flat if model in parts else [m for part in parts for m in layers_of(part, DENSE) or []]))
     chain: list[Layer] = []
     for module in flat:
         if isinstance(module, nn.Linear):
@@ -40,7 +42,7 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
 
 def layers_of(module: nn.Module, kinds: Collection[type[nn.Module]]) -> list[nn.Module] | None:
     """The layers in the order in which a sample passes them, if all are of these kinds and nobody listens to them."""
-    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return None
     if type(module) is nn.Identity:
         return []

@@ -39,7 +39,7 @@ class ServerBench:
         """A model with these parameters; what they leave open is what the client kept, else the initial."""
         template = self._plan.common if common else self._template
         known = self._plan.shapes(template)
-        if unknown := params.keys() - known.keys():
+        if unknown := [k for k in params if k not in known]:
             raise KeyError(f"the model has no {sorted(unknown)}")
         kept = {k: t for k, t in self.kept.items() if t.shape == known.get(k)}
         return on(replica(template, {**kept, **params}), self._plan.device)

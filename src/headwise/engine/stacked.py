@@ -1,6 +1,6 @@
 """Plain training of fully connected layers for many clients at once, without autograd.
 
-The clients' weights are stacked, ``[client, out, in]``, and one `baddbmm` per layer and step serves all of them. A
+The clients' weights are stacked, ``[client, out, in]``, and one `bmm` per layer and step serves all of them. A
 client's numbers are those that it would get alone: its batches lie in its own slices, short ones are filled up with
 samples of weight zero, and clients with fewer steps drop out of the stack when they are done.
 """
@@ -133,8 +133,9 @@ class _Stack:
 
     def forward(self, h: Tensor) -> Tensor:
         """The layer's output for the first clients of the stack, as many as `h` has."""
-        w = self._weights(len(h))
-        z = torch.bmm(h, w) if self._b is None else torch.baddbmm(self._b[: len(h)], h, w)
+        z = torch.bmm(h, self._weights(len(h)))
+        if self._b is not None:
+            z.add_(self._b[: len(h)])  # baddbmm would lay the biases out first
         return z.relu_() if self.relu else z
 
     def backward(self, slope: Tensor) -> Tensor:

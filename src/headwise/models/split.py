@@ -150,12 +150,17 @@ def _gather(module: nn.Module, prefix: str, found: dict[str, Tensor], seen: set[
 
 
 def _snapshot(params: Params) -> Params:
-    """Copies in the ordinary layout: sums over them must not depend on how the model lies in memory.
+    """Copies in the ordinary layout: sums over them must not depend on how the model lies in memory."""
+    return params.map(lambda t: _copy(t.detach()))
 
-    They are made when either side is written to. Most often that is never: what a client sends is the last thing that
-    is asked of its model.
+
+def _copy(t: Tensor) -> Tensor:
+    """Made when either side is written to; what a client sends is most often the last thing asked of its model.
+
+    A part of a larger block, as clients have that were trained stacked, is copied at once: it would hold all of it.
     """
-    return params.map(lambda t: torch._lazy_clone(t.detach().contiguous()))  # pyright: ignore[reportPrivateImportUsage]
+    whole = t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes
+    return torch._lazy_clone(t) if whole else t.clone(memory_format=torch.contiguous_format)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _prefix(part: str) -> str:
