@@ -1,7 +1,7 @@
 """Flower's API, all of it that we use: the one file to touch when it moves.
 
-Tested with flwr 1.41. Every message is a `Parcel`: its text in a ConfigRecord, its records as bytes in an ArrayRecord,
-which Flower sends in pieces of 5 MB.
+Tested with flwr 1.41 and 1.42. Every message is a `Parcel`: its text in a ConfigRecord, its records as bytes in an
+ArrayRecord, which Flower sends in pieces of 5 MB.
 """
 
 from __future__ import annotations
