@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from ..errors import ClientError
 from ..settings import Natural, build
-from .wire import Letter, Parcel, reading
+from .wire import Letter, Parcel, reading, said_in
 
 T = TypeVar("T")
 
@@ -121,10 +120,7 @@ def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> Parcel:
 def unpack_said(parcel: Parcel, cls: type[T]) -> T:
     """The answer that this message holds, or its error raised here."""
     with reading("answer"):
-        values = json.loads(parcel.text)
-        if "error" in values:
-            raise ClientError(str(values["error"]))
-        return build(cls, values)
+        return build(cls, said_in(parcel))
 
 
 def letters(texts: Mapping[int, bytes]) -> tuple[Letter, ...]:

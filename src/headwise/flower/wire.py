@@ -194,13 +194,19 @@ def pack_error(error: Exception) -> Parcel:
     return Parcel(json.dumps({"error": str(error)}), [])
 
 
+def said_in(parcel: Parcel) -> dict[str, Any]:
+    """The text of what a site answers, or its error raised here; to be called while `reading`."""
+    values = json.loads(parcel.text)
+    if "error" in values:
+        raise ClientError(str(values["error"]))
+    return values
+
+
 def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
     """The report that this message holds, or its error raised here."""
     answers: list[tuple[Answer, str]] = []
     with reading("report"):
-        values = json.loads(parcel.text)
-        if "error" in values:
-            raise ClientError(str(values["error"]))
+        values = said_in(parcel)
         for given in values["answers"]:
             test, val = (_score(given.pop(part)) for part in ("test", "val"))
             said = build(_Said, given)

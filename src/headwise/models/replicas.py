@@ -57,8 +57,7 @@ def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, 
     for name, p in module._parameters.items():
         if p is not None:
             if id(p) not in made:
-                copied = _copied(p, values, prefix + name)
-                made[id(p)] = Tensor._make_subclass(nn.Parameter, copied, p.requires_grad)  # what Parameter() comes to
+                made[id(p)] = nn.Parameter(_copied(p, values, prefix + name), p.requires_grad)
             state["_parameters"][name] = made[id(p)]
     for name, b in module._buffers.items():
         if b is not None:
@@ -75,4 +74,4 @@ def _copied(t: Tensor, values: Mapping[str, Tensor], name: str) -> Tensor:
         value = t
     if value.shape != t.shape:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}, but must have {tuple(t.shape)}")
-    return value.clone() if value.stride() == t.stride() else torch.empty_like(t).copy_(value)
+    return torch.empty_like(t).copy_(value)
