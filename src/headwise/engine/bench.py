@@ -214,7 +214,7 @@ class ClientBench(ServerBench):
         rows = [order.view(-1, size) for order in orders]
         if not self._full(size) and self._plan.train.drop_last:
             rows = [row[:-1] for row in rows]
-        return torch.cat(rows) if rows else torch.empty(0, size, dtype=torch.int64)
+        return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
 
     def _full(self, size: int) -> bool:
         """Whether all batches of this size are full."""

@@ -65,7 +65,7 @@ class Chain:
         """One step of descent on this batch."""
         for stage in self._stages:
             x = stage.forward(x)
-        slope = slope_of(x, y.unsqueeze(1), 1 / len(y))
+        slope = slope_of(x, y.unsqueeze(1), x.new_full((len(y), 1), 1 / len(y)))
         for k in range(len(self._stages) - 1, self._first - 1, -1):
             slope = self._stages[k].backward(slope, k > self._first)
 

@@ -47,4 +47,4 @@ def samples_on(samples: Samples, device: str) -> Samples:
 
 def home(t: Tensor) -> Tensor:
     """The tensor in main memory, without its history."""
-    return t.detach().cpu()
+    return t if t.is_cpu and not t.requires_grad else t.detach().cpu()

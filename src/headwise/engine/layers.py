@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..models.split import SplitModel
 
@@ -15,7 +15,8 @@ DENSE = (nn.Linear, nn.ReLU, nn.Flatten)
 class Layer(NamedTuple):
     """A linear layer of a chain."""
 
-    linear: nn.Linear
+    weight: Tensor
+    bias: Tensor | None
     relu: bool
     """whether a ReLU follows"""
     trained: bool
@@ -29,14 +30,13 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
         return None
     if not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
         return None
-    trained = set(map(id, flat if model in parts else [m for part in parts for m in layers_of(part, DENSE) or []]))
-    chain: list[Layer] = []
-    for module in flat:
-        if isinstance(module, nn.Linear):
-            chain.append(Layer(module, relu=False, trained=id(module) in trained))
-        else:
-            chain[-1] = chain[-1]._replace(relu=True)
-    unique = len({id(layer.linear.weight) for layer in chain}) == len(chain)
+    learning = flat if model in parts else [m for part in parts for m in layers_of(part, DENSE) or []]
+    chain = [
+        Layer(m.weight, m.bias, relu=isinstance(after, nn.ReLU), trained=m in learning)
+        for m, after in zip(flat, [*flat[1:], None], strict=True)
+        if isinstance(m, nn.Linear)
+    ]
+    unique = len({id(layer.weight) for layer in chain}) == len(chain)
     return chain if unique and any(layer.trained for layer in chain) else None
 
 

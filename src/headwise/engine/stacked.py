@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -35,31 +36,39 @@ class Phase(Work):
     momentum: float
     weight_decay: float
 
+    @cached_property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.batches)
+
     @property
     def key(self) -> Hashable:
         """What must agree: the layers, and all settings of the descent."""
-        layers = tuple(
-            (tuple(s.linear.weight.shape), s.linear.weight.dtype, s.linear.bias is None, s.relu, s.trained)
-            for s in self.chain
-        )
-        return layers, self.batches.shape[1], self.lr, self.momentum, self.weight_decay
+        layers = [(s.weight.shape, s.weight.dtype, s.bias is None, s.relu, s.trained) for s in self.chain]
+        return tuple(layers), self.batches.shape[1], self.lr, self.momentum, self.weight_decay
 
     @torch.no_grad()
     def together(self, others: Sequence[Any]) -> None:
         """Train all of them, those with most steps first in the stack."""
-        phases = sorted((p for p in (self, *others) if len(p.batches)), key=lambda p: -len(p.batches))
+        phases = sorted((p for p in (self, *others) if p.steps), key=lambda p: -p.steps)
         if not phases:
             return
         layers = [_Stack([p.chain[k] for p in phases], phases[0]) for k in range(len(phases[0].chain))]
         first = next(k for k, layer in enumerate(layers) if layer.trained)
         x, y, starts = _joined([p.x.flatten(1) for p in phases], [p.y for p in phases])
-        rows, shares = _schedule(phases, starts)
-        for s, active in enumerate(_active(phases)):
+        steps = torch.tensor([p.steps for p in phases])
+        rows, shares = _schedule(phases, steps, starts)
+        active = 0
+        for s, going in enumerate((steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()):
+            if going != active:
+                active = going
+                for layer in layers:
+                    layer.narrow(active)
             i = rows[s, :active].flatten()
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
             for layer in layers:
                 inputs.append(layer.forward(inputs[-1]))
-            slope = slope_of(inputs.pop(), y[i].view(active, -1, 1), shares[s, :active])
+            slope = slope_of(inputs.pop(), y.index_select(0, i).view(active, -1, 1), shares[s, :active])
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
@@ -67,12 +76,6 @@ class Phase(Work):
                 slope = below.mul_(inputs[k].sign_()) if k > first and layers[k - 1].relu else below
         for layer in layers:
             layer.write_back()
-
-
-def _active(phases: Sequence[Phase]) -> list[int]:
-    """How many clients are still training in each step."""
-    steps = [len(p.batches) for p in phases]
-    return [sum(n > s for n in steps) for s in range(steps[0])]
 
 
 def _joined(xs: list[Tensor], ys: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
@@ -95,10 +98,10 @@ def _whole(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
     return whole, [t.storage_offset() // width for t in parts]
 
 
-def _schedule(phases: Sequence[Phase], starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _schedule(phases: Sequence[Phase], steps: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """For each step, client and place in the batch: which row of the joined data, with which share in the mean."""
     device = phases[0].batches.device
-    steps, batches = torch.tensor([len(p.batches) for p in phases]), torch.cat([p.batches for p in phases])
+    batches = torch.cat([p.batches for p in phases])
     client = torch.arange(len(phases)).repeat_interleave(steps)
     step = torch.arange(len(batches)) - (steps.cumsum(0) - steps)[client]
     start = torch.tensor(starts)[client].unsqueeze(1).to(device)
@@ -108,71 +111,76 @@ def _schedule(phases: Sequence[Phase], starts: Sequence[int]) -> tuple[Tensor, T
     return rows.clamp_(min=0), (filled / filled.sum(2, keepdim=True).clamp_(min=1)).unsqueeze(-1)
 
 
-def slope_of(scores: Tensor, y: Tensor, shares: Tensor | float) -> Tensor:
+def slope_of(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
     """Of the cross-entropy by the class scores: (p - y), times each sample's share in the mean of its batch.
 
     `torch.softmax` takes four times as long for so few classes.
     """
     p = (scores - scores.amax(-1, keepdim=True)).exp_()
-    p /= p.sum(-1, keepdim=True)
-    return p.scatter_add_(-1, y, torch.full_like(y, -1, dtype=p.dtype)).mul_(shares)
+    return p.mul_(shares / p.sum(-1, keepdim=True)).scatter_add_(-1, y, -shares)
 
 
 class _Stack:
     """One layer of all clients. Their weights lie as products are fastest: the longer side in a row."""
 
     def __init__(self, layers: Sequence[Layer], phase: Phase) -> None:
-        self._layers, self.relu, self.trained = layers, layers[0].relu, layers[0].trained
-        w = torch.stack([s.linear.weight.data for s in layers])  # [client, out, in]
+        self.relu, self.trained = layers[0].relu, layers[0].trained
+        self._own_weights: list[Tensor] = [s.weight for s in layers]
+        self._own_biases: list[Tensor] = [s.bias for s in layers if s.bias is not None]
+        w = torch.stack(self._own_weights)  # [client, out, in]
         self._turned = w.shape[1] >= w.shape[2]
         self._w = w.mT.contiguous() if self._turned else w
-        biases = [s.linear.bias.data for s in layers if s.linear.bias is not None]
-        self._b = torch.stack(biases).unsqueeze(1) if biases else None
+        self._b = torch.stack(self._own_biases).unsqueeze(1) if self._own_biases else None
         self._lr, self._momentum, self._decay = phase.lr, phase.momentum, phase.weight_decay
         self._velocity: dict[int, Tensor] = {}
+        self.narrow(len(layers))
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first clients of the stack only."""
+        self._going = self._w[:clients]
+        self._weights = self._going if self._turned else self._going.mT  # [client, in, out]
+        self._biases = None if self._b is None else self._b[:clients]
 
     def forward(self, h: Tensor) -> Tensor:
-        """The layer's output for the first clients of the stack, as many as `h` has."""
-        z = torch.bmm(h, self._weights(len(h)))
-        if self._b is not None:
-            z.add_(self._b[: len(h)])  # baddbmm would lay the biases out first
+        """The layer's output."""
+        z = torch.bmm(h, self._weights)
+        if self._biases is not None:
+            z.add_(self._biases)  # baddbmm would lay the biases out first
         return z.relu_() if self.relu else z
 
     def backward(self, slope: Tensor) -> Tensor:
         """The gradient by the layer's input from that by its output."""
-        return torch.bmm(slope, self._weights(len(slope)).mT)
-
-    def _weights(self, active: int) -> Tensor:
-        """[client, in, out]"""
-        w = self._w[:active]
-        return w if self._turned else w.mT
+        return torch.bmm(slope, self._weights.mT)
 
     def step(self, slope: Tensor, h: Tensor) -> None:
         """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w)."""
         if not self.trained:
             return
-        w, (left, right) = self._w[: len(h)], (h, slope) if self._turned else (slope, h)
+        left, right = (h, slope) if self._turned else (slope, h)
         if self._decay or self._momentum:
-            self._move(0, w, torch.bmm(left.mT, right))
+            self._move(0, self._going, torch.bmm(left.mT, right))
         else:
-            w.baddbmm_(left.mT, right, alpha=-self._lr)
-        if self._b is not None:
-            self._move(1, self._b[: len(h)], slope.sum(1, keepdim=True))
+            self._going.baddbmm_(left.mT, right, alpha=-self._lr)
+        if self._biases is not None:
+            self._move(1, self._biases, slope.sum(1, keepdim=True))
 
     def _move(self, which: int, weights: Tensor, gradient: Tensor) -> None:
         if self._decay:
             gradient.add_(weights, alpha=self._decay)
         if self._momentum:
-            velocity = self._velocity.setdefault(which, torch.zeros_like(gradient))[: len(gradient)]
-            gradient = velocity.mul_(self._momentum).add_(gradient)
+            if which not in self._velocity:
+                self._velocity[which] = torch.zeros_like(gradient)
+            gradient = self._velocity[which][: len(gradient)].mul_(self._momentum).add_(gradient)
         weights.add_(gradient, alpha=-self._lr)
 
     def write_back(self) -> None:
-        """Let the clients' own layers have the weights: each its part of the stack, which is not used again."""
+        """Let the clients' own layers have the weights."""
         if not self.trained:
             return
-        for layer, w in zip(self._layers, self._w.mT.contiguous() if self._turned else self._w, strict=True):
-            layer.linear.weight.data = w
+        _copy_all(self._own_weights, self._w.mT if self._turned else self._w)
         if self._b is not None:
-            for layer, b in zip(self._layers, self._b, strict=True):
-                layer.linear.bias.data = b[0]
+            _copy_all(self._own_biases, self._b.squeeze(1))
+
+
+def _copy_all(own: list[Tensor], stacked: Tensor) -> None:
+    torch._foreach_copy_(own, stacked.unbind())  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]

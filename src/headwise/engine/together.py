@@ -52,8 +52,13 @@ def ask(work: Work) -> None:
     client.parent.switch(work)
     if random is not None:
         torch.random.set_rng_state(random)
-    torch.set_grad_enabled(grad)
+    _set_grad_enabled(grad)
     client.clock.to(section)
+
+
+def _set_grad_enabled(grad: bool) -> None:
+    if torch.is_grad_enabled() != grad:  # asking is cheaper than setting
+        torch.set_grad_enabled(grad)
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool = True) -> list[T]:
@@ -67,7 +72,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool
     def go_on(client: _Client) -> Any:
         """Until it asks or ends; whoever is next need not know in which mode that was."""
         found = client.switch()
-        torch.set_grad_enabled(grad)
+        _set_grad_enabled(grad)
         return found
 
     try:

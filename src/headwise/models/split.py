@@ -46,7 +46,7 @@ class SplitModel(nn.Module):
 
     def private(self) -> Params:
         """A snapshot of what the policy keeps at its client: all that is in `state` but not in `params`."""
-        if self.policy != "local" and not any(m._buffers for m in self.modules()):
+        if self.policy != "local" and not _has_buffers(self):
             return Params()
         travelling = self.live().keys() | self._statistics("").keys()
         return _snapshot(Params({k: t for k, t in self.state_dict().items() if k not in travelling}))
@@ -147,6 +147,10 @@ def _gather(module: nn.Module, prefix: str, found: dict[str, Tensor], seen: set[
         if child is not None and id(child) not in seen:
             seen.add(id(child))
             _gather(child, f"{prefix}{name}.", found, seen)
+
+
+def _has_buffers(module: nn.Module) -> bool:
+    return bool(module._buffers) or any(m is not None and _has_buffers(m) for m in module._modules.values())
 
 
 def _snapshot(params: Params) -> Params:
