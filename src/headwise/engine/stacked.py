@@ -58,10 +58,9 @@ class Phase(Work):
         x, y, starts = _joined([p.x.flatten(1) for p in phases], [p.y for p in phases])
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
-        active = 0
-        for s, going in enumerate((steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()):
-            if going != active:
-                active = going
+        going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # clients, in each step
+        for s, active in enumerate(going):
+            if s and active < going[s - 1]:
                 for layer in layers:
                     layer.narrow(active)
             i = rows[s, :active].flatten()
