@@ -161,7 +161,7 @@ def _snapshot(params: Params) -> Params:
 def _copy(t: Tensor) -> Tensor:
     """Made when either side is written to; what a client sends is most often the last thing asked of its model.
 
-    A part of a larger block, as clients have that were trained stacked, is copied at once: it would hold all of it.
+    A part of a larger block is copied at once: it would hold all of it.
     """
     whole = t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes
     return torch._lazy_clone(t) if whole else t.clone(memory_format=torch.contiguous_format)  # pyright: ignore[reportPrivateImportUsage]
