@@ -144,7 +144,6 @@ def test_writing_to_a_snapshot_does_not_reach_the_model() -> None:
 
 
 def test_a_snapshot_of_a_part_does_not_hold_the_whole() -> None:
-    """Clients that were trained stacked have their weights in one block."""
     net = split(sequential(), "3")
     net.head.weight.data = torch.randn(100, *net.head.weight.shape)[7]
     for t in net.params().values():

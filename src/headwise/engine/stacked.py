@@ -176,10 +176,8 @@ class _Stack:
         """Let the clients' own layers have the weights."""
         if not self.trained:
             return
-        _copy_all(self._own_weights, self._w.mT if self._turned else self._w)
+        for own, w in zip(self._own_weights, self._w.mT if self._turned else self._w, strict=True):
+            own.copy_(w)
         if self._b is not None:
-            _copy_all(self._own_biases, self._b.squeeze(1))
-
-
-def _copy_all(own: list[Tensor], stacked: Tensor) -> None:
-    torch._foreach_copy_(own, stacked.unbind())  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            for own, b in zip(self._own_biases, self._b, strict=True):
+                own.copy_(b[0])
