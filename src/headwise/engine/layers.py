@@ -26,14 +26,13 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
     """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
     flat = layers_of(model, DENSE) or []
     flat = flat[1:] if flat and isinstance(flat[0], nn.Flatten) else flat
-    if not flat or any(isinstance(m, nn.Flatten) for m in flat):
-        return None
-    if not all(isinstance(m, nn.Linear) for m in (flat[0], flat[-1])):
+    kinds = [type(m) for m in flat]
+    if not flat or nn.Flatten in kinds or not kinds[0] is kinds[-1] is nn.Linear:
         return None
     learning = flat if model in parts else [m for part in parts for m in layers_of(part, DENSE) or []]
     chain = [
-        Layer(m.weight, m.bias, relu=isinstance(after, nn.ReLU), trained=m in learning)
-        for m, after in zip(flat, [*flat[1:], None], strict=True)
+        Layer(m.weight, m.bias, relu=after is nn.ReLU, trained=m in learning)
+        for m, after in zip(flat, [*kinds[1:], None], strict=True)
         if isinstance(m, nn.Linear)
     ]
     unique = len({id(layer.weight) for layer in chain}) == len(chain)

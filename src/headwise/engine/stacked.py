@@ -58,6 +58,7 @@ class Phase(Work):
         x, y, starts = _joined([p.x.flatten(1) for p in phases], [p.y for p in phases])
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
+        labels = y.index_select(0, rows.flatten()).view(*rows.shape, 1)
         going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # clients, in each step
         for s, active in enumerate(going):
             if s and active < going[s - 1]:
@@ -67,7 +68,7 @@ class Phase(Work):
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
             for layer in layers:
                 inputs.append(layer.forward(inputs[-1]))
-            slope = slope_of(inputs.pop(), y.index_select(0, i).view(active, -1, 1), shares[s, :active])
+            slope = slope_of(inputs.pop(), labels[s, :active], shares[s, :active])
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
@@ -179,5 +180,5 @@ class _Stack:
         for own, w in zip(self._own_weights, self._w.mT if self._turned else self._w, strict=True):
             own.copy_(w)
         if self._b is not None:
-            for own, b in zip(self._own_biases, self._b, strict=True):
-                own.copy_(b[0])
+            for own, b in zip(self._own_biases, self._b.squeeze(1), strict=True):
+                own.copy_(b)
