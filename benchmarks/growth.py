@@ -62,7 +62,7 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
 
 
 def table() -> list[str]:
-    """A Markdown table of all cases, and a picture of those with a fixed number of sampled clients."""
+    """A Markdown table of all cases, and their picture."""
     lines = [
         "Wall seconds of a round in one process, with its checkpoint, without evaluation; most clients have a state",
         "on disk. Memory is what the run needs beyond data and network, at most.\n",
@@ -84,15 +84,19 @@ def table() -> list[str]:
 
 
 def picture(found: list[dict[str, Any]]) -> None:
-    """Time and memory against the number of clients, ten of them sampled."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    """Time and memory against the number of clients, ten of them sampled, and time against that of sampled clients."""
+    figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     for states in dict.fromkeys(f["states"] for f in found):
-        cases = [f for f in found if f["states"] == states and f["sampled"] == 10]
-        for axes, what in ((left, "seconds"), (right, "grown")):
-            axes.plot([f["clients"] for f in cases], [f[what] for f in cases], marker="o", label=states)
-    for axes, name in ((left, "seconds per round"), (right, "MB of memory, at most")):
-        axes.set(xscale="log", xlabel="clients", ylabel=name, ylim=(0, None))
-        axes.legend(frameon=False)
+        cases = [f for f in found if f["states"] == states]
+        few = [f for f in cases if f["sampled"] == 10]
+        for axes, what in zip(panels, ("seconds", "grown"), strict=False):
+            axes.plot([f["clients"] for f in few], [f[what] for f in few], marker="o", label=states)
+    many = [f for f in found if f["states"] == HEADS.what and f["clients"] == 1_000]
+    panels[2].plot([f["sampled"] for f in many], [f["seconds"] for f in many], marker="o")
+    panels[0].set(xscale="log", xlabel="clients, 10 sampled", ylabel="seconds per round", ylim=(0, None))
+    panels[1].set(xscale="log", xlabel="clients, 10 sampled", ylabel="MB of memory, at most", ylim=(0, None))
+    panels[2].set(xlabel="sampled of 1,000 clients", ylabel="seconds per round", xlim=(0, None), ylim=(0, None))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(Path(__file__).parent.parent / "docs" / "results" / "growth.svg", metadata={"Date": None})
 
 
