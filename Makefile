@@ -57,7 +57,7 @@ bench: $(READY)  ## longer measurements
 
 # one column of each paper; HEADWISE_DATA must hold CIFAR-10
 SMALL := $(BIN)/headwise reproduce --scale quick
-reproduce-small: $(READY)  ## a column of each paper at a small scale: 18 minutes by estimate on two idle cores
+reproduce-small: $(READY)  ## a column of each paper at a small scale: 20 minutes on two cores
 	$(SMALL) fedgmh/2 --columns "CIFAR-10 ExDir(2,0.5)" --methods fedper,fedgmh
 	$(SMALL) fedah/1 --columns "CIFAR-10 Dir(0.1)" --methods fedrep,fedah
 	$(SMALL) fedafk/5 --columns CIFAR-10 --methods "w/o AFA & KT,FedAFK"
