@@ -85,18 +85,16 @@ def table() -> list[str]:
 
 def picture(found: list[dict[str, Any]]) -> None:
     """Time and memory against the number of clients, ten of them sampled, and time against that of sampled clients."""
-    figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
-    for states in dict.fromkeys(f["states"] for f in found):
-        cases = [f for f in found if f["states"] == states]
-        few = [f for f in cases if f["sampled"] == 10]
-        for axes, what in zip(panels, ("seconds", "grown"), strict=False):
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    for axes, what, name in ((left, "seconds", "seconds per round"), (middle, "grown", "MB of memory, at most")):
+        for states in dict.fromkeys(f["states"] for f in found):
+            few = [f for f in found if f["states"] == states and f["sampled"] == 10]
             axes.plot([f["clients"] for f in few], [f[what] for f in few], marker="o", label=states)
+        axes.set(xscale="log", xlabel="clients, 10 sampled", ylabel=name, ylim=(0, None))
     many = [f for f in found if f["states"] == HEADS.what and f["clients"] == 1_000]
-    panels[2].plot([f["sampled"] for f in many], [f["seconds"] for f in many], marker="o")
-    panels[0].set(xscale="log", xlabel="clients, 10 sampled", ylabel="seconds per round", ylim=(0, None))
-    panels[1].set(xscale="log", xlabel="clients, 10 sampled", ylabel="MB of memory, at most", ylim=(0, None))
-    panels[2].set(xlabel="sampled of 1,000 clients", ylabel="seconds per round", xlim=(0, None), ylim=(0, None))
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    right.plot([f["sampled"] for f in many], [f["seconds"] for f in many], marker="o")
+    right.set(xlabel="sampled of 1,000 clients", ylabel="seconds per round", xlim=(0, None), ylim=(0, None))
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(Path(__file__).parent.parent / "docs" / "results" / "growth.svg", metadata={"Date": None})
 
 
