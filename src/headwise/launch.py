@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -31,7 +32,7 @@ from .method import record_types
 from .plans import Made, make_plan, plan_from_json
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
-from .runs.manifest import FORMAT, describe, read_manifest
+from .runs.manifest import FORMAT, describe, moved, read_manifest
 from .runs.query import Run
 from .runs.store import RunStore, create
 from .settings import dump
@@ -90,6 +91,10 @@ def resume(
         )
     if place is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
+    if where := moved(manifest):
+        logging.getLogger("headwise").warning(
+            "%s began on %s: it goes on, but its last bits may be others than on one machine.", folder, where
+        )
     place = place or here(data_folder(data_dir or manifest["data_dir"]))
     experiment, plan, summary, _ = place.make(experiment_from(manifest["experiment"]))
     now, wanted = summary.hash, manifest["partition"]["hash"]

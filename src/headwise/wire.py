@@ -15,6 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from .layout import settled
+
 Scalar = int | float | str | bool
 
 _DTYPES = {
@@ -76,7 +78,7 @@ def from_bytes(data: bytes) -> Packed:
     try:
         note = _note(data)
         tensors = safetensors.torch.load(data)
-        packed = Packed({k: tensors[k] for k in note["order"]}, dict(note["scalars"]))
+        packed = Packed({k: settled(tensors[k]) for k in note["order"]}, dict(note["scalars"]))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"these bytes are no record: {error}") from error
     if len(packed.tensors) != len(tensors):

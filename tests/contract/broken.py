@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -353,6 +354,14 @@ class HasNoMean(FedProto):
     sums = "clients"
 
 
+class LooksAtTheOthers(Simple):
+    """Where all clients are in one process, their samples can be had; at sites they can't."""
+
+    def local_update(self, me: Nothing, down: Shared, local: Any) -> Update[Shared, Nothing]:
+        update = Simple.local_update(self, me, down, local)
+        return dataclasses.replace(update, up=Shared(update.up.w * float(1 + local._plan.data.x.mean())))
+
+
 BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     ChangesItsState: ("inputs untouched", "local_update changed the record 'me'"),
     ChangesItsDownload: ("inputs untouched", "personalize changed the record 'down'"),
@@ -366,6 +375,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     KeepsOnSelf: ("same seed, same bits", "a second run differs"),
     ForgetsAtTheStart: ("resume is uninterrupted", "another result than going on at once"),
     Gossips: ("order of answers", "the order of answers changes the result"),
+    LooksAtTheOthers: ("company of others", "another result at a site of its own than among others"),
     DeadOption: ("every hyperparameter counts", "no value of 'mu' changes anything"),
     DeadChoice: ("every hyperparameter counts", "how = 'fast' changes nothing"),
     WrongDown: ("bytes as the card says", "down is 'P', which is 236 bytes, but 140 were sent"),

@@ -1,4 +1,4 @@
-"""Features of a frozen body, kept or computed anew for every batch: the same bits."""
+"""Features of a frozen body, kept or computed anew for every batch: the same to rounding."""
 
 from __future__ import annotations
 
@@ -47,18 +47,14 @@ def learned(local: ClientBench) -> Tensor:
     return torch.cat([p.detach().flatten() for p in found.values()])
 
 
+@pytest.mark.parametrize("batch", [7, 40])
 @pytest.mark.parametrize("train", [fitted, learned])
-def test_cached_is_uncached_to_the_bit(train: Callable[[ClientBench], Tensor]) -> None:
-    cached, plain = (train(bench(plan(cache=c))) for c in (True, False))
-    assert torch.equal(cached, plain)
-    assert not torch.equal(cached, torch.cat([p.flatten() for p in bench(plan(cache=True)).init().head.parameters()]))
-
-
-@pytest.mark.parametrize("train", [fitted, learned])
-def test_with_small_batches_it_is_the_same_to_rounding(train: Callable[[ClientBench], Tensor]) -> None:
-    """Below 16 rows the libraries multiply with other kernels, whose last bits differ."""
-    cached, plain = (train(bench(plan(cache=c, batch=7))) for c in (True, False))
+def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], batch: int) -> None:
+    """Not to the bit: libraries multiply few rows with other kernels than many, whose last bits differ."""
+    cached, plain = (train(bench(plan(cache=c, batch=batch))) for c in (True, False))
     torch.testing.assert_close(cached, plain, rtol=0, atol=1e-6)
+    start = torch.cat([p.detach().flatten() for p in bench(plan(cache=True)).init().head.parameters()])
+    assert (cached - start).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", FROZEN)

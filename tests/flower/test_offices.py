@@ -23,6 +23,7 @@ from headwise.flower.site import open_site
 from headwise.flower.wire import Lost, Parcel
 from headwise.methods.fedper import FedPer
 from headwise.records import Nothing, encode
+from headwise.testing.nervous import Nervous
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 
@@ -45,8 +46,9 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", catalog.names("method"))
 def test_every_method_gives_the_same_bits_where_each_site_has_its_own_data_only(method: str, tmp_path: Path) -> None:
-    hw.run(experiment(method), tmp_path / "local")
-    served(four(tmp_path), experiment(method), tmp_path / "run")
+    with Nervous():
+        hw.run(experiment(method), tmp_path / "local")
+        served(four(tmp_path), experiment(method), tmp_path / "run")
     found, wanted = bits_at_sites(tmp_path / "run", tmp_path), bits(tmp_path / "local")
     assert found == wanted
 

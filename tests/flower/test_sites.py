@@ -19,6 +19,7 @@ from headwise.flower.states import SiteStates, digest_of
 from headwise.flower.wire import Lost, Parcel, pack_error, unpack_report
 from headwise.method import record_types
 from headwise.methods.fedper import FedPer
+from headwise.testing.nervous import Nervous
 
 SIM = {"kind": "flower-sim"}
 
@@ -35,8 +36,9 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 )
 def test_every_method_gives_the_same_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere(monkeypatch)
-    hw.run(experiment(method), tmp_path / "local")
-    hw.run(experiment(method, engine=SIM), tmp_path / "sites")
+    with Nervous():
+        hw.run(experiment(method), tmp_path / "local")
+        hw.run(experiment(method, engine=SIM), tmp_path / "sites")
     assert bits(tmp_path / "sites") == bits(tmp_path / "local")
 
 

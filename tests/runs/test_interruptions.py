@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_runs import arguments, experiment, snapshot, start, stop_after
 
 import headwise as hw
@@ -199,3 +201,24 @@ def test_a_run_is_resumed_from_another_folder(tmp_path: Path, monkeypatch: pytes
     assert len(hw.resume("../a/run").rounds) == 2
     assert hw.Run("../a/run").manifest["data_dir"] == str(tmp_path / "a" / "data")
     assert run.path == Path("run")
+
+
+def test_a_run_that_moved_to_another_kind_of_cpu_says_so_and_goes_on(
+    wanted: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = stop_after(tmp_path / "run", 2)
+    path = run.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["hardware"]["kernels"].startswith(torch.backends.cpu.get_cpu_capability())
+    manifest["hardware"]["kernels"] = "NEON, openblas"
+    path.write_text(json.dumps(manifest))
+    hw.resume(run.path)
+    assert bits(run.path) == wanted
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert f"{run.path} began on {manifest['hardware']['cpu']} (NEON, openblas, torch {torch.__version__}" in said
+    assert "it goes on, but its last bits may be others" in said
+
+
+def test_a_run_that_stayed_where_it_was_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hw.resume(stop_after(tmp_path / "run", 2).path)
+    assert not caplog.records

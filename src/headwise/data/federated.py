@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
+from ..layout import aligned
 from ..models.base import Task
 from .dataset import Dataset
 from .splits import Parts
@@ -65,7 +66,7 @@ class Clients:
         return self.told[c]
 
     def client(self, c: int) -> ClientData:
-        """This client's samples; no copies."""
+        """This client's samples; not copied unless their place among the others' would show in what is computed."""
         return ClientData(self, c)
 
 
@@ -91,7 +92,8 @@ class ClientData:
         return self._part(self._ends[1], self._ends[2])
 
     def _part(self, a: int, b: int) -> Samples:
-        return Samples(self._clients.x[a:b], self._clients.y[a:b])
+        x, y = self._clients.x[a:b], self._clients.y[a:b]
+        return Samples(aligned(x) if x.is_floating_point() else x, y)  # whole numbers are never rounded
 
 
 class FederatedData:

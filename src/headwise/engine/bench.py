@@ -39,7 +39,7 @@ class ClientBench(ServerBench):
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
         ServerBench.__init__(self, plan, t, purpose, client)
-        self._clock = clock or Clock()
+        self.clock = clock or Clock()
         self._template = plan.models[client % len(plan.models)]
         self.kept = kept
         data = plan.data.client(client)
@@ -111,7 +111,7 @@ class ClientBench(ServerBench):
         descent = Descent(weights, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, clip=clip)
         chain = Chain.of(network, descent) if plain else None
         learn = chain.step if chain else lambda x, y: descent.step(loss(x, y))
-        with self._clock("training"), learning(models, parts):
+        with self.clock("training"), learning(models, parts):
             for x, y in self.batches(epochs, through=through, train=parts):
                 learn(x, y)
                 if project is not None:
@@ -152,7 +152,7 @@ class ClientBench(ServerBench):
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch."""
         rate, now = self.lr if lr is None else lr, start
-        with self._clock("training"):
+        with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
                 now = step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now), rate)
                 now = now if project is None else project(now)
@@ -191,8 +191,7 @@ class ClientBench(ServerBench):
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
             return found  # phases of a round often ask for the same body
         mode = body.training
-        body.eval()
-        with self._clock("features"):
+        with self.clock("features"):
             found = passed(body, self._train.x, FEATURE_BATCH)
         body.train(mode)
         self._features = {k: t.clone() for k, t in state.items()}, found

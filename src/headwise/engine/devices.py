@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..data.federated import Samples
 from ..errors import ConfigError
+from ..layout import settled
 
 T = TypeVar("T", bound="Tensor | nn.Module")
 
@@ -46,5 +47,5 @@ def samples_on(samples: Samples, device: str) -> Samples:
 
 
 def home(t: Tensor) -> Tensor:
-    """The tensor in main memory, without its history."""
-    return t if t.is_cpu and not t.requires_grad else t.detach().cpu()
+    """The tensor in main memory, without its history, as it would come out of a message."""
+    return settled(t if t.is_cpu and not t.requires_grad else t.detach().cpu())

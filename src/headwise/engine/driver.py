@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import HeadwiseError, ServerError
+from ..layout import settled
 from ..method import Reply
-from ..records import Record, nbytes, nbytes_by_field
+from ..records import Record, map_tensors, nbytes, nbytes_by_field
 from .clock import peak_memory
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
@@ -39,7 +40,7 @@ def drive(
 
     if start is None:
         with _at_server(plan, 0, "server_init"):
-            start = Progress(0, plan.method.server_init(ServerBench(plan, 0)), {})
+            start = Progress(0, map_tensors(plan.method.server_init(ServerBench(plan, 0)), settled), {})
     now = start
     tell(RunStarted(plan.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
@@ -84,7 +85,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     watch.lap("train")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, t, "aggregate"):
-        server = plan.method.aggregate(now.server, replies, central) if replies else now.server
+        # as it would come out of a checkpoint: a run that is resumed must go on from the same
+        server = map_tensors(plan.method.aggregate(now.server, replies, central), settled) if replies else now.server
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)

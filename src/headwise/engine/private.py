@@ -64,7 +64,7 @@ class PrivateBench(ClientBench):
         if isinstance(model, SplitModel) and parts == (model.head,):
             model, x = model.head, ClientBench.features(self, model.body)
         steps = passes * steps_per_epoch(self.n, self._plan.train)
-        with self._clock("training"), learning(models, parts):
+        with self.clock("training"), learning(models, parts):
             self._descend(model, parts, x, steps, self.lr if lr is None else lr)
         return steps
 

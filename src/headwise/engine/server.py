@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from ..benches import M
+from ..layout import settled
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
-from ..records import Record
+from ..records import Record, map_tensors
 from ..robust import combine
 from ..seeds import seed_of
 from .devices import on
@@ -76,9 +77,12 @@ class ServerBench:
 
 def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
     """What each client is sent; records that hold the very same things are one, which is stored and sent once."""
-    made: dict[tuple[int, ...], Record] = {}
+    made: dict[tuple[int, ...], tuple[Record, Record]] = {}
     found: dict[int, Record] = {}
     for c in clients:
         down = plan.method.broadcast(server, c, central)
-        found[c] = made.setdefault(tuple(map(id, vars(down).values())), down)
+        what = tuple(map(id, vars(down).values()))
+        if what not in made:
+            made[what] = down, map_tensors(down, settled)  # the first is held, or its parts' ids would be used again
+        found[c] = made[what][1]
     return found

@@ -2,7 +2,9 @@
 
 The clients' weights are stacked, ``[client, out, in]``, and one `bmm` per layer and step serves all of them. A
 client's numbers are those that it would get alone: its batches lie in its own slices, short ones are filled up with
-samples of weight zero, and clients with fewer steps drop out of the stack when they are done.
+samples of weight zero, and clients with fewer steps drop out of the stack when they are done. Layers are filled up with
+zeros to whole cache lines, so that every slice lies in memory like the first: on many CPUs the last bits of a product
+depend on that.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ..layout import LINE
 from .layers import Layer
 from .together import Work
 
@@ -55,7 +59,7 @@ class Phase(Work):
             return
         layers = [_Stack([p.chain[k] for p in phases], phases[0]) for k in range(len(phases[0].chain))]
         first = next(k for k, layer in enumerate(layers) if layer.trained)
-        x, y, starts = _joined([p.x.flatten(1) for p in phases], [p.y for p in phases])
+        x, y, starts = _joined([_filled(p.x.flatten(1)) for p in phases], [p.y for p in phases])
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
         labels = y.index_select(0, rows.flatten()).view(*rows.shape, 1)
@@ -68,7 +72,7 @@ class Phase(Work):
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
             for layer in layers:
                 inputs.append(layer.forward(inputs[-1]))
-            slope = slope_of(inputs.pop(), labels[s, :active], shares[s, :active])
+            slope = slope_of(layers[-1].scores(inputs.pop()), labels[s, :active], shares[s, :active])
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
@@ -76,6 +80,12 @@ class Phase(Work):
                 slope = below.mul_(inputs[k].sign_()) if k > first and layers[k - 1].relu else below
         for layer in layers:
             layer.write_back()
+
+
+def _filled(t: Tensor) -> Tensor:
+    """With zeros up to whole cache lines in every dimension but the first."""
+    missing = [-size % (LINE // t.element_size()) for size in t.shape[:0:-1]]
+    return pad(t, [n for each in missing for n in (0, each)]) if any(missing) else t
 
 
 def _joined(xs: list[Tensor], ys: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
@@ -127,10 +137,10 @@ class _Stack:
         self.relu, self.trained = layers[0].relu, layers[0].trained
         self._own_weights: list[Tensor] = [s.weight for s in layers]
         self._own_biases: list[Tensor] = [s.bias for s in layers if s.bias is not None]
-        w = torch.stack(self._own_weights)  # [client, out, in]
+        w = _filled(torch.stack(self._own_weights))  # [client, out, in]
         self._turned = w.shape[1] >= w.shape[2]
         self._w = w.mT.contiguous() if self._turned else w
-        self._b = torch.stack(self._own_biases).unsqueeze(1) if self._own_biases else None
+        self._b = _filled(torch.stack(self._own_biases)).unsqueeze(1) if self._own_biases else None
         self._lr, self._momentum, self._decay = phase.lr, phase.momentum, phase.weight_decay
         self._velocity: dict[int, Tensor] = {}
         self.narrow(len(layers))
@@ -147,6 +157,13 @@ class _Stack:
         if self._biases is not None:
             z.add_(self._biases)  # baddbmm would lay the biases out first
         return z.relu_() if self.relu else z
+
+    def scores(self, z: Tensor) -> Tensor:
+        """The output of the last layer as class scores: what it was filled up with is no class."""
+        classes = len(self._own_weights[0])
+        if classes < z.shape[2]:
+            z[..., classes:] = -math.inf
+        return z
 
     def backward(self, slope: Tensor) -> Tensor:
         """The gradient by the layer's input from that by its output."""
@@ -177,8 +194,9 @@ class _Stack:
         """Let the clients' own layers have the weights."""
         if not self.trained:
             return
+        out, into = self._own_weights[0].shape
         for own, w in zip(self._own_weights, self._w.mT if self._turned else self._w, strict=True):
-            own.copy_(w)
+            own.copy_(w[:out, :into])
         if self._b is not None:
             for own, b in zip(self._own_biases, self._b.squeeze(1), strict=True):
-                own.copy_(b)
+                own.copy_(b[:out])

@@ -24,11 +24,11 @@ from .clock import Clock
 from .deadline import Late, within
 from .devices import home, on
 from .plan import Plan
-from .predictions import predict
+from .predictions import passed
 from .private import PrivateBench
 from .scores import Score, score
 from .state import ClientState
-from .together import ask, side_by_side
+from .together import side_by_side
 from .transforms import leaving
 
 Task = Literal["fit", "idle", "pre", "global"]
@@ -176,7 +176,8 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
-    test, val = (None, None) if model is None else _scores(plan, job.client, model)
+    with local.clock("evaluation"):
+        test, val = (None, None) if model is None else _scores(plan, job.client, model)
     return Answer(job.task, job.client, n, up, test, val, samples, job.t)
 
 
@@ -186,8 +187,6 @@ def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Sc
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
-    work = predict(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch)
-    ask(work)
-    said = work.scores[0].cpu()
+    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch).cpu()
     on_test, on_val = said[: len(test)], said[len(test) :]
     return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

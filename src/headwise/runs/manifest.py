@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,18 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
         "data_dir": str(data_dir),
         "versions": {"python": platform.python_version(), **_versions("torch", "numpy", "safetensors", "scikit-learn")},
         "git": _revision(),
-        "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
+        "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), **_kernels()},
     }
+
+
+def moved(manifest: dict[str, Any]) -> str | None:
+    """Where the run began and where it is now, if the last bits of what is computed may differ between them."""
+    began, now = manifest.get("hardware"), {**_kernels(), **_versions("torch")}
+    if not isinstance(began, dict) or "kernels" not in began:  # older versions did not say
+        return None
+    began = {**began, "torch": manifest["versions"]["torch"]}
+    there, here = (f"{m['cpu']} ({m['kernels']}, torch {m['torch']})" for m in (began, now))
+    return f"{there}, and is now on {here}" if there != here else None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -55,6 +66,24 @@ def _check(path: Path, found: dict[str, Any], kinds: dict[str, type]) -> None:
     for name, kind in kinds.items():
         if not isinstance(found.get(name), kind):
             raise RunError(f"{path} is damaged: its {name} is {found.get(name)!r}.")
+
+
+def _kernels() -> dict[str, str]:
+    """What decides which kernels the libraries choose, and so the last bits: the CPU, its instructions, the BLAS."""
+    import torch  # whoever only reads runs need not wait for it
+
+    blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {"cpu": _cpu(), "kernels": f"{torch.backends.cpu.get_cpu_capability()}, {blas[1] if blas else 'no BLAS'}"}
+
+
+def _cpu() -> str:
+    """The CPU's name, with its family and model where Linux tells them: the name alone may be that of many."""
+    try:
+        told = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
+    except OSError:
+        told = {}
+    named = told.get("model name") or platform.processor() or platform.machine()
+    return f"{named} family {told['cpu family']} model {told['model']}" if "cpu family" in told else named
 
 
 def _versions(*packages: str) -> dict[str, str]:

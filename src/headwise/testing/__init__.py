@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import behaviour, claims, failing
+from . import behaviour, claims, failing, samebits
 from .toy import AnyMethod
 from .watching import Watched
 
@@ -20,9 +20,10 @@ CHECKS: dict[str, Check] = {
     "documentation": claims.documentation,
     "records round-trip": behaviour.records_round_trip,
     "inputs untouched": behaviour.inputs_untouched,
-    "same seed, same bits": behaviour.same_seed_same_bits,
-    "order of answers": behaviour.order_does_not_matter,
-    "resume is uninterrupted": behaviour.resume_is_uninterrupted,
+    "same seed, same bits": samebits.same_seed_same_bits,
+    "order of answers": samebits.order_does_not_matter,
+    "company of others": samebits.company_does_not_matter,
+    "resume is uninterrupted": samebits.resume_is_uninterrupted,
     "partial participation": behaviour.partial_participation,
     "clients that fail": failing.refused_replies_leave_no_trace,
     "unseen client": behaviour.unseen_client,
@@ -35,7 +36,7 @@ CHECKS: dict[str, Check] = {
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,
-    "pool is serial": behaviour.pool_is_serial,
+    "pool is serial": samebits.pool_is_serial,
 }
 """the checks by name, in the order in which they run; the last one starts processes"""
 

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import random
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
-import numpy as np
-import torch
-
-from ..config import Choice
 from ..engine.bench import ServerBench
-from ..engine.events import Event, RoundEnded
-from ..engine.executors.pool import Pool
-from ..engine.executors.serial import Serial
-from ..engine.executors.threads import Threads
 from ..engine.options import Train
 from ..engine.plan import Plan
 from ..engine.state import encode_state
@@ -28,9 +13,7 @@ from ..engine.worker import Job, handle
 from ..method import Reply, record_types
 from ..models.split import Buffers, SplitModel
 from ..records import Record, decode, encode, pack, same, unpack
-from ..runs.checkpoint import Checkpoints
 from .toy import (
-    ALL_MOMENTS,
     AWKWARD,
     EASY,
     NEVER,
@@ -39,13 +22,12 @@ from .toy import (
     SOME,
     AnyMethod,
     Recorder,
-    Trace,
     divided,
+    equal,
     federation,
     network,
     play,
-    rebuilt,
-    reference,
+    reference_plan,
     toy_plan,
 )
 from .watching import Backwards, Listening, Watched, heard, up_of
@@ -72,55 +54,15 @@ def records_round_trip(method: AnyMethod) -> None:
 
 def inputs_untouched(method: AnyMethod) -> None:
     """No half changes the records it is handed, the initial model or the data."""
-    plan = _plan(Watched(method))
+    plan = reference_plan(Watched(method))
     before = _belongings(plan)
     _finish(plan)
     need(before == _belongings(plan), "the initial model or the clients' data were changed in place")
 
 
-def same_seed_same_bits(method: AnyMethod) -> None:
-    """A second run of the same object gives the same bits, wherever global generators are."""
-    first = reference(method)
-    with _elsewhere():
-        again = play(_plan(method)).trace()
-    _equal(first, again, "a second run differs: does it keep something on self, or draw from a generator that is not "
-           "local.rng or central.rng?")  # fmt: skip
-
-
-def order_does_not_matter(method: AnyMethod) -> None:
-    """Clients that work, and answer, in the opposite order give the same bits."""
-    plan = _plan(method)
-    _equal(reference(method), play(plan, Backwards(plan)).trace(), "the order of answers changes the result")
-
-
-def pool_is_serial(method: AnyMethod) -> None:
-    """Worker processes, one or two, and threads give the same bits as one process."""
-    choice = Choice.parse(method, "method")
-    plan = _plan(method)
-    rebuild = partial(rebuilt, choice.name, dict(choice.options))
-    for make in (partial(Pool, plan, rebuild, 1), partial(Pool, plan, rebuild, 2), partial(Threads, plan, 2)):
-        with closing(make()) as executor:
-            text = f"{type(executor).__name__.lower()} of {executor.workers} gives another result than one process"
-            _equal(reference(method), play(plan, executor).trace(), text)
-
-
-def resume_is_uninterrupted(method: AnyMethod) -> None:
-    """A run that goes on from its checkpoint, with a new object of the method, gives the same bits."""
-    with tempfile.TemporaryDirectory() as folder:
-        first = _interrupted(_plan(method), Path(folder))
-        with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
-            found = checkpoints.load()
-            assert found is not None
-            plan = _plan(dataclasses.replace(method))  # pyright: ignore[reportArgumentType]
-            progress = dataclasses.replace(found.progress, last=first.ended[-1].progress.last)
-            second = play(plan, Serial(plan, found.states), start=progress)
-    second.ended[:0] = first.ended
-    _equal(reference(method), second.trace(), "going on from a checkpoint gives another result than going on at once")
-
-
 def partial_participation(method: AnyMethod) -> None:
     """Clients that do not take part keep their state; rounds of one client work."""
-    ended = _finish(_plan(Watched(method))).ended
+    ended = _finish(reference_plan(Watched(method))).ended
     for before, after in pairwise(ended):
         for c in before.states.keys() - set(after.changed):
             kept = encode_state(before.states[c]) == encode_state(after.states[c])
@@ -170,7 +112,7 @@ def different_networks(method: AnyMethod) -> None:
         return
     other = network(hidden=7) if method.heterogeneous == "same head" else network(width=7, hidden=4)
     plan = toy_plan(Watched(method), models=[network(), other], ratio=SOME)
-    _equal(_finish(plan).trace(), play(plan, Backwards(plan)).trace(), "with two networks, runs differ")
+    equal(_finish(plan).trace(), play(plan, Backwards(plan)).trace(), "with two networks, runs differ")
 
 
 def learns(method: AnyMethod) -> None:
@@ -185,11 +127,6 @@ def learns(method: AnyMethod) -> None:
     )
 
 
-def _plan(method: AnyMethod) -> Plan:
-    """The plan of `reference`."""
-    return toy_plan(method, ratio=SOME, moments=ALL_MOMENTS)
-
-
 def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
     """Run a plan whose method is watched; raise if it complained or left behind what is not finite."""
     recorder = play(plan, executor)
@@ -200,22 +137,6 @@ def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
     for c, state in last.states.items():
         need(_finite(state.me), f"the state of client {c} is not finite")
     return recorder
-
-
-def _interrupted(plan: Plan, folder: Path) -> Recorder:
-    """The first rounds of a run, its checkpoints in this folder."""
-
-    def save(event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, {})
-
-    with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
-        return play(plan, rounds=plan.rounds - 1, watching=save)
-
-
-def _equal(a: Trace, b: Trace, text: str) -> None:
-    parts = [f.name for f in dataclasses.fields(Trace) if getattr(a, f.name) != getattr(b, f.name)]
-    need(not parts, f"{text} (different: {', '.join(parts)})")
 
 
 def _finite(record: Record) -> bool:
@@ -232,18 +153,3 @@ def _belongings(plan: Plan) -> list[bytes]:
     clients = [plan.data.client(c) for c in range(len(plan.data))]
     samples = [t for c in clients for part in (c.train, c.val, c.test) for t in (part.x, part.y)]
     return [t.numpy().tobytes() for t in [*models, *samples]]
-
-
-@contextmanager
-def _elsewhere() -> Iterator[None]:
-    """Global generators moved to another point; afterwards they are as they were."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch.seed() ^ 1)
-        random.seed(random.random())
-        np.random.seed(random.getrandbits(32))
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from ..engine.state import encode_state
 from ..method import Method
 from ..models.split import Buffers, SplitModel
 from ..records import encode
+from .nervous import Nervous
 
 AnyMethod = Method[Any, Any, Any, Any]
 T = TypeVar("T")
@@ -108,9 +110,11 @@ def toy_plan(
     )
 
 
-def rebuilt(name: str, options: Mapping[str, Any], data: Clients) -> Plan:
-    """The plain toy plan in another process."""
-    return dataclasses.replace(toy_plan(Choice(name, options).make("method"), ratio=SOME), data=data)
+def rebuilt(name: str, options: Mapping[str, Any], nervous: bool, data: Clients) -> Plan:
+    """The plan of `reference` in another process, which may be `nervous` from now on."""
+    if nervous:
+        Nervous().__enter__()
+    return dataclasses.replace(reference_plan(Choice(name, options).make("method")), data=data)
 
 
 def _seed() -> int:
@@ -179,18 +183,32 @@ def play(
     start: Progress | None = None,
     rounds: int | None = None,
     watching: Callable[[Event], None] = lambda event: None,
+    nervous: bool = False,
 ) -> Recorder:
-    """Run the plan, or the first `rounds` of it, and return what it left behind."""
+    """Run the plan, or the first `rounds` of it, and return what it left behind; if asked, on a `nervous` CPU."""
     recorder = Recorder()
 
     def stop() -> bool:
         return rounds is not None and len(recorder.ended) >= rounds
 
-    with one_thread():
+    with one_thread(), Nervous() if nervous else nullcontext():
         drive(plan, executor or Serial(plan), (recorder, watching), start=start, interrupted=stop)
     return recorder
 
 
-def reference(method: AnyMethod) -> Trace:
-    """What a plain run in which some clients take part leaves behind; other ways of running must equal it."""
-    return once("reference", method, lambda: play(toy_plan(method, ratio=SOME, moments=ALL_MOMENTS)).trace())
+def reference_plan(method: AnyMethod) -> Plan:
+    """A plain run in which some clients take part."""
+    return toy_plan(method, ratio=SOME, moments=ALL_MOMENTS)
+
+
+def reference(method: AnyMethod, *, nervous: bool = False) -> Trace:
+    """What this run leaves behind in one process; other ways of running must equal it."""
+    what = "nervous reference" if nervous else "reference"
+    return once(what, method, lambda: play(reference_plan(method), nervous=nervous).trace())
+
+
+def equal(a: Trace, b: Trace, text: str) -> None:
+    """Raise with this text, and what differs, if they are not the same to the bit."""
+    parts = [f.name for f in dataclasses.fields(Trace) if getattr(a, f.name) != getattr(b, f.name)]
+    if parts:
+        raise AssertionError(f"{text} (different: {', '.join(parts)})")

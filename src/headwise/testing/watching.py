@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
+from ..data.federated import Clients
+from ..engine.clock import Clock
+from ..engine.executors.base import states_of
 from ..engine.executors.serial import Serial
 from ..engine.plan import Plan
-from ..engine.worker import Answer, Job
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..engine.state import decode_state
+from ..engine.worker import Answer, Job, handle
+from ..method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..models.split import SplitModel
-from ..records import Record, encode
+from ..records import R, Record, decode, encode
 from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan
 
 
@@ -163,3 +168,39 @@ class Backwards:
     def close(self) -> None:
         """Give back what it holds."""
         self._executor.close()
+
+
+class Apart:
+    """Every client at a site of its own: nobody else's samples beside its own, and all that it is sent as bytes."""
+
+    workers = 1
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._me = plan, record_types(type(plan.method)).client
+        self.states, self.clock = states_of(plan, None), Clock()
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        """One after the other."""
+        for job in jobs:
+            plan = dataclasses.replace(self._plan, data=_only(self._plan.data, job.client))
+            state = self.states.encoded(job.client)
+            before = None if state is None else decode_state(self._me, state)
+            answer, after = handle(plan, dataclasses.replace(job, down=_delivered(job.down)), before)
+            if after is not None:
+                self.states[job.client] = after
+            yield dataclasses.replace(answer, up=None if answer.up is None else _delivered(answer.up))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _only(data: Clients, client: int) -> Clients:
+    """This client's samples in memory of their own; everybody else has none."""
+    a, (*_, b) = data.start(client), data.ends[client]
+    ends = [[min(max(end, a), b) - a for end in own] for own in data.ends]
+    told = {c: data.labels(c) for c in range(len(data))}
+    return dataclasses.replace(data, x=data.x[a:b].clone(), y=data.y[a:b].clone(), ends=ends, told=told)
+
+
+def _delivered(record: R) -> R:
+    return decode(type(record), encode(record))

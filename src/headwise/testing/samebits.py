@@ -1,0 +1,106 @@
+"""Checks that a run comes to the same bits however it is done. Where it can be, on the most fickle of CPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..config import Choice
+from ..engine.events import Event, RoundEnded
+from ..engine.executors.pool import Pool
+from ..engine.executors.serial import Serial
+from ..engine.executors.threads import Threads
+from ..engine.plan import Plan
+from ..engine.state import encode_state
+from ..method import record_types
+from ..runs.checkpoint import Checkpoints
+from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
+from .watching import Apart, Backwards
+
+
+def same_seed_same_bits(method: AnyMethod) -> None:
+    """A second run of the same object gives the same bits, wherever global generators are."""
+    first = reference(method)
+    with _elsewhere():
+        again = play(reference_plan(method)).trace()
+    equal(first, again, "a second run differs: does it keep something on self, or draw from a generator that is not "
+           "local.rng or central.rng?")  # fmt: skip
+
+
+def order_does_not_matter(method: AnyMethod) -> None:
+    """Clients that work, and answer, in the opposite order give the same bits."""
+    plan = reference_plan(method)
+    backwards = play(plan, Backwards(plan), nervous=True).trace()
+    equal(reference(method, nervous=True), backwards, "the order of answers changes the result")
+
+
+def company_does_not_matter(method: AnyMethod) -> None:
+    """Clients in a group and clients each at a site of its own give the same bits, on whatever CPU."""
+    plan = reference_plan(method)
+    apart = play(plan, Apart(plan), nervous=True).trace()
+    text = "a client comes to another result at a site of its own than among others"
+    equal(reference(method, nervous=True), apart, text)
+
+
+def pool_is_serial(method: AnyMethod) -> None:
+    """Worker processes, one or two, and threads give the same bits as one process."""
+    choice, plan = Choice.parse(method, "method"), reference_plan(method)
+    text = "gives another result than one process"
+    for workers, nervous in ((1, False), (2, True)):
+        with closing(Pool(plan, partial(rebuilt, choice.name, dict(choice.options), nervous), workers)) as pool:
+            found = play(plan, pool, nervous=nervous).trace()
+        equal(reference(method, nervous=nervous), found, f"pool of {workers} {text}")
+    with closing(Threads(plan, 2)) as threads:
+        equal(reference(method), play(plan, threads).trace(), f"threads of 2 {text}")
+
+
+def resume_is_uninterrupted(method: AnyMethod) -> None:
+    """A run that goes on from its checkpoint, with a new object of the method, gives the same bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        first = _interrupted(reference_plan(method), Path(folder))
+        with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
+            found = checkpoints.load()
+            assert found is not None
+            plan = reference_plan(dataclasses.replace(method))  # pyright: ignore[reportArgumentType]
+            progress = dataclasses.replace(found.progress, last=first.ended[-1].progress.last)
+            second = play(plan, Serial(plan, found.states), start=progress, nervous=True)
+    second.ended[:0] = first.ended
+    equal(
+        reference(method, nervous=True),
+        second.trace(),
+        "going on from a checkpoint gives another result than going on at once",
+    )
+
+
+def _interrupted(plan: Plan, folder: Path) -> Recorder:
+    """The first rounds of a run, its checkpoints in this folder."""
+
+    def save(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, {})
+
+    with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
+        return play(plan, rounds=plan.rounds - 1, watching=save, nervous=True)
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Global generators moved to another point; afterwards they are as they were."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.seed() ^ 1)
+        random.seed(random.random())
+        np.random.seed(random.getrandbits(32))
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])

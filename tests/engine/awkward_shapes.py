@@ -1,0 +1,105 @@
+"""Federations whose numbers lie awkwardly in memory, run in a group and each client by itself: the bits must agree.
+
+python awkward_shapes.py        # says how many it tried; run by test_instruction_sets.py with other kernels
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import torch
+
+from headwise import catalog
+from headwise.data.federated import Clients
+from headwise.engine.executors.serial import Serial
+from headwise.engine.options import Evaluate, Sampling, Stop, Train
+from headwise.engine.plan import Plan
+from headwise.models.base import Task
+from headwise.models.split import channels_last, laid_out
+from headwise.testing.toy import equal, play
+from headwise.testing.watching import Apart, Backwards
+
+SIZES = (1, 2, 3, 15, 16, 17, 31, 33, 65)
+"""training samples of the clients; each has some test samples, too"""
+DENSE = [
+    # method, model, inputs, classes, batch, clients
+    ("fedavg", "linear", 1, 2, 1, 5),
+    ("fedavg", "mlp:30", 5, 5, 10, 9),
+    ("fedavg", "mlp:16", 30, 7, 31, 9),
+    ("fedrep", "mlp:17", 6, 8, 3, 3),
+    ("fedah", "mlp:13", 13, 3, 10, 9),
+    ("fedgmh", "mlp:63", 64, 10, 33, 8),
+    ("fedgh", "mlp:65", 15, 5, 2, 7),
+    ("ditto", "mlp:31:2", 33, 17, 16, 8),
+]
+IMAGES = [
+    ("fedavg", "cnn", (1, 28, 28), 10, 5, 3),
+    ("fedrep", "cnn", (3, 32, 32), 7, 3, 2),
+    ("fedper", "lenet5", (3, 32, 32), 3, 2, 3),
+    ("fedbn", "resnet18", (3, 8, 8), 3, 2, 2),
+]
+
+
+def network(name: str) -> object:
+    model, *options = name.split(":")
+    fields = dataclasses.fields(catalog.find("model", model))
+    return catalog.find("model", model)(**{f.name: int(o) for f, o in zip(fields, options, strict=False)})
+
+
+def plan(
+    method: str, model: str, shape: tuple[int, ...], classes: int, batch: int, sizes: tuple[int, ...], rounds: int = 2
+) -> Plan:
+    """Clients with so many training samples, and some test samples."""
+    torch.manual_seed(1)
+    task = Task(shape, classes)
+    net = laid_out(network(model).build(task).eval())  # pyright: ignore
+    tests = [1 + k % 4 for k in range(len(sizes))]
+    ends = list(itertools.accumulate(n for pair in zip(sizes, tests, strict=True) for n in pair))
+    x = torch.randn(ends[-1], *shape)
+    x = x.contiguous(memory_format=torch.channels_last) if channels_last(net) else x
+    data = Clients(
+        task, x, torch.randint(classes, (ends[-1],)), [[a, a, b] for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    )
+    return Plan(
+        catalog.find("method", method)(),
+        (net,),
+        data,
+        Train(batch=batch, lr=0.1),
+        Sampling(),
+        Evaluate(),
+        Stop(),
+        rounds,
+        0,
+    )
+
+
+def agree(made: Plan) -> None:
+    """Together, in small groups, by themselves and at sites of their own."""
+    wanted = play(made).trace()
+    groups = (2, 3) if len(made.data) > 3 else ()
+    for executor in (*(Serial(made, together=n) for n in groups), Backwards(made), Apart(made)):
+        equal(wanted, play(made, executor).trace(), f"{made.method} on {made.data.task}: {type(executor).__name__}")
+
+
+def first_sample_anywhere() -> None:
+    """The same client behind 0 to 15 samples of one number: at every place of four bytes in a cache line."""
+    made = plan("fedavg", "mlp:5", (1,), 3, 4, (11,))
+    alone = play(made).trace()
+    for before in range(1, 17):
+        x = torch.cat([torch.randn(before, 1), made.data.x])[before:]
+        moved = dataclasses.replace(made, data=dataclasses.replace(made.data, x=x))
+        equal(alone, play(moved).trace(), f"behind {before} samples")
+
+
+def main() -> None:
+    for method, model, inputs, classes, batch, clients in DENSE:
+        agree(plan(method, model, (inputs,), classes, batch, SIZES[:clients]))
+    for method, model, shape, classes, batch, clients in IMAGES:
+        agree(plan(method, model, shape, classes, batch, SIZES[1 : 1 + clients], rounds=1))
+    first_sample_anywhere()
+    print(f"{len(DENSE) + len(IMAGES)} federations agree with {torch.backends.cpu.get_cpu_capability()}")
+
+
+if __name__ == "__main__":
+    main()
