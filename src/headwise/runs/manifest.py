@@ -38,12 +38,20 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
 
 def moved(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of what is computed may differ between them."""
-    began, now = manifest.get("hardware"), {**_kernels(), **_versions("torch")}
+    began = manifest.get("hardware")
     if not isinstance(began, dict) or "kernels" not in began:  # older versions did not say
         return None
-    began = {**began, "torch": manifest["versions"]["torch"]}
-    there, here = (f"{m['cpu']} ({m['kernels']}, torch {m['torch']})" for m in (began, now))
+    there, here = _named(began, manifest["versions"]["torch"]), machine()
     return f"{there}, and is now on {here}" if there != here else None
+
+
+def machine() -> str:
+    """The CPU at hand, with what decides the last bits of what is computed on it."""
+    return _named(_kernels(), _versions("torch")["torch"])
+
+
+def _named(hardware: dict[str, Any], torch: str) -> str:
+    return f"{hardware['cpu']} ({hardware['kernels']}, torch {torch})"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
