@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from .config import Experiment
 from .engine.plan import Plan
@@ -16,6 +17,20 @@ from .records import Nothing
 
 ORDERS = (*(1 + k / 10 for k in range(1, 110)), *range(12, 64), *(2**k for k in range(6, 15)))
 """of Renyi's divergences, among which the accountant chooses; the highest take long for samples, and are not best"""
+FAINT, NONE = 1e-3, 1e-100
+"""noise below which sampling earns no credit, as sums in Opacus may not end there; and which is none at all"""
+
+
+class Mechanism(NamedTuple):
+    """So many steps of Gaussian noise, each on a Poisson sample at this rate."""
+
+    noise: float
+    rate: float
+    steps: int
+
+    def times(self, rounds: int) -> Mechanism:
+        """As often as this."""
+        return self._replace(steps=self.steps * rounds)
 
 
 def account(experiment: Experiment, method: Method[Any, Any, Any, Any], plan: Plan | None = None) -> dict[str, Any]:
@@ -28,32 +43,57 @@ def account(experiment: Experiment, method: Method[Any, Any, Any, Any], plan: Pl
     privacy = experiment.privacy
     if privacy.clip is None:
         return {}
-    rounds = 0 if record_types(type(method)).up is Nothing else experiment.rounds
     found = {"delta": privacy.delta, "unit": privacy.level, "against": "server", "source": privacy.source}
     if not privacy.per_example:
         relation = "all data of one client replaced by any other"
-        return {"epsilon": epsilon(privacy.noise, 1.0, rounds, privacy.delta), "relation": relation, **found}
+        once = Mechanism(privacy.noise, 1.0, _messages(method))
+        return {"epsilon": composed((once.times(experiment.rounds),), privacy.delta), "relation": relation, **found}
     if plan is None or plan.epochs_accounted is None:
         raise ConfigError("privacy.level is 'example', but how many examples each client has is not known here.")
-    each: list[float] = []
-    for n in (plan.data.sizes(c)[0] for c in range(len(plan.data))):
-        steps = rounds * plan.epochs_accounted * steps_per_epoch(n, plan.train)
-        # of clients elsewhere nothing is known, and they answer for themselves
-        each.append(epsilon(privacy.noise, batch_size(n, plan.train) / n, steps, privacy.delta) if n else 0.0)
+    rounds = [mechanism(plan, c).times(experiment.rounds) for c in range(len(plan.data))]
+    each = [composed((spent,), privacy.delta) for spent in rounds]
     relation = "one example of a client without effect, the number of its examples known"
     return {"epsilon": max(each), "relation": relation, **found, "clients": each}
 
 
-@cache
+def mechanism(plan: Plan, client: int) -> Mechanism:
+    """What one round of a run with privacy comes to for this client."""
+    noise, messages = plan.privacy.noise, _messages(plan.method)
+    if not plan.privacy.per_example:
+        return Mechanism(noise, 1.0, messages)
+    n = plan.data.sizes(client)[0]
+    if not n:  # of clients elsewhere nothing is known, and they answer for themselves
+        return Mechanism(noise, 1.0, 0)
+    steps = messages * (plan.epochs_accounted or 0) * steps_per_epoch(n, plan.train)
+    return Mechanism(noise, batch_size(n, plan.train) / n, steps)
+
+
+def _messages(method: Method[Any, Any, Any, Any]) -> int:
+    """That a client sends in a round: one, or none."""
+    return 0 if record_types(type(method)).up is Nothing else 1
+
+
 def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
     """Of so many steps of Gaussian noise, each on a Poisson sample at this rate."""
-    if not steps:
+    return composed((Mechanism(noise, rate, steps),), delta)
+
+
+@cache
+def composed(mechanisms: tuple[Mechanism, ...], delta: float) -> float:
+    """Of all of these together, each chosen in knowledge of what those before it told: Renyi's divergences add up."""
+    history = [m if m.noise >= FAINT else m._replace(rate=1.0) for m in mechanisms if m.steps]
+    if not history:
         return 0.0
+    if (faintest := min(m.noise for m in history)) < NONE:
+        raise ConfigError(f"privacy.noise is {faintest:g}, but below {NONE:g} there is no epsilon to reckon.")
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
-    accountant.history = [(noise, rate, steps)]
-    return float(accountant.get_epsilon(delta, alphas=[a for a in ORDERS if rate == 1 or a <= 512]))
+    accountant.history = [tuple(m) for m in history]
+    orders = [a for a in ORDERS if a <= 512 or all(m.rate == 1 for m in history)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order is the")  # the bound holds; another order might be tighter
+        return max(0.0, float(accountant.get_epsilon(delta, alphas=orders)))
 
 
 def rehearsed(experiment: Experiment, plan: Plan) -> Plan:

@@ -16,8 +16,9 @@ from headwise.config import Experiment
 from headwise.engine.plan import Plan
 from headwise.engine.state import States
 from headwise.flower.deployment import serve
+from headwise.flower.grounds import Simulated
 from headwise.flower.remote import Copies, Remote
-from headwise.flower.site import Simulated, Site, open_site
+from headwise.flower.site import Site, open_site
 from headwise.flower.states import SiteStates
 from headwise.flower.wire import Lost, Parcel, experiment_in
 from headwise.method import record_types

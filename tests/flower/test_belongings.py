@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = json.loads(said(capsys, "site", "list", str(site), "--json"))
+    (found,) = json.loads(said(capsys, "site", "list", str(site), "--json"))["models"]
     assert (found["client"], found["t"]) == (3, 3)
     flags = ("--run", found["run"], "--client", "3")
     assert "client 3" in said(capsys, "site", "list", str(site))
@@ -50,7 +51,9 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert newest.exists()
     said(capsys, "site", "erase", str(site), *flags, "--yes")
     assert list((site / "states").iterdir()) == []
-    assert said(capsys, "site", "list", str(site)) == "no client has trained here yet\n"
+    assert said(capsys, "site", "list", str(site)) == (
+        "no personal models\nclient 3  spent epsilon 0 at delta 1e-05, no limit; 3 answers without privacy\n"
+    )
 
 
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
@@ -80,6 +83,48 @@ def test_what_is_not_there_is_said(
     assert not out.exists()
 
 
+def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = belongings(site / "site.toml")[0].run
+    for name in ("client-abc", "client-", "client--1", "client-\u0663", "masks"):
+        (site / "states" / run / name).mkdir()
+    (site / "states" / run / "client-7").write_text("a file")
+    (site / "states" / run / "client-3" / "round-x.safetensors").write_text("no state")
+    (site / "states" / "Lost and found").mkdir()
+    (site / "states" / "notes").write_text("a file")
+    assert [(b.run, b.client, b.t) for b in belongings(site / "site.toml")] == [(run, 3, 3)]
+    assert "there is no run 'notes'" in said(
+        capsys, "site", "erase", str(site), "--run", "notes", "--client", "3", "--yes", code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda p: p.unlink(), "experiment.json can't be read: No such file or directory."),
+        (lambda p: p.write_bytes(b"\xff"), "experiment.json is damaged: it is not a text."),
+        (lambda p: p.write_text("["), "can't read this experiment"),
+    ],
+)
+def test_a_model_whose_experiment_is_lost_is_not_exported(
+    spoil: Callable[[Path], object], why: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = belongings(site / "site.toml")[0].run
+    spoil(site / "states" / run / "experiment.json")
+    out = tmp_path / "model.safetensors"
+    assert why in said(capsys, "site", "export", str(site), "--run", run, "--client", "3", "-o", str(out), code=2)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "a-file", "a-file/site", "x" * 5000])
+def test_init_needs_a_folder_that_can_be_made(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a-file").write_text("kept")
+    folder = name if name in ("", ".", "/") else str(tmp_path / name)
+    text = said(capsys, "site", "init", folder, "--client", "2", "--data", f"{DATA}:only=2", code=2)
+    assert text.startswith("headwise: ")
+    assert (tmp_path / "a-file").read_text() == "kept"
+    assert [p.name for p in tmp_path.iterdir()] == ["a-file"]
+
+
 def test_init_makes_a_site_that_only_its_owner_can_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--client", "2", "--data", f"{DATA}:only=2", "--method", "fedper", "--tell-labels")
     text = said(capsys, "site", "init", str(tmp_path / "here"), *flags)
@@ -89,7 +134,7 @@ def test_init_makes_a_site_that_only_its_owner_can_read(tmp_path: Path, capsys: 
     assert ground.site.allow.labels
     assert (tmp_path / "here" / "site.key").stat().st_mode & 0o077 == 0
     assert (tmp_path / "here" / "site.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
-    assert "is not empty" in said(capsys, "site", "init", str(tmp_path / "here"), *flags, code=2)
+    assert "is not an empty folder" in said(capsys, "site", "init", str(tmp_path / "here"), *flags, code=2)
 
 
 def test_init_refuses_an_experiment_that_could_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

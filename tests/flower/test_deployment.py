@@ -202,6 +202,27 @@ def messages_are_large(lab: Laboratory) -> None:
             ["site", "start", "s", "--superlink", "here"],
             "--superlink is 'here', but must look like server.example:8000.",
         ),
+        *(
+            (
+                ["server", "start", "s", *words],
+                f"{words[0]} is {words[1]!r}, but must be an address or a name like study.example.",
+            )
+            for words in (
+                ("--name", ""),
+                ("--name", "\u00fc.example"),
+                ("--name", "a..b"),
+                ("--host", ""),
+                ("--name", "a" * 64),
+            )
+        ),
+        (
+            ["server", "start", "s", "--port", "99999"],
+            "Invalid value for '--port': 99999 is not in the range 1<=x<=65535.",
+        ),
+        (
+            ["site", "start", "s", "--superlink", "a:1", "--port", "0"],
+            "Invalid value for '--port': 0 is not in the range 1<=x<=65535.",
+        ),
         (["server", "register", "s", "no.pub"], "no.pub is no file: it must be a site's public key, site.key.pub."),
         (["site", "list", "s"], "s/site.toml can't be read: No such file or directory."),
         (
@@ -219,6 +240,23 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"headwise: {said}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["", ".", "..", "/", "no/list.json", "exp.toml/list.json", "a-folder"])
+@pytest.mark.parametrize("option", ["--key", "--out"])
+def test_a_list_that_can_not_be_written_makes_no_key(
+    option: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text('data = "synthetic"\npartition = "natural"\nclients = 5\n')
+    (tmp_path / "a-folder").mkdir()
+    paths = {"--key": "board.key", "--out": "allowed.json", option: out}
+    with pytest.raises(SystemExit) as stop:
+        main(["server", "sign", "exp.toml", *(word for pair in paths.items() for word in pair)])
+    assert stop.value.code == 2
+    shown = str(Path(out))
+    assert capsys.readouterr().err == f"headwise: {option} is {shown!r}, but must be a file in a folder that exists.\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a-folder", "exp.toml"]
 
 
 def test_nothing_is_told_to_others(tmp_path: Path) -> None:

@@ -469,7 +469,7 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
         ("shares", {"roster": "mine*4"}, "there must be this one and 3 at least."),
         ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
         ("shares", {"roster": "bad key"}, "this is no key"),
-        ("help", {"t": 2}, "this site has no masks for round 2."),
+        ("help", {"t": 2}, "site102 is asked for round 2, but the rounds are 1 to 1."),
         ("help", {"survivors": []}, "this site is not in the sum of round 1 as it should be."),
         ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but 3 are needed."),
         ("help", {"survivors": "other clients"}, "this site is not in the sum of round 1 as it should be."),

@@ -13,13 +13,14 @@ from federations import Inside, bits, bits_at_sites, experiment, served, write_s
 import headwise as hw
 from headwise import catalog
 from headwise.config import Choice
-from headwise.errors import ClientError, ConfigError, DataError, RunError
+from headwise.errors import ClientError, ConfigError, DataError, HeadwiseError, RunError
 from headwise.flower import nodes
 from headwise.flower.facts import for_sites
 from headwise.flower.nodes import Known, Nodes
 from headwise.flower.policy import permitted, read_site
 from headwise.flower.signing import sign
 from headwise.flower.site import open_site
+from headwise.flower.states import SiteStates
 from headwise.flower.wire import Lost, Parcel
 from headwise.methods.fedper import FedPer
 from headwise.records import Nothing, encode
@@ -93,6 +94,10 @@ def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
         ("", {"rounds": "many"}, "site can't read this experiment: rounds is 'many'"),
         ('fields = ["protos"]', {}, "site lets protos leave, not w."),
         ("epsilon = 3.0", {}, "site asks for privacy of epsilon 3 at most, but the experiment has none."),
+        ("", {"clients": 10**9}, "site takes experiments with 100,000 clients and 100 networks at most, but this one"),
+        ("", {"model": ["linear"] * 101}, "site takes experiments with 100,000 clients and 100 networks at most"),
+        ("", {"model": "mlp:65536:100"}, "site builds networks of 500,000,000 bytes at most, but mlp has 1,700,"),
+        ("largest = 1", {"server_model": "mlp:65536"}, "site builds networks of 1,000,000 bytes at most, but mlp has"),
     ],
 )
 def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -157,10 +162,22 @@ def order(client: int = 0, **changes: Any) -> Parcel:
     return Parcel(json.dumps({"run": "run-1", "experiment": asked, "visits": [visit]}), [encode(Nothing())])
 
 
+def named(run: Any) -> Parcel:
+    found = order()
+    return Parcel(json.dumps({**json.loads(found.text), "run": run}), found.records)
+
+
 @pytest.mark.parametrize(
     ("parcel", "said"),
     [
         (order(1), "site does not have the clients [1]."),
+        (order(t=0), "site is asked for round 0, but the rounds are 1 to 3."),
+        (order(t=4), "site is asked for round 4, but the rounds are 1 to 3."),
+        (order(t=10**9), "site is asked for round 1000000000, but the rounds are 1 to 3."),
+        (order(down=10**9), "this message is no order: IndexError"),
+        (named(5), "this message is no order: ConfigError: run is 5, but must be a text."),
+        (named(None), "this message is no order: ConfigError: run is None, but must be a text."),
+        (named("../x"), "run is '../x', but must be small letters, digits and dashes."),
         (order(t="1"), "this message is no order: ConfigError: t is '1'"),
         (order(state=7), "this message is no order: ConfigError: state is 7"),
         (order(task="steal"), "this message is no order: ConfigError: task is 'steal'"),
@@ -172,6 +189,29 @@ def test_an_order_outside_the_rules_is_refused(parcel: Parcel, said: str, tmp_pa
     site, _ = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
     assert said in json.loads(site.answer(parcel).text)["error"]
     assert [p.name for p in (tmp_path / "site").iterdir()] == ["site.toml"]
+
+
+@pytest.mark.parametrize("noise", [5e-324, 1e-200, 1e-90])
+@pytest.mark.parametrize("level", ["client", "example"])
+def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, level: str, tmp_path: Path) -> None:
+    """Opacus divides by zero at some of these, and never ends at others."""
+    privacy = {"clip": 1.0, "noise": noise, "level": level}
+    asked = for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).plain()
+    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
+    with pytest.raises(HeadwiseError, match=r"comes to|below 1e-100 there is no epsilon to reckon"):
+        site.plan(json.dumps(asked))
+
+
+def test_what_nobody_thought_of_is_said_to_be_a_bug_and_tells_nothing_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError("a patient's name")
+
+    monkeypatch.setattr(SiteStates, "put_download", fails)
+    site, _ = open_site(write_site(tmp_path / "site", [0]))
+    said = json.loads(site.answer(order()).text)
+    assert said == {"error": "this is a bug of Headwise (ZeroDivisionError): the site's log says more."}
 
 
 def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

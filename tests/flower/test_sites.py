@@ -14,7 +14,8 @@ from headwise import catalog
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
-from headwise.flower.site import Simulated, Site
+from headwise.flower.grounds import Simulated
+from headwise.flower.site import Site
 from headwise.flower.states import SiteStates, digest_of
 from headwise.flower.wire import Lost, Parcel, pack_error, unpack_report
 from headwise.method import record_types

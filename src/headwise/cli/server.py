@@ -19,7 +19,7 @@ def command() -> None:
 @command.command(name="start")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
-@click.option("--port", default=8000, show_default=True, help="port to listen on")
+@click.option("--port", default=8000, type=click.IntRange(1, 65535), show_default=True, help="port to listen on")
 @click.option("--name", "names", multiple=True, help="a name or address by which sites know this server; repeatable")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
 def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool) -> None:
@@ -28,12 +28,14 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     A certificate is made there if there is none: sites need FOLDER/ca.crt.
     """
     from ..engine.devices import check_kind
-    from ..flower.processes import attend, check_insecure, environment, flower_config, superlink
+    from ..flower.processes import attend, check_insecure, check_name, environment, flower_config, superlink
     from ..flower.signing import server_certificates
     from ..runs.files import failing_clearly
 
     check_kind("flower")
     check_insecure(host, insecure)
+    for option, name in (("--host", host), *(("--name", name) for name in names)):
+        check_name(option, name)
     home = folder.absolute()
     with failing_clearly(home):
         home.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import click
 
 from ..config import Choice, experiment_from, read_toml
 from ..errors import ConfigError, RunError
+from ..runs.files import failing_clearly, write_bytes
 
 HOME = click.argument("folder", type=click.Path(path_type=Path))
 RUN = click.option("--run", required=True, help="as headwise site list names it")
@@ -21,10 +22,12 @@ TOML = """# What this site decides for itself; an order from the server can chan
 name = {name}
 data = {data}                  # the data set, as experiments name it
 
-[allow]                        # headwise site init --help and docs/flower.md say what else there is
+[allow]                        # docs/flower.md says what else there is
 methods = {methods}                   # none: all that this Headwise has
 labels = {labels}                 # whether the server may know how many samples of each class there are
-scores = true                  # whether it may know how good models are on this site's samples
+# scores = false               # whether it may know how good models are here; as it is: unless there is an epsilon
+# epsilon = 3.0                # the most that one run may tell about a client; as it is: runs need no privacy
+# epsilon_total = 3.0          # the most that all runs may tell together; as it is: as much as one
 
 [[clients]]
 id = {client}
@@ -61,8 +64,9 @@ def init(
     choice = Choice.parse(data, "data")
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} exists already and is not empty: choose another one.")
+    with failing_clearly(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already and is not an empty folder: choose another one.")
     values: dict[str, Any] = {
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
         "labels": tell_labels, "client": client, "source": source, "folder": str(data_dir.absolute()),
@@ -71,10 +75,9 @@ def init(
     asked = None if config is None else experiment_from(read_toml(config))
     from ..engine.options import Privacy
     from ..flower.facts import for_sites, tell
+    from ..flower.grounds import Real
     from ..flower.policy import check_site
     from ..flower.signing import node_key
-    from ..flower.site import Real
-    from ..runs.files import failing_clearly, write_bytes
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
     ground = Real(site, folder.absolute())
@@ -93,7 +96,13 @@ def init(
 @HOME
 @click.option("--superlink", required=True, help="the server: server.example:8000")
 @click.option("--ca", type=click.Path(path_type=Path), help="the server's ca.crt; not needed on loopback")
-@click.option("--port", default=9094, show_default=True, help="port for this site's own processes, on loopback")
+@click.option(
+    "--port",
+    default=9094,
+    type=click.IntRange(1, 65535),
+    show_default=True,
+    help="port for this site's own processes, on loopback",
+)
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
 def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bool) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
@@ -121,19 +130,26 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
 
 @command.command(name="list")
 @HOME
-@click.option("--json", "as_json", is_flag=True, help="print one JSON list on stdout and nothing else there")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 def list_(folder: Path, as_json: bool) -> None:
-    """List the personal models that the site in FOLDER has."""
-    from ..flower.belongings import belongings
+    """List the personal models that the site in FOLDER has, and what each client's data have told so far."""
+    from ..flower.belongings import belongings, spent
 
-    found = belongings(folder / "site.toml")
+    found, told = belongings(folder / "site.toml"), spent(folder / "site.toml")
     if as_json:
-        click.echo(json.dumps([each._asdict() for each in found]))
+        click.echo(json.dumps({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
         return
     for each in found:
         click.echo(f"{each.run}  client {each.client}  round {each.t}  {each.bytes / 1024:,.1f} KB")
     if not found:
-        click.echo("no client has trained here yet")
+        click.echo("no personal models")
+    for each in told:
+        limit = "no limit" if each.left is None else f"{each.left:.3g} of {each.total:g} left"
+        bare = f"; {each.unprotected} answers without privacy" * bool(each.unprotected)
+        unit = f" (of {'an example' if each.unit == 'example' else 'the client'})" * bool(each.unit)
+        click.echo(
+            f"client {each.client}  spent epsilon {each.epsilon:.3g}{unit} at delta {each.delta:g}, {limit}{bare}"
+        )
 
 
 @command.command(name="export")

@@ -76,11 +76,11 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 
     `own` says how many samples each of them has. Each comes to the same as by `divide_all` on everybody's samples.
     """
-    rngs, at = np.random.default_rng(seed).spawn(clients), 0
-    nothing = np.empty(0, np.int64)
+    nothing, at = np.empty(0, np.int64), 0
     parts = [Parts(nothing, nothing, nothing)] * clients
     for client, n in own.items():
-        parts[client] = divide(np.arange(at, at + n), split, rngs[client], dataset.official_test)
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # one that `spawn` would give
+        parts[client] = divide(np.arange(at, at + n), split, rng, dataset.official_test)
         at += n
     return parts
 

@@ -15,8 +15,10 @@ from ..errors import RunError, nearest
 from ..method import record_types
 from ..records import Packed, decode, to_bytes
 from ..runs.files import failing_clearly, write_bytes
+from .ledger import Ledger
+from .policy import read_site
 from .site import open_site
-from .states import SiteStates
+from .states import SiteStates, runs_in
 
 
 class Belonging(NamedTuple):
@@ -33,11 +35,40 @@ def belongings(path: Path) -> list[Belonging]:
     """All that the site of this file has."""
     folder = open_site(path)[0].folder
     found: list[Belonging] = []
-    for home in sorted(folder.iterdir()) if folder.is_dir() else []:
-        kept = SiteStates(folder, home.name)
+    for run in runs_in(folder):
+        kept = SiteStates(folder, run)
         for client in kept.clients():
-            size = sum(p.stat().st_size for p in (home / f"client-{client}").iterdir())
-            found.append(Belonging(home.name, client, max((v.t for v in kept.versions(client)), default=0), size))
+            size = sum(p.stat().st_size for p in (kept.folder / f"client-{client}").iterdir())
+            found.append(Belonging(run, client, max((v.t for v in kept.versions(client)), default=0), size))
+    return found
+
+
+class Spent(NamedTuple):
+    """What a client's data have told, over all runs."""
+
+    client: int
+    epsilon: float
+    """of all answers under differential privacy together"""
+    delta: float
+    total: float | None
+    """what the site allows; none: no limit is set"""
+    left: float | None
+    unit: str | None
+    """what epsilon is about: the client as a whole, or, as soon as one run protected no more, one of its examples"""
+    unprotected: int
+    """answers without any privacy"""
+
+
+def spent(path: Path) -> list[Spent]:
+    """What the ledger of this file's site says of each of its clients."""
+    settings, home = read_site(path), path.absolute().parent
+    allow, found = settings.allow, list[Spent]()
+    for own in sorted(settings.clients, key=lambda each: each.id):
+        book = Ledger(settings, home).book(own.id)
+        now = book.epsilon(allow.delta)
+        left = None if allow.total is None else max(0.0, allow.total - now)
+        unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" comes after "client"
+        found.append(Spent(own.id, now, allow.delta, allow.total, left, unit, book.bare))
     return found
 
 
@@ -45,7 +76,7 @@ def export(path: Path, run: str, client: int, out: Path) -> None:
     """Write a client's personal model, as it would use it now, as one safetensors file."""
     site, ground = open_site(path)
     kept = _of(site.folder, run, client)
-    plan = ground.plan((kept.folder / "experiment.json").read_text(encoding="utf-8"))
+    plan = ground.plan(kept.experiment())
     types, versions = record_types(type(plan.method)), kept.versions(client)
     if not versions:
         raise RunError(f"client {client} has no state of the run {run}: it has never trained.")
@@ -70,7 +101,7 @@ def erase(path: Path, run: str, client: int) -> None:
 
 def _of(folder: Path, run: str, client: int) -> SiteStates:
     """The states of this run, if it has this client."""
-    runs = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    runs = runs_in(folder)
     if run not in runs:
         raise RunError(f"there is no run {run!r} in {folder}: {nearest(run, runs)}")
     kept = SiteStates(folder, run)

@@ -7,6 +7,7 @@ note whose sum that was: for another one of the same round there is no help, as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from .stages import (
 from .states import SiteStates
 from .wire import Letter, Order
 
+ROUND = re.compile(r"round-(\d{7,10})-\d{1,10}\.json", re.ASCII)
 Named = tuple[Answer, str]
 """an answer, and the digest of the client's new state"""
 Opened = tuple[tuple[int, ...], ...]
@@ -87,8 +89,8 @@ class Masking:
     def _keys(self, asked: KeysAsked) -> KeysSaid:
         """Fresh keys; whatever was left of an earlier attempt or round can never be opened any more."""
         for path in self._folder.glob("round-*.json"):
-            t = int(path.stem.split("-")[1])
-            if t < asked.t or path == self._path("round", asked):
+            name = ROUND.fullmatch(path.name)
+            if name and (int(name[1]) < asked.t or path == self._path("round", asked)):
                 path.unlink(missing_ok=True)
         secrets = new_secrets()
         self._keep(asked, Kept(asked.clients, secrets.cipher.hex(), secrets.mask.hex(), secrets.seed.hex()))

@@ -7,10 +7,14 @@ has. Paths are never taken: which data are read, and from where, stands in this 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
+
+import torch
+from torch import nn
 
 from .. import catalog
 from ..accounting import account
@@ -19,9 +23,13 @@ from ..engine.options import Engine
 from ..engine.plan import Plan
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
 from ..method import Method, record_types
+from ..models.base import Task
 from ..records import fields_of
 from ..settings import Count, Natural, Positive, Range, build
 from .signing import experiment_hash, signed_hashes
+
+MOST_CLIENTS, MOST_MODELS = 100_000, 100
+"""of an experiment: a site has a line for each client in memory, and builds every network"""
 
 
 @dataclass(frozen=True)
@@ -50,16 +58,29 @@ class Allow:
     """fields of a method's message that may leave; none: all that it sends"""
     labels: bool = False
     """whether the server may know how many samples of each class a client has"""
-    scores: bool = True
-    """whether the server may know how good models are on a client's own samples"""
+    scores: bool | None = None
+    """whether the server may know how good models are on a client's own samples; none: unless there is an epsilon,
+    which does not cover them"""
     largest: Count = 500
-    """megabytes of a message, at most"""
+    """megabytes of a message, or of the networks of an experiment, at most"""
     plain: bool = True
     """whether single messages may leave; if not, only experiments with masked sums run (`secure.sums`)"""
     epsilon: Positive | None = None
     """the most that a run may tell the server about a client; runs without differential privacy are then refused"""
+    epsilon_total: Positive | None = None
+    """the most that all runs together may tell; none: as much as one may"""
     delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
     """probability with which that may be exceeded"""
+
+    @property
+    def total(self) -> float | None:
+        """What `epsilon_total` comes to."""
+        return self.epsilon if self.epsilon_total is None else self.epsilon_total
+
+    @property
+    def tells_scores(self) -> bool:
+        """What `scores` comes to."""
+        return self.epsilon is None if self.scores is None else self.scores
 
 
 @dataclass(frozen=True)
@@ -96,6 +117,11 @@ def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
             raise ConfigError(f"{path}: allow.methods names {name!r}: {nearest(name, catalog.names('method'))}")
     if (found.allow.experiments is None) != (found.allow.signer is None):
         raise ConfigError(f"{path}: allow.experiments and allow.signer must be given together.")
+    if found.allow.epsilon_total is not None and found.allow.epsilon_total < (found.allow.epsilon or math.inf):
+        raise ConfigError(
+            f"{path}: allow.epsilon_total is {found.allow.epsilon_total:g}, but must be at least allow.epsilon, "
+            f"which is {found.allow.epsilon or 'missing'}."
+        )
     return found
 
 
@@ -113,6 +139,11 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
         raise RunError(f"{site.name} has the data set {site.data!r}, not {offered!r}.")
     if not asked.model or asked.clients is None:
         raise RunError(f"{site.name} can't run an experiment that does not name its model and its number of clients.")
+    if asked.clients > MOST_CLIENTS or len(asked.model) > MOST_MODELS:
+        raise RunError(
+            f"{site.name} takes experiments with {MOST_CLIENTS:,} clients and {MOST_MODELS} networks at most, "
+            f"but this one has {asked.clients:,} and {len(asked.model):,}."
+        )
     if asked.fraction < 1:
         raise RunError(f"{site.name} can't take a share of all samples: fraction must be 1.")
     if beyond := [c.id for c in site.clients if c.id >= asked.clients]:
@@ -150,6 +181,17 @@ def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> Non
         raise RunError(f"{site.name} lets {', '.join(site.allow.fields) or 'nothing'} leave, not {', '.join(refused)}.")
 
 
+def check_networks(site: SiteSettings, asked: Experiment, task: Task) -> None:
+    """Refuse networks that are too large, before any memory is given to them."""
+    most, size = site.allow.largest * 10**6, 0
+    for choice in (*asked.model, *((asked.server_model,) if asked.server_model else ())):
+        with torch.device("meta"):
+            network: nn.Module = choice.make("model").build(task)
+        size += sum(t.numel() * t.element_size() for t in network.state_dict().values())
+        if size > most:
+            raise RunError(f"{site.name} builds networks of {most:,} bytes at most, but {choice.name} has {size:,}.")
+
+
 def check_privacy(site: SiteSettings, asked: Experiment, plan: Plan) -> None:
     """Refuse a run that tells more than this site allows; what it tells, the site reckons itself."""
     limit = site.allow.epsilon
@@ -158,7 +200,7 @@ def check_privacy(site: SiteSettings, asked: Experiment, plan: Plan) -> None:
     spent = account(asked, plan.method, plan)
     if not spent or asked.privacy.source != "system":
         raise RunError(f"{site.name} asks for privacy of epsilon {limit:g} at most, but the experiment has none.")
-    if spent["epsilon"] > limit or spent["delta"] > site.allow.delta:
+    if not (spent["epsilon"] <= limit and spent["delta"] <= site.allow.delta):
         raise RunError(
             f"{site.name} asks for privacy of epsilon {limit:g} and delta {site.allow.delta:g} at most, but the "
             f"experiment comes to {spent['epsilon']:.3g} and {spent['delta']:g}."

@@ -95,6 +95,9 @@ def _general_name(name: str) -> x509.GeneralName:
 
 def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
     """Write a signed list of these experiments; the key pair (`key`, `key`.pub) is made if there is none."""
+    for option, path in (("--key", key), ("--out", out)):  # before a key is made in vain
+        if not path.name or path.is_dir() or not path.parent.is_dir():
+            raise RunError(f"{option} is {str(path)!r}, but must be a file in a folder that exists.")
     if not key.exists():
         made = ed25519.Ed25519PrivateKey.generate()
         _write_secret(key, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

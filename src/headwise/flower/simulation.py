@@ -11,8 +11,9 @@ from ..engine.options import Engine
 from ..engine.plan import Plan
 from ..engine.process import cores
 from ..engine.state import States
+from .grounds import Simulated
 from .remote import Copies, Remote
-from .site import Simulated, Site
+from .site import Site
 from .states import SiteStates
 
 RUN = "run"  # the folder of the nodes is that of one run only

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from ..settings import Natural, build
+from ..settings import Natural, build, convert
 from .wire import Letter, Parcel, reading, said_in
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def stage_in(parcel: Parcel) -> tuple[str, Asked] | None:
         values = json.loads(parcel.text)
         if "stage" not in values:
             return None
-        return str(values["run"]), build(STAGES[values["stage"]], values["asked"])
+        return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["asked"])
 
 
 def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> Parcel:

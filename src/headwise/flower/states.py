@@ -15,7 +15,9 @@ from typing import NamedTuple
 from ..errors import RunError
 from ..runs.files import failing_clearly, write_bytes
 
-NAME = re.compile(r"round-(\d{7})-([0-9a-f]{64})\.safetensors")
+RUN = re.compile(r"[0-9a-z-]{1,64}")
+CLIENT = re.compile(r"client-(0|[1-9]\d{0,9})", re.ASCII)
+NAME = re.compile(r"round-(\d{7,10})-([0-9a-f]{64})\.safetensors", re.ASCII)
 
 
 class Version(NamedTuple):
@@ -35,14 +37,14 @@ class SiteStates:
     """The states of one run's clients at one site."""
 
     def __init__(self, folder: Path, run: str) -> None:
-        if not re.fullmatch(r"[0-9a-z-]{1,64}", run):  # it comes from the server, and names a folder
+        if not RUN.fullmatch(run):  # it comes from the server, and names a folder
             raise RunError(f"run is {run!r}, but must be small letters, digits and dashes.")
         self.folder = folder / run
 
     def versions(self, client: int) -> list[Version]:
         """The kept states of a client, the oldest first."""
-        files = sorted(self._home(client).glob("round-*.safetensors"))
-        return [Version(int(m[1]), m[2], path) for path in files if (m := NAME.fullmatch(path.name))]
+        files = self._home(client).glob("round-*.safetensors")
+        return sorted(Version(int(m[1]), m[2], path) for path in files if (m := NAME.fullmatch(path.name)))
 
     def take(self, client: int, digest: str) -> bytes | None:
         """The state that the server names; None if it never had a reply of this client."""
@@ -85,6 +87,16 @@ class SiteStates:
                 self.folder.mkdir(parents=True, exist_ok=True)
             write_bytes(path, experiment.encode())
 
+    def experiment(self) -> str:
+        """The run's experiment."""
+        path = self.folder / "experiment.json"
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{path} can't be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: it is not a text.") from error
+
     def put_download(self, client: int, data: bytes) -> None:
         """Keep what the client was sent last: its model is made of that and its state."""
         home = self._home(client)
@@ -101,8 +113,15 @@ class SiteStates:
             raise RunError(f"{path} can't be read: {error.strerror}.") from error
 
     def clients(self) -> list[int]:
-        """Those that have something here."""
-        return sorted(int(p.name.removeprefix("client-")) for p in self.folder.glob("client-*"))
+        """Those that have something here; other people's folders are not ours to judge."""
+        found = ((CLIENT.fullmatch(p.name), p) for p in self.folder.glob("client-*"))
+        return sorted(int(name[1]) for name, path in found if name and path.is_dir())
 
     def _home(self, client: int) -> Path:
         return self.folder / f"client-{int(client)}"
+
+
+def runs_in(folder: Path) -> list[str]:
+    """The runs that have a folder here; whatever else lies beside them is left alone."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(p.name for p in found if RUN.fullmatch(p.name) and p.is_dir())

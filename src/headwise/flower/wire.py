@@ -18,7 +18,7 @@ from ..engine.worker import Answer, Failure, Job, Task
 from ..errors import ClientError, ConfigError
 from ..method import RecordTypes
 from ..records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
-from ..settings import Natural, build
+from ..settings import Natural, build, convert
 
 
 class Parcel(NamedTuple):
@@ -150,7 +150,7 @@ def pack_order(order: Order) -> Parcel:
 def experiment_in(parcel: Parcel) -> str:
     """The experiment of an order: with it a site learns the types of the records."""
     with reading("order"):
-        text = json.loads(parcel.text)["experiment"]
+        text = convert(json.loads(parcel.text)["experiment"], str, "experiment")
         json.loads(text)
         return text
 
@@ -169,7 +169,8 @@ def unpack_order(parcel: Parcel, types: RecordTypes) -> Order:
             visits.append(Visit(Job(given.task, given.client, given.t, downs[at], given.measure), given.state))
         sealed = values.get("sealed")
         letters = None if sealed is None else tuple(build(Letter, each) for each in sealed)
-        return Order(values["run"], values["experiment"], visits, letters)
+        run, experiment = (convert(values[name], str, name) for name in ("run", "experiment"))
+        return Order(run, experiment, visits, letters)
 
 
 def pack_report(report: Report) -> Parcel:

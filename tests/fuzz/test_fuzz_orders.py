@@ -1,0 +1,59 @@
+"""Orders in any order, for any run, to a site with a limit: what leaves is added up here, by Opacus alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+from opacus.accountants import RDPAccountant
+
+import headwise as hw
+from headwise.averaging import Shared
+from headwise.engine.worker import Job, Task
+from headwise.flower.facts import for_sites
+from headwise.flower.site import open_site
+from headwise.flower.wire import Order, Visit, pack_order
+
+DATA = "synthetic:60:4:6:sites=1"
+SITE = f"""name = "site"
+data = "synthetic"
+clients = [{{ id = 0, source = "{DATA}:only=0" }}]
+allow = {{ epsilon = 3.4, epsilon_total = 6.0 }}
+"""
+COUNT = int(os.environ.get("HEADWISE_FUZZ", "60"))
+
+
+def asked(rounds: int, noise: float) -> str:
+    """An experiment, as a server sends it."""
+    found = hw.Experiment(
+        method="fedavg", data=DATA, partition="natural", model="mlp:6", clients=1, rounds=rounds,
+        privacy={"clip": 1.0, "noise": noise},
+    )  # fmt: skip
+    return json.dumps(for_sites(found).plain())
+
+
+def left(path: Path, run: str, t: int, text: str, task: Task) -> bool:
+    """Whether an upload leaves the site, which is opened anew: it remembers nothing but what is on disk."""
+    site, ground = open_site(path)
+    job = Job(task, 0, t, Shared(ground.plan(text).models[0].params()))
+    return bool(site.answer(pack_order(Order(run, text, [Visit(job, "")]))).records)
+
+
+def test_whatever_a_server_asks_in_whatever_order_no_more_leaves_than_is_allowed(tmp_path: Path) -> None:
+    rng, path = random.Random(18), tmp_path / "site.toml"
+    path.write_text(SITE)
+    texts = {(r, s): asked(r, s) for r, s in ((1, 2.0), (2, 2.0), (2, 4.0), (3, 8.0))}
+    given: list[tuple[str, int, float]] = []
+    tasks: list[Task] = ["fit", "fit", "fit", "idle", "pre"]
+    for _ in range(COUNT):
+        run, (most, noise) = f"run-{rng.randrange(6)}", rng.choice([*texts])
+        t = rng.randrange(most + 2)
+        if left(path, run, t, texts[most, noise], rng.choice(tasks)):
+            given.append((run, t, noise))
+    accountant = RDPAccountant()
+    accountant.history = [(noise, 1.0, 1) for _, _, noise in given]
+    assert 2.0 < accountant.get_epsilon(1e-5) <= 6.0
+    assert len({(run, t) for run, t, _ in given}) == len(given) >= 3
+    assert all(len({noise for r, _, noise in given if r == run}) == 1 for run, _, _ in given)
