@@ -14,6 +14,7 @@ from typing import Any
 from .. import __version__
 from ..errors import RunError
 from .files import read_json
+from .shapes import MANIFEST, check
 
 FORMAT = 2
 """raised when an older Headwise could not read what a newer one writes"""
@@ -45,16 +46,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
-    _check(folder / "manifest.json", found, {"experiment": dict, "partition": dict, "data_dir": str})
-    _check(folder / "manifest.json", found["experiment"], {"method": dict, "data": dict, "partition": dict})
-    _check(folder / "manifest.json", found["partition"], {"hash": str, "floor": dict})
+    check(found, MANIFEST, folder / "manifest.json")
     return found
-
-
-def _check(path: Path, found: dict[str, Any], kinds: dict[str, type]) -> None:
-    for name, kind in kinds.items():
-        if not isinstance(found.get(name), kind):
-            raise RunError(f"{path} is damaged: its {name} is {found.get(name)!r}.")
 
 
 def _versions(*packages: str) -> dict[str, str]:

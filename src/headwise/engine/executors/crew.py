@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
+
+from ...errors import HeadwiseError
 
 Work = Callable[[Any], Any]
 
@@ -128,13 +129,10 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as another process can have it, with a note of where it was raised."""
-    where = traceback.format_exc()
-    try:
-        copy = ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # whatever somebody's own exception does when it is copied
-        copy = RuntimeError(f"{type(error).__name__}: {error}")
-    copy.add_note(f"in a worker:\n{where}")
+    """The error as every process can have it, with a note of where it was raised."""
+    known = isinstance(error, (HeadwiseError, MemoryError))
+    copy = type(error)(str(error)) if known else RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(f"in a worker:\n{traceback.format_exc()}")
     return copy
 
 

@@ -22,7 +22,7 @@ from ..clock import Clock, peak_memory
 from ..devices import device_of
 from ..plan import Plan
 from ..process import keep_freed_memory
-from ..state import States, decode_state, encode_state
+from ..state import States, encode_state, stored_state
 from ..worker import Answer, Job, handle_all
 from .base import balanced, states_of
 from .crew import Crew, Work, WorkerLostError
@@ -155,7 +155,9 @@ def _work(here: _Here, visits: Sequence[_Visit]) -> _Reply:
     plan, types, shelf, _ = here
     clock = Clock()
     clock.to("transport")
-    states = [None if v.state is None else decode_state(types.client, shelf.look(v.state)) for v in visits]
+    states = [
+        None if v.state is None else stored_state(types.client, v.job.client, shelf.look(v.state)) for v in visits
+    ]
     todo = [(replace(v.job, down=_down(here, v)), state) for v, state in zip(visits, states, strict=True)]
     clock.to("method")
     done = handle_all(plan, todo, clock)
