@@ -15,6 +15,7 @@ from headwise.config import Experiment
 from headwise.errors import RunError
 from headwise.launch import Place
 from headwise.plans import Made, make_plan
+from headwise.runs import manifest
 from headwise.runs.files import only_writer
 from headwise.runs.store import new_run
 
@@ -44,7 +45,8 @@ def begin(made: Made, folder: Path, together: threading.Barrier, seen: list[str]
         seen.append(str(error))
 
 
-def test_of_two_writers_one_has_the_folder(tmp_path: Path) -> None:
+def test_of_two_writers_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_revision", lambda: None)  # asking git takes longer than all else
     both = [make_plan(experiment(seed=seed), tmp_path) for seed in (1, 2)]
     for k in range(PAIRS):
         folder, together, seen = tmp_path / f"pair-{k}" / "run", threading.Barrier(2), list[str]()
