@@ -34,7 +34,7 @@ from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, moved, read_manifest
 from .runs.query import Run
-from .runs.store import RunStore, create
+from .runs.store import RunStore, mend_partition, new_run
 from .settings import dump
 
 
@@ -69,8 +69,8 @@ def run(
     folder = Path(out) if out else usual_folder(experiment)
     spent = account(experiment, plan.method, plan)
     manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
-    create(folder, manifest, histograms)
-    return _go(experiment, plan, folder, observers, place)
+    with new_run(folder, manifest, histograms):
+        return _go(experiment, plan, folder, observers, place)
 
 
 def resume(
@@ -83,11 +83,12 @@ def resume(
     """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    if (found := Run(folder)).complete:
+    if _is_complete(found := Run(folder)):
+        found.check()
         return found
     if manifest["format"] < FORMAT:
         raise RunError(
-            f"{folder} was begun by an older Headwise ({manifest['headwise']}): it can be read, not resumed."
+            f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
         )
     if place is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
@@ -96,11 +97,13 @@ def resume(
             "%s began on %s: it goes on, but its last bits may be others than on one machine.", folder, where
         )
     place = place or here(data_folder(data_dir or manifest["data_dir"]))
-    experiment, plan, summary, _ = place.make(experiment_from(manifest["experiment"]))
+    experiment, plan, summary, histograms = place.make(experiment_from(manifest["experiment"]))
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
-    return _go(experiment, plan, folder, observers, place)
+    with only_writer(folder):
+        mend_partition(folder, histograms)
+        return _go(experiment, plan, folder, observers, place)
 
 
 def run_or_resume(
@@ -121,13 +124,21 @@ def run_or_resume(
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
-    return found if found.complete else resume(out, data_dir=data_dir, observers=observers, place=place)
+    return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, place=place)
+
+
+def _is_complete(run: Run) -> bool:
+    """Whether no round is left to run; if the file that says so is damaged, going on writes it again."""
+    try:
+        return run.complete
+    except RunError:
+        return False
 
 
 def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
     keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
-    with only_writer(folder), one_thread(), politely_interrupted() as interrupted, opened as store:
+    with one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
         executor = place.executor(experiment, plan, start.states, folder)
         executor = Faulty(executor, plan) if plan.faults.inject.shares else executor

@@ -150,6 +150,7 @@ def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
     run = made(tmp_path / "run", "fedavg")
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["experiment"]["engine"]["kind"] = "flower"
+    del manifest["checksum"]
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunError, match="has its clients at sites: an audit needs their data"):

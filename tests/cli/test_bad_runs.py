@@ -46,6 +46,7 @@ def manifest(**changes: Any) -> Callable[[Path], None]:
         for name, value in changes.items():
             where = found["experiment"] if name.startswith("experiment_") else found
             where[name.removeprefix("experiment_")] = value
+        del found["checksum"]  # as of an older Headwise
         (run / "manifest.json").write_text(json.dumps(found))
 
     return apply
@@ -64,12 +65,15 @@ DAMAGES = [
     (manifest(experiment_rounds=0), "rounds is 0"),
     (manifest(experiment_future=1), "future is not a setting"),
     (manifest(experiment_method={"name": "fedgone"}), "method is 'fedgone'"),
-    (manifest(partition={"hash": "0" * 64, "floor": {}}), "run was run on partition 000000000000", "it differs"),
+    (
+        manifest(partition={"hash": "0" * 64, "floor": {"weighted": None}}),
+        "run was run on partition 000000000000",
+        "it differs",
+    ),
     (manifest(partition={}), "run/manifest.json is damaged"),
-    (write("manifest.json", b""), "run/manifest.json is damaged: it is no valid JSON"),
-    (write("manifest.json", b'{"format": 1, "exp'), "run/manifest.json is damaged: it is no valid JSON"),
-    (write("manifest.json", b"\xff\xfe\0"), "run/manifest.json is damaged: it is no valid JSON"),
-    (write("result.json", b"{}"), "run/result.json is damaged"),
+    (write("manifest.json", b""), "run/manifest.json is damaged: it is not valid JSON"),
+    (write("manifest.json", b'{"format": 1, "exp'), "run/manifest.json is damaged: it is not valid JSON"),
+    (write("manifest.json", b"\xff\xfe\0"), "run/manifest.json is damaged: it is not valid JSON"),
     (write("checkpoint/round-*", b"{}"), "run/checkpoint holds no checkpoint that is whole", "round-0000001-"),
     (
         write("checkpoint/states-*", b""),

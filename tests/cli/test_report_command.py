@@ -67,6 +67,6 @@ def test_mistakes_write_nothing(headwise: Headwise, here: Path, run: str) -> Non
         headwise("report", run, "-o", "no/such/folder/page.html"), "no/such/folder/page.html", "can't be written"
     )
     (here / "run" / "rounds.jsonl").write_text('{"round": 1}\n')
-    assert_refused(headwise("report", run, "-o", "page.html"), "run is damaged")
+    assert_refused(headwise("report", run, "-o", "page.html"), "run/rounds.jsonl is damaged")
     (here / "run" / "rounds.jsonl").write_bytes(before["run/rounds.jsonl"] or b"")
     assert snapshot(here) == before

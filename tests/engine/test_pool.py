@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 import headwise as hw
 from headwise import catalog
 from headwise.engine.events import ClientDone, Event
-from headwise.engine.executors import pool
+from headwise.engine.executors import pool, shelf
 from headwise.errors import ClientError
 from headwise.method import record_types
 from headwise.records import encode
@@ -57,9 +59,9 @@ STUMBLING = (
         """if local.t == 2 and not os.path.exists(__file__ + ".once"):
             open(__file__ + ".once", "w").close()
             frame = greenlet.getcurrent().parent.gr_frame
-            while "result_queue" not in frame.f_locals:
+            while "pipe" not in frame.f_locals:
                 frame = frame.f_back
-            os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 99_999) + b"half of it")
+            os.write(frame.f_locals["pipe"].fileno(), struct.pack("!i", 99_999) + b"half of it")
             os.kill(os.getpid(), signal.SIGKILL)""",
     )
     .replace("import os\n", "import os, signal, struct\n\nimport greenlet\n")
@@ -217,3 +219,32 @@ def test_there_are_never_more_workers_than_clients(tmp_path: Path) -> None:
     assert max(most) == 1
     assert "global" in run.rounds[-1]
     assert contents(run) == contents(hw.run(small, tmp_path / "small"))
+
+
+def test_a_run_folder_in_shared_memory_outlives_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "MEMORY", tmp_path)
+    mine = hw.run(experiment(1, rounds=1), tmp_path / "headwise-mine")
+    hw.run(experiment(2, rounds=1), tmp_path / "other")
+    assert len(mine.rounds) == 1
+
+
+def test_a_group_that_is_killed_leaves_no_semaphore(tmp_path: Path) -> None:
+    """Its processes are all killed at once, so that nobody is there to tidy up."""
+    flags = {"data": "synthetic:100:3:4", "clients": 4, "rounds": 100_000, "workers": 2, "out": tmp_path / "run"}
+    words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+    group = subprocess.Popen([sys.executable, "-m", "headwise", "run", "--quiet", *words], start_new_session=True)
+    while not (tmp_path / "run" / "rounds.jsonl").exists():
+        assert group.poll() is None
+        time.sleep(0.05)
+    maps = [Path(f"/proc/{pid}/maps").read_text() for pid in (group.pid, *children_of(group.pid))]
+    os.killpg(group.pid, signal.SIGKILL)
+    group.wait()
+    assert len(maps) >= 3, "the driver and its workers"
+    named = {line.split()[-1] for text in maps for line in text.splitlines() if "/dev/shm/sem." in line}
+    assert named <= {"(deleted)"}, "semaphores that have a name outlive a kill"
+    for left in Path("/dev/shm").glob(f"{shelf.PREFIX}*"):
+        shelf._sweep(left)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

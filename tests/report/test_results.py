@@ -89,7 +89,7 @@ def test_damage_anywhere_is_one_sentence(name: str, text: str, tmp_path: Path) -
 def test_a_manifest_without_its_clients_is_damaged(tmp_path: Path) -> None:
     path = make_run(tmp_path / "hurt") / "manifest.json"
     path.write_text(path.read_text().replace('"clients"', '"klients"'))
-    with pytest.raises(RunError, match=r"hurt is damaged"):
+    with pytest.raises(RunError, match=r"hurt/manifest.json is damaged: its experiment.clients is missing"):
         collect([tmp_path])
 
 
@@ -190,3 +190,29 @@ def test_words_say_what_is_promised(tmp_path: Path) -> None:
     (tmp_path / "fedgh" / "manifest.json").write_text(json.dumps(found | {"privacy": {"epsilon": "<b>"}}))
     with pytest.raises(RunError, match="its privacy is"):
         words(collect([tmp_path])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rounds.jsonl", "5\n"),
+        ("rounds.jsonl", "[" * 100_000 + "\n"),
+        ("rounds.jsonl", '{"round": 1, "pre": ' + "[" * 600 + "]" * 600 + "}\n"),
+        ("clients.jsonl", "null\n"),
+        ("result.json", "[]"),
+        ("manifest.json", '{"a":' * 100_000),
+        ("partition.json", '{"train": [[1]], "test": []}'),
+    ],
+)
+def test_a_damaged_run_among_others_is_left_out_with_a_sentence(name: str, text: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "good", "fedrep")
+    (make_run(tmp_path / "hurt") / name).write_text(text)
+    damaged: list[str] = []
+    [setting] = collect([tmp_path], damaged)
+    assert [line.name for line in setting.lines] == ["fedrep"]
+    assert len(damaged) == 1
+    assert f"hurt/{name} is damaged" in damaged[0]
+    assert f"Left out: {tmp_path}/hurt/{name} is damaged" in render([setting], damaged=damaged)
+    (tmp_path / "good" / "manifest.json").write_text("")
+    with pytest.raises(RunError, match=r"none of these runs can be read: .*manifest.json is damaged"):
+        collect([tmp_path], [])

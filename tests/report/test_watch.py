@@ -62,7 +62,9 @@ def test_it_reads_only(client: TestClient) -> None:
             assert client.request(verb, path).status_code == 405
 
 
-@pytest.mark.parametrize("path", ["../secret", "..%2fsecret", "%2e%2e/secret", "/etc", "%2Fetc", "no-such", "link"])
+@pytest.mark.parametrize(
+    "path", ["../secret", "..%2fsecret", "%2e%2e/secret", "/etc", "%2Fetc", "no-such", "link", "%00", 5000 * "a"]
+)
 def test_nothing_outside_is_shown(path: str, client: TestClient, three: Path) -> None:
     make_run(three.parent / "secret")
     (three / "link").symlink_to(three.parent / "secret")

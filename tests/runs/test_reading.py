@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ REST = {"client_mean": 0.1, "client_std": 0.2, "worst_decile": 0.3, "balanced": 
 CURVE = [0.1, 0.5, 0.3, 0.8, 0.2, 0.8, 0.4, 0.6, 0.7, 0.5, 0.6, 0.3]
 VALIDATION = [0.1, 0.2, 0.9, 0.3, 0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
+EXPERIMENT = {**{k: {"name": k} for k in ("method", "data", "partition")}, "clients": 3, "seed": 7}
+
 
 def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run:
     """A run's folder by hand."""
-    named = {k: {"name": k} for k in ("method", "data", "partition")}
     usual = {
         "format": 1,
-        "experiment": {**named, "clients": 3, "seed": 7},
+        "experiment": EXPERIMENT,
         "partition": {"hash": "", "floor": {"weighted": 0.25}},
         "data_dir": "/",
     }
@@ -97,13 +100,39 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         ({"format": 0}, "is damaged: its format is 0"),
         ({"experiment": None}, "is damaged: its experiment is None"),
         ({"partition": 3}, "is damaged: its partition is 3"),
-        ({"partition": {"floor": {}}}, "is damaged: its hash is None"),
+        ({"partition": {"floor": {}}}, "is damaged: its partition.hash is missing"),
+        ({"partition": {"hash": "", "floor": {}}}, "is damaged: its partition.floor.weighted is missing"),
+        ({"experiment": {}}, "is damaged: its experiment.method is missing"),
+        ({"experiment": {**EXPERIMENT, "seed": None}}, "is damaged: its experiment.seed is None"),
+        ({"experiment": {**EXPERIMENT, "clients": True}}, "is damaged: its experiment.clients is True"),
         ({"data_dir": []}, r"is damaged: its data_dir is \[\]"),
     ],
 )
 def test_a_manifest_that_is_not_ours_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=words):
         _ = write(tmp_path / "run", [], **changes).manifest
+
+
+@pytest.mark.parametrize(
+    "line", ["5", "null", "[" * 100_000, '{"a":' * 100_000, "[" * 600 + "]" * 600, "{}", '{"round": 1e999}', "\0" * 9]
+)
+def test_a_line_that_is_no_round_is_named(line: str, tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [row(1, 0.5)])
+    path = run.path / "rounds.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged at line 2: "):
+        run.summary()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rounds.jsonl", "clients.jsonl", "result.json", "partition.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_can_not_be_read(name: str, make: Callable[[Path], None], tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [row(1, 0.5)])
+    (run.path / "partition.json").write_text('{"train": [[1]], "test": [[1]]}')
+    (run.path / name).unlink(missing_ok=True)
+    make(run.path / name)
+    with pytest.raises(RunError, match=rf"{name} can't be read: (Is a directory|it is not a regular file)"):
+        run.check()
 
 
 def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:
@@ -137,9 +166,10 @@ def test_the_manifest_says_all_that_a_run_depends_on(undisturbed: Path) -> None:
 
 
 def test_the_result_is_the_summary(undisturbed: Path) -> None:
-    assert json.loads((undisturbed / "result.json").read_bytes()) == {
-        "ended": "finished", **hw.Run(undisturbed).summary()
-    }  # fmt: skip
+    stored = json.loads((undisturbed / "result.json").read_bytes())
+    assert stored.pop("lines").keys() == {"rounds.jsonl", "clients.jsonl"}
+    assert len(stored.pop("checksum")) == 64
+    assert stored == {"ended": "finished", **hw.Run(undisturbed).summary()}
 
 
 def test_a_loss_that_is_not_finite_is_null_because_json_has_no_other_word(tmp_path: Path) -> None:

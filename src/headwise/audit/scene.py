@@ -89,7 +89,7 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     run = Run(folder)
     manifest = run.manifest
     if manifest["format"] < FORMAT:
-        raise RunError(f"{folder} was made by an older Headwise ({manifest['headwise']}): it can't be audited.")
+        raise RunError(f"{folder} was made by an older Headwise ({manifest.get('headwise')}): it can't be audited.")
     experiment = experiment_from(manifest["experiment"])
     if experiment.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: an audit needs their data, which are not here.")
@@ -97,7 +97,8 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
-        found = checkpoints.load()
+        goes_on = run.ended == "unfinished"  # perhaps, and then it may replace what is read
+        found = checkpoints.look() if goes_on else checkpoints.load()
         if found is None:
             raise RunError(f"{folder} has no round that could be audited yet.")
         yield Scene(run, plan, found.progress.t, found.progress.server, found.states)

@@ -80,7 +80,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
             s = run.summary()
             last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
             row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
-        except (RunError, KeyError, TypeError) as error:  # the others can be read all the same
+        except RunError as error:  # the others can be read all the same
             row |= {"ended": f"can't be read: {error}"}
         rows.append(row)
     return rows

@@ -21,14 +21,17 @@ def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures:
     from ..report.results import collect
     from ..report.tables import tables
 
-    settings, said = collect(runs), list[object]()
+    damaged, said = list[str](), list[object]()
+    settings = collect(runs, damaged)
+    for sentence in damaged:
+        click.echo(f"left out: {sentence}", err=True)
     table = None if form is None else tables(settings, form)
     if figures is not None:
         from ..report.figures import write_figures
 
         said += write_figures(settings, figures)
     if out is not None or (form is None and figures is None):
-        said.append(f"The report is in {write_page(settings, out or Path('report.html'))}.")
+        said.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged)}.")
     for line in said:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)

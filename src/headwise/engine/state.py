@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..errors import RunError
 from ..params import Params
 from ..records import Packed, Record, RecordError, from_bytes, pack, to_bytes, unpack
 
@@ -41,6 +42,14 @@ def decode_state(me: type[Record], data: bytes) -> ClientState:
     return ClientState(unpack(me, fields), Params(kept), trained)
 
 
+def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:
+    """The same for a state that was kept: if it can't be used, the run that kept it is damaged."""
+    try:
+        return decode_state(me, data)
+    except RecordError as error:
+        raise RunError(f"the state that was kept of client {client} can't be used: {error}.") from error
+
+
 HOT = 256 * 2**20
 """bytes of states that stay in memory although they are kept elsewhere"""
 
@@ -70,7 +79,7 @@ class States(Mapping[int, ClientState]):
         data = self.encoded(client)
         if data is None:
             raise KeyError(client)
-        return decode_state(self._me, data)
+        return stored_state(self._me, client, data)
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted({*self._hot, *(self._cold or ())}))

@@ -115,7 +115,7 @@ def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
     rows = [row for rows in runs for row in rows]
     ways = {way: _fields(rows, way) for way in ("up", "down")}
     idle = _mean(row.get("bytes_idle", 0) for row in rows)
-    chosen = _mean(len(row["clients"]) for row in rows)
+    chosen = _mean(len(row.get("clients", ())) for row in rows)
     return {**ways, "idle": idle, "clients": chosen}
 
 

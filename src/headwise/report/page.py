@@ -36,9 +36,9 @@ PARTS = {
 }
 
 
-def write_page(settings: Sequence[Setting], out: Path) -> Path:
-    """Write the page of these settings."""
-    write_bytes(out, render(settings).encode())
+def write_page(settings: Sequence[Setting], out: Path, damaged: Sequence[str] = ()) -> Path:
+    """Write the page of these settings, with a sentence for each run that could not be read."""
+    write_bytes(out, render(settings, damaged=damaged).encode())
     return out
 
 
@@ -49,7 +49,7 @@ class Live(NamedTuple):
     version: str
 
 
-def render(settings: Sequence[Setting], live: Live | None = None) -> str:
+def render(settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = ()) -> str:
     """The page of these settings."""
     data = page_data(settings)
     sites = [federation(run for line in s.lines for run in line.runs) for s in settings]
@@ -61,14 +61,18 @@ def render(settings: Sequence[Setting], live: Live | None = None) -> str:
         settings=[{**_said(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
         data=data,
         live=live,
+        damaged=damaged,
     )
 
 
-def render_page(*, parts: dict[str, str], data: Any, live: Live | None = None, **more: Any) -> str:
+def render_page(
+    *, parts: dict[str, str], data: Any, live: Live | None = None, damaged: Sequence[str] = (), **more: Any
+) -> str:
     """The page with these parts, around these numbers."""
     return _templates().get_template("page.html.j2").render(
         **more,
         live=live,
+        damaged=damaged,
         parts=parts.items(),
         has_lines="accuracy" in parts,
         data=script_safe(data),

@@ -119,13 +119,7 @@ class Setting:
     @cached_property
     def partition(self) -> dict[str, Any]:
         """For each part, how many samples of each class every client has; and the names of the classes."""
-        path = self.run.path / "partition.json"
-        found = read_json(path)
-        for part in ("train", "test"):
-            rows = found.get(part) if isinstance(found, dict) else None
-            if not isinstance(rows, list) or not all(isinstance(n, int) for row in rows for n in row):
-                raise RunError(f"{path} is damaged: its {part} is no table of numbers.")
-        return found
+        return self.run.partition
 
     @property
     def classes(self) -> list[str] | None:
@@ -134,18 +128,37 @@ class Setting:
         return [str(name) for name in found] if isinstance(found, list) else None
 
 
-def collect(folders: Iterable[Path]) -> list[Setting]:
-    """The settings of all runs in and below these folders."""
+def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[Setting]:
+    """The settings of all runs in and below these folders.
+
+    With `damaged`, a run that can't be read is a sentence there and is left out, as long as there are others.
+    """
     found = [run for folder in folders for run in _runs(folder)]
     problems: dict[str, list[Run]] = {}
     for run in {run.path.resolve(): run for run in found}.values():
-        with reading(run):
-            problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
+        try:
+            with reading(run):
+                _check(run)
+                problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
+        except RunError as error:
+            if damaged is None or len(found) == 1:
+                raise
+            damaged.append(str(error))
+    if damaged and not problems:
+        raise RunError(f"none of these runs can be read: {damaged[0]}")
     settings: list[Setting] = []
     for runs in problems.values():
         with reading(runs[0]):
             settings.append(Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))))
     return settings
+
+
+def _check(run: Run) -> None:
+    """Read all that a report takes from a run: it must not fail in the middle of many."""
+    run.summary()
+    run.last_scores()
+    title_of(run.manifest["experiment"])
+    _ = run.ended, run.privacy, run.partition, run.diagnostics, run.sites, _given_name(run)
 
 
 def _is_stateless(method: str) -> bool:

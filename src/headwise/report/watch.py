@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ def watch_app(root: Path) -> Starlette:
 
     def folder_of(request: Request) -> Path:
         """The folder that is asked for; whatever lies outside is not there."""
-        found = (home / request.path_params["path"]).resolve()
-        if not found.is_relative_to(home) or not found.is_dir():
-            raise HTTPException(404, "There is no such run.")
-        return found
+        try:
+            found = (home / request.path_params["path"]).resolve()
+            if found.is_relative_to(home) and found.is_dir():
+                return found
+        except (OSError, ValueError):  # no folder can have such a name
+            raise HTTPException(404, "There is no such run.") from None
+        raise HTTPException(404, "There is no such run.")
 
     def index(request: Request) -> Response:
         return HTMLResponse(render_list(str(root), list(_rows(home))))
@@ -45,7 +49,8 @@ def watch_app(root: Path) -> Starlette:
         folder = folder_of(request)
         live = Live(f"/news/{request.path_params['path']}", _version(folder))
         try:
-            return HTMLResponse(render(collect([folder]), live))
+            damaged: list[str] = []
+            return HTMLResponse(render(collect([folder], damaged), live, damaged))
         except RunError as error:
             raise HTTPException(404, str(error)) from error
 
@@ -53,7 +58,7 @@ def watch_app(root: Path) -> Starlette:
         folder = folder_of(request)
         version = _version(folder)
         try:
-            settings = collect([folder])
+            settings = collect([folder], [])
             found: dict[str, Any] = {"version": version, "status": _status(settings), "shape": _shape(settings)}
             if request.query_params.get("since") != version:
                 found |= {"data": page_data(settings), "said": render_said(settings)}
@@ -76,7 +81,7 @@ def _rows(home: Path) -> Iterator[dict[str, Any]]:
         path = run.path.relative_to(home).as_posix()
         try:
             yield {"path": path, "cells": _cells(run)}
-        except (RunError, KeyError, TypeError) as error:
+        except RunError as error:
             yield {"path": path, "cells": [f"can't be read: {error}", "", "", "", ""]}
 
 
@@ -104,7 +109,7 @@ def _version(folder: Path) -> str:
     known: list[str] = []
     for run in find_runs(folder):
         for name in FILES:
-            path = run.path / name
-            if path.exists():
-                known.append(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}")
+            with suppress(OSError):  # it is not there, or not there any more
+                found = (run.path / name).stat()
+                known.append(f"{run.path / name} {found.st_size} {found.st_mtime_ns}")
     return str(checksum("\n".join(known).encode()))

@@ -8,7 +8,8 @@ checksum. The last two are kept; a damaged one is passed over for the one before
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,11 +19,16 @@ from ..engine.events import Progress
 from ..engine.state import States
 from ..errors import RunError
 from ..method import RecordTypes
-from ..records import Packed, RecordError, from_bytes, pack, to_bytes, unpack
-from .files import checksum, write_bytes
+from ..records import Packed, from_bytes, pack, to_bytes, unpack
+from .files import checksum, failing_clearly, from_json, read_bytes, write_bytes
+from .lines import Extent
+from .shapes import CHECKPOINT, check
 from .slots import Place, Slots
 
 KEPT = 2
+TRIES = 100
+"""readings of a run that goes on and replaces its checkpoints meanwhile"""
+NAME = re.compile(r"round-([0-9]{7,10})-([0-9a-f]{8})\.safetensors")
 NOWHERE = Place(-1, -1, -1, -1)
 
 
@@ -32,8 +38,8 @@ class Checkpoint(NamedTuple):
     progress: Progress
     """without the clients' last scores, which stand in the run's lines"""
     states: States
-    sizes: dict[str, int]
-    """how long the run's line files were"""
+    lines: dict[str, Extent]
+    """what the run's line files held, by name"""
 
 
 class Checkpoints:
@@ -55,40 +61,47 @@ class Checkpoints:
     def read(self, client: int) -> bytes | None:
         """A client's state as of the last checkpoint."""
         place = self._place(client)
-        return None if place == NOWHERE else self._slots.read(place)
+        try:
+            return None if place == NOWHERE else self._slots.read(place)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.folder} is damaged, or was written meanwhile: {error}.") from error
 
     def states(self) -> States:
         """The clients' states, read from here when they are asked for."""
         return States(self.types.client, self)
 
-    def save(self, progress: Progress, changed: Mapping[int, bytes], sizes: Mapping[str, int]) -> None:
+    def save(self, progress: Progress, changed: Mapping[int, bytes], lines: Mapping[str, Extent]) -> None:
         """Write this round's checkpoint, then give back what no kept checkpoint needs."""
-        self.folder.mkdir(exist_ok=True)
+        with failing_clearly(self.folder):
+            self.folder.mkdir(exist_ok=True)
         before = {c: self._place(c) for c in changed}
         for c, data in changed.items():
             self._put(c, self._slots.write(data))
         self._slots.flush()
         tensors, scalars = pack(progress.server)
         carried = {"best": progress.best, "waited": progress.waited}
-        note = json.dumps({"round": progress.t, **carried, "sizes": dict(sizes), "scalars": scalars})
+        known = {"sizes": {n: e.size for n, e in lines.items()}, "digests": {n: e.digest for n, e in lines.items()}}
+        note = json.dumps({"round": progress.t, **carried, **known, "scalars": scalars})
         named = {"places": self._places, **{f"server.{k}": t for k, t in tensors.items()}}
         data = to_bytes(Packed(named, {"note": note}))
         path = self.folder / f"round-{progress.t:07}-{checksum(data):08x}.safetensors"
         write_bytes(path, data)
         self._files.append(path)
         while len(self._files) > KEPT:
-            self._files.pop(0).unlink(missing_ok=True)
+            with failing_clearly(self.folder):
+                self._files.pop(0).unlink(missing_ok=True)
         self._slots.release(self._replaced)
         self._replaced = [place for place in before.values() if place != NOWHERE]
 
-    def load(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None if there is none at all."""
+    def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
+        """The newest checkpoint that is whole, and to which the run's lines fit; None if there is none at all."""
         problems: list[str] = []
-        for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
+        for path in self._found():
             try:
                 found = self._read(path)
-            except (RecordError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                problems.append(f"{path.name}: {error}")
+                fits(found)
+            except (RunError, OSError, ValueError) as error:
+                problems.append(f"{path.name}: {str(error).rstrip('.')}")
             else:
                 self._files = [path]
                 return found
@@ -96,31 +109,62 @@ class Checkpoints:
             raise RunError(f"{self.folder} holds no checkpoint that is whole ({'; '.join(problems)}).")
         return None
 
+    def look(self) -> Checkpoint | None:
+        """The newest checkpoint with its states in memory: a view of one moment, also of a run that goes on."""
+        for left in range(TRIES, 0, -1):
+            before = self._found()
+            try:
+                found = self.load()
+                return found and found._replace(states=found.states.snapshot())
+            except RunError:
+                if self._found() == before or left == 1:
+                    raise
+        return None
+
     def tidy(self) -> None:
         """Before going on: remove what a crash, or a damaged later checkpoint, left behind."""
-        for path in self.folder.glob("*round-*"):
-            if path not in self._files:
-                path.unlink()
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            ours = NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
+            if ours and path not in self._files and path.is_file():
+                with failing_clearly(path):
+                    path.unlink()
+
+    def _found(self) -> list[Path]:
+        """The checkpoints' files, the newest first."""
+        try:
+            named = [(match, path) for path in self.folder.iterdir() if (match := NAME.fullmatch(path.name))]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise RunError(f"{self.folder} can't be read: {error.strerror}.") from error
+        return [path for _, path in sorted(named, key=lambda pair: (-int(pair[0][1]), pair[0][2]))]
 
     def close(self) -> None:
         """Close the files."""
         self._slots.close()
 
     def _read(self, path: Path) -> Checkpoint:
-        data = path.read_bytes()
-        if f"{checksum(data):08x}" != path.stem.split("-")[2]:
+        match, data = NAME.fullmatch(path.name), read_bytes(path)
+        if match is None or f"{checksum(data):08x}" != match[2]:
             raise ValueError("its checksum does not fit")
         tensors, scalars = from_bytes(data)
-        self._places = tensors.pop("places")
-        note = json.loads(str(scalars["note"]))
+        note = from_json(str(scalars.get("note")).encode(), path)
+        check(note, CHECKPOINT, path)
+        if note["round"] != int(match[1]):
+            raise ValueError(f"it is of round {note['round']}")
+        self._places = _table(tensors.pop("places", None))
         own = {k.removeprefix("server."): t for k, t in tensors.items()}
         server = unpack(self.types.server, Packed(own, note["scalars"]))
         live = [self._place(c) for c in self]
+        if len({place[:2] for place in live}) < len(live):
+            raise ValueError("two clients have their states in one slot")
         for place in live:
             self._slots.read(place)
         self._slots.restart(live)
+        lines = {name: Extent(size, note.get("digests", {}).get(name)) for name, size in note["sizes"].items()}
+        check(note["sizes"], {str: int}, path)
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
-        return Checkpoint(progress, self.states(), note["sizes"])
+        return Checkpoint(progress, self.states(), lines)
 
     def _place(self, client: int) -> Place:
         return Place(*self._places[client].tolist()) if client < len(self._places) else NOWHERE
@@ -130,3 +174,9 @@ class Checkpoints:
             more = torch.full((client + 1 - len(self._places), len(NOWHERE)), -1, dtype=torch.int64)
             self._places = torch.cat([self._places, more])
         self._places[client] = torch.tensor(place)
+
+
+def _table(places: torch.Tensor | None) -> torch.Tensor:
+    if places is None or places.dtype != torch.int64 or places.dim() != 2 or places.shape[1] != len(NOWHERE):
+        raise ValueError("it has no table of where the clients' states are")
+    return places

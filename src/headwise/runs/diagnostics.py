@@ -17,6 +17,7 @@ from ..method import Method
 from ..params import Params
 from ..records import Record
 from .files import append_lines, failing_clearly
+from .shapes import DIAGNOSTIC, misfit
 
 WIDE = 32
 """columns of a matrix; more are averaged in groups"""
@@ -87,10 +88,15 @@ def _size_up_to(path: Path, t: int) -> int:
     """How long the file was after round t; a torn last line counts as not there."""
     size = 0
     for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            if not line.endswith(b"\n") or json.loads(line)["round"] > t:
-                break
-        except (ValueError, KeyError, TypeError):
+        if not line.endswith(b"\n") or not _is_up_to(line, t):
             break
         size += len(line)
     return size
+
+
+def _is_up_to(line: bytes, t: int) -> bool:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return not misfit(row, DIAGNOSTIC) and row["round"] <= t

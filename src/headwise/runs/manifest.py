@@ -15,6 +15,7 @@ from typing import Any
 from .. import __version__
 from ..errors import RunError
 from .files import read_json
+from .shapes import MANIFEST, check
 
 FORMAT = 2
 """raised when an older Headwise could not read what a newer one writes"""
@@ -38,10 +39,10 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
 
 def moved(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of what is computed may differ between them."""
-    began = manifest.get("hardware")
-    if not isinstance(began, dict) or "kernels" not in began:  # older versions did not say
+    hardware, versions = manifest.get("hardware", {}), manifest.get("versions", {})
+    if not {"cpu", "kernels"} <= hardware.keys() or "torch" not in versions:  # older ones did not say
         return None
-    there, here = _named(began, manifest["versions"]["torch"]), machine()
+    there, here = _named(hardware, versions["torch"]), machine()
     return f"{there}, and is now on {here}" if there != here else None
 
 
@@ -64,16 +65,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
-    _check(folder / "manifest.json", found, {"experiment": dict, "partition": dict, "data_dir": str})
-    _check(folder / "manifest.json", found["experiment"], {"method": dict, "data": dict, "partition": dict})
-    _check(folder / "manifest.json", found["partition"], {"hash": str, "floor": dict})
+    check(found, MANIFEST, folder / "manifest.json")
     return found
-
-
-def _check(path: Path, found: dict[str, Any], kinds: dict[str, type]) -> None:
-    for name, kind in kinds.items():
-        if not isinstance(found.get(name), kind):
-            raise RunError(f"{path} is damaged: its {name} is {found.get(name)!r}.")
 
 
 def _kernels() -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import RunError
-from .files import read_json
+from .files import digest, from_json, read_bytes, read_json
+from .lines import Extent, content, parse
 from .manifest import read_manifest
+from .shapes import PARTITION, RESULT, check
 
 MOMENTS = ("pre", "post", "stale", "global")
+ENDS = ("finished", "patience", "budget", "interrupted", "unfinished")
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,16 @@ class Run:
     @property
     def ended(self) -> str:
         """Why the last session ended; ``unfinished`` if it was killed or still runs."""
+        return self._result["ended"]
+
+    @property
+    def _result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        found = read_json(path) if path.exists() else {"ended": "unfinished"}
-        if not isinstance(found, dict) or not isinstance(found.get("ended"), str):
-            raise RunError(f"{path} is damaged: it does not say why the run ended.")
-        return found["ended"]
+        found = read_json(path, absent=b'{"ended": "unfinished"}')
+        check(found, RESULT, path)
+        if found["ended"] not in ENDS:
+            raise RunError(f"{path} is damaged: its ended is {found['ended']!r}.")
+        return found
 
     @property
     def complete(self) -> bool:
@@ -60,22 +66,69 @@ class Run:
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl: one per round, metrics by moment."""
-        return list(_lines(self.path / "rounds.jsonl"))
+        return list(parse(self.path / "rounds.jsonl", self._content("rounds.jsonl")))
 
     @property
     def clients(self) -> list[dict[str, Any]]:
         """The lines of clients.jsonl: one per client and round."""
-        return list(_lines(self.path / "clients.jsonl"))
+        return list(parse(self.path / "clients.jsonl", self._content("clients.jsonl")))
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
         """The lines of diagnostics.jsonl: what the method told about its inside, one per evaluation."""
-        return list(_lines(self.path / "diagnostics.jsonl"))
+        return list(parse(self.path / "diagnostics.jsonl", self._content("diagnostics.jsonl")))
 
     @property
     def sites(self) -> list[dict[str, Any]]:
         """The lines of sites.jsonl: one per message to a site, where clients were at sites."""
-        return list(_lines(self.path / "sites.jsonl"))
+        return list(parse(self.path / "sites.jsonl", self._content("sites.jsonl")))
+
+    def last_scores(self) -> dict[str, dict[int, float]]:
+        """By moment, each client's last accuracy on its test samples.
+
+        Read from the end, because only the last lines matter and there may be millions.
+        """
+        clients, last = self.manifest["experiment"]["clients"], self._last_evaluation()
+        found: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
+        for row in parse(self.path / "clients.jsonl", self._content("clients.jsonl"), backwards=True):
+            if row["round"] < last and all(len(seen) in (0, clients) for seen in found.values()):
+                break
+            for moment, seen in found.items():
+                if row.get(moment, {}).get("test") and row["client"] not in seen:
+                    seen[row["client"]] = row[moment]["test"]["accuracy"]
+        found["stale"] = {**found["pre"], **found.pop("post")}
+        return {m: seen for m, seen in found.items() if seen}
+
+    def _last_evaluation(self) -> int:
+        """The last round in which everybody was measured."""
+        return max((row["round"] for row in self.rounds if "bytes_evaluation" in row), default=0)
+
+    @property
+    def partition(self) -> dict[str, Any]:
+        """For each part, how many samples of each class every client has; and the names of the classes."""
+        path = self.path / "partition.json"
+        data = read_bytes(path)
+        if digest(data) != self.manifest.get("partition_digest", digest(data)):
+            raise RunError(f"{path} is damaged: it is not the one that the run began with.")
+        found = from_json(data, path)
+        check(found, PARTITION, path)
+        rows = found["train"] + found["test"]
+        if len(found["train"]) != len(found["test"]) or len({len(row) for row in rows}) > 1 or [] in rows:
+            raise RunError(f"{path} is damaged: its rows are of different lengths.")
+        return found
+
+    def check(self) -> None:
+        """Read everything that the run has; what is damaged is one sentence."""
+        self.summary()
+        _ = self.ended, self.privacy, self.partition, self.clients, self.diagnostics, self.sites
+
+    def _content(self, name: str) -> bytes:
+        """A line file's content; of a session that ended it must be what that session left."""
+        said = self._result.get("lines", {}).get(name)
+        data = content(self.path / name)
+        if said:
+            Extent(**said).check(self.path / name, data, "the run")
+        return data
 
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment, over all samples of all clients."""
@@ -155,17 +208,3 @@ def _failures(rows: list[dict[str, Any]]) -> dict[str, int]:
 def find_runs(folder: Path) -> list[Run]:
     """All runs in this folder and below it."""
     return [Run(p.parent) for p in sorted(folder.glob("**/manifest.json"))]
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines only: the last one of a run that was killed may be torn."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise RunError(f"{path} is damaged at line {number}: it is no valid JSON.") from error

@@ -16,6 +16,9 @@ from .files import checksum, failing_clearly
 
 GRAIN = 4096
 """slot sizes are multiples of this"""
+FAR = 2**62
+"""no file is as long"""
+WRITING = os.O_RDWR | os.O_CREAT
 
 
 class Place(NamedTuple):
@@ -32,7 +35,8 @@ class Slots:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: dict[int, int] = {}
+        self._files: dict[tuple[int, int], int] = {}
+        """by slot size and by what they are open for: who only reads needs no right to write"""
         self._free: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
         self._unflushed: set[int] = set()
@@ -52,7 +56,7 @@ class Slots:
         number = free.pop() if free else self._next.get(size, 0)
         self._next[size] = max(self._next.get(size, 0), number + 1)
         with failing_clearly(self._path(size)):
-            written, file = 0, self._file(size, os.O_CREAT)
+            written, file = 0, self._file(size, WRITING)
             while written < len(data):  # a nearly full disk may take only a part
                 written += os.pwrite(file, memoryview(data)[written:], number * size + written)
         self._unflushed.add(size)
@@ -60,8 +64,11 @@ class Slots:
 
     def read(self, place: Place) -> bytes:
         """The state at this place, or a `ValueError` if it is not what was written there."""
-        data = os.pread(self._file(place.size), place.length, place.number * place.size)
-        if len(data) != place.length or checksum(data) != place.crc:
+        size, number, length, crc = place
+        if size < 1 or size % GRAIN or not 0 <= length <= size or not 0 <= number < FAR // size:
+            raise ValueError(f"there is no slot {number} of {size} bytes that holds {length}")
+        data = os.pread(self._file(size, os.O_RDONLY), length, number * size)
+        if len(data) != length or checksum(data) != crc:
             raise ValueError(f"{self._path(place.size).name} is damaged: slot {place.number} does not fit its checksum")
         return data
 
@@ -74,7 +81,7 @@ class Slots:
         """Make sure that what was written survives a power cut."""
         for size in self._unflushed:
             with failing_clearly(self._path(size)):
-                os.fsync(self._file(size))
+                os.fsync(self._file(size, WRITING))
         self._unflushed.clear()
 
     def close(self) -> None:
@@ -86,7 +93,7 @@ class Slots:
     def _path(self, size: int) -> Path:
         return self.folder / f"states-{size}.bin"
 
-    def _file(self, size: int, create: int = 0) -> int:
-        if size not in self._files:
-            self._files[size] = os.open(self._path(size), os.O_RDWR | create, 0o644)
-        return self._files[size]
+    def _file(self, size: int, flags: int) -> int:
+        if (size, flags) not in self._files:
+            self._files[size, flags] = os.open(self._path(size), flags, 0o644)
+        return self._files[size, flags]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..engine.events import Event, Progress, RoundEnded, RunEnded, RunStarted
+from ..engine.events import Event, Progress, RoundEnded, RunEnded
 from ..engine.state import States
 from ..errors import RunError
 from ..method import RecordTypes
-from .checkpoint import Checkpoints
-from .files import append_lines, failing_clearly, write_bytes, write_json
+from .checkpoint import Checkpoint, Checkpoints
+from .files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
+from .lines import Extent, Growing, content, parse
 from .query import Run
 
-LINES = ("rounds.jsonl", "clients.jsonl")
+LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
+"""the files that a checkpoint knows: a session goes on with what they held then"""
 EARLY = ("lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
 """all that there can be of a run that was killed before it had a manifest: as good as nothing"""
 
@@ -36,42 +39,56 @@ class RunStore:
     def __init__(self, folder: Path, types: RecordTypes) -> None:
         self.folder, self.types = folder, types
         self._checkpoints = Checkpoints(folder / "checkpoint", types)
+        self._lines = {name: Growing(folder / name) for name in LINES}
 
     def __call__(self, event: Event) -> None:
         """Store a finished round; sum up at the end."""
         match event:
-            case RunStarted():
-                (self.folder / "result.json").unlink(missing_ok=True)  # it told how the session before ended
             case RoundEnded(row, clients, progress, states, who):
-                sizes = {
-                    "rounds.jsonl": append_lines(self.folder / "rounds.jsonl", [row]),
-                    "clients.jsonl": append_lines(self.folder / "clients.jsonl", clients),
-                }
+                append_lines(self.folder / "rounds.jsonl", [row])
+                append_lines(self.folder / "clients.jsonl", clients)
                 changed = {c: data for c in who if (data := states.encoded(c)) is not None}
-                self._checkpoints.save(progress, changed, sizes)
+                self._checkpoints.save(progress, changed, self._extents())
                 states.settle(sum(map(len, changed.values())))
             case RunEnded(reason):
-                write_json(self.folder / "result.json", {"ended": reason, **Run(self.folder).summary()})
+                lines = {name: extent._asdict() for name, extent in self._extents().items()}
+                summary = Run(self.folder).summary()
+                write_json(self.folder / "result.json", sealed({"ended": reason, **summary, "lines": lines}))
             case _:
                 pass
 
     def load(self) -> Start:
-        """Where to go on; lines of rounds that were not completed are cut off."""
-        found = self._checkpoints.load()
+        """Where to go on; lines of rounds that were not completed are cut off, and how the last session ended."""
+        found = self._checkpoints.load(self._check_lines)
         if found is None and (lines := len(Run(self.folder).rounds)) > 1:
             raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to go on from: start a new run.")
-        sizes = found.sizes if found else dict.fromkeys(LINES, 0)
-        for name in LINES:
-            _check_lines(self.folder / name, sizes[name], found.progress.t if found else 0)
-        for name in LINES:
-            if (path := self.folder / name).exists():
-                with failing_clearly(path):
-                    os.truncate(path, sizes[name])
+        held = found.lines if found else dict.fromkeys(LINES, Extent(0, None))
+        with failing_clearly(self.folder / "result.json"):
+            (self.folder / "result.json").unlink(missing_ok=True)
+        for name, extent in held.items():
+            _cut(self.folder / name, extent.size)
+        _cut(self.folder / "sites.jsonl", content(self.folder / "sites.jsonl").rfind(b"\n") + 1)
         self._checkpoints.tidy()
         if found is None:
             return Start(None, self._checkpoints.states())
-        last = {line["client"]: _scores(line["post"]) for line in Run(self.folder).clients if "post" in line}
+        path = self.folder / "clients.jsonl"
+        last = {line["client"]: _scores(line["post"]) for line in parse(path, content(path)) if "post" in line}
         return Start(replace(found.progress, last=last), found.states)
+
+    def _check_lines(self, found: Checkpoint) -> None:
+        """One sentence if a line file is not as it was when this checkpoint was written."""
+        t = found.progress.t
+        for name in LINES:
+            path = self.folder / name
+            if (extent := found.lines.get(name)) is not None:
+                data = content(path)
+                extent.check(path, data, f"round {t}")
+                rows = list(parse(path, data[: extent.size])) if name == "rounds.jsonl" or not extent.digest else []
+                if name == "rounds.jsonl" and [row["round"] for row in rows] != list(range(1, t + 1)):
+                    raise RunError(f"{path} is damaged: it should hold the rounds 1 to {t}.")
+
+    def _extents(self) -> dict[str, Extent]:
+        return {name: extent for name, file in self._lines.items() if (extent := file.extent())}
 
     def close(self) -> None:
         """Close the files."""
@@ -83,29 +100,55 @@ def _scores(line: dict[str, Any]) -> dict[str, Any]:
     return {part: s and {**s, "loss": math.nan if s["loss"] is None else s["loss"]} for part, s in line.items()}
 
 
-def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> None:
-    """Make a run's folder, its manifest and who has which labels; a folder that holds something else is left alone."""
+def _cut(path: Path, size: int) -> None:
+    """Shorten a line file, if there is one."""
+    if path.exists():
+        with failing_clearly(path):
+            os.truncate(path, size)
+
+
+@contextmanager
+def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> Iterator[None]:
+    """Hold the lock of a new run's folder, with its manifest and who has which labels in it.
+
+    The lock comes first: of two who begin in one folder, one writes nothing. A folder that holds something else is left
+    alone.
+    """
+    _refuse_if_taken(folder)
+    with failing_clearly(folder):
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        with only_writer(folder, make=True):
+            _refuse_if_taken(folder)  # somebody may have been quicker, and may be done already
+            data = json.dumps(partition).encode()
+            try:
+                write_bytes(folder / "partition.json", data)
+                write_json(folder / "manifest.json", sealed({**manifest, "partition_digest": digest(data)}))
+            except RunError:
+                with suppress(OSError):
+                    (folder / "partition.json").unlink(missing_ok=True)
+                    (folder / "lock").unlink()
+                raise
+            yield
+    finally:
+        for path in missing:  # those that are empty: nothing could be begun in them
+            with suppress(OSError):
+                path.rmdir()
+
+
+def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
+    """Write who has which labels again where that file is damaged: the data tell it as they did when the run began."""
+    run, data = Run(folder), json.dumps(partition).encode()
+    try:
+        _ = run.partition
+    except RunError:
+        if digest(data) == run.manifest.get("partition_digest"):
+            write_bytes(folder / "partition.json", data)
+
+
+def _refuse_if_taken(folder: Path) -> None:
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
             raise RunError(
                 f"{folder} exists already and is not empty: choose another --out, or go on with it by resume."
             )
-        new = [p for p in (folder, *folder.parents) if not p.exists()]
-    try:
-        with failing_clearly(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / "partition.json", json.dumps(partition).encode())
-        write_json(folder / "manifest.json", manifest)
-    except RunError:
-        with suppress(OSError):
-            (folder / "partition.json").unlink(missing_ok=True)
-        for path in new:
-            with suppress(OSError):
-                path.rmdir()
-        raise
-
-
-def _check_lines(path: Path, size: int, t: int) -> None:
-    have = path.stat().st_size if path.exists() else 0
-    if have < size:
-        raise RunError(f"{path} is damaged: it has {have} bytes, but round {t} ended at {size}.")

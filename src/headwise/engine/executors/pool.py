@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -26,12 +22,12 @@ from ..clock import Clock, peak_memory
 from ..devices import device_of
 from ..plan import Plan
 from ..process import keep_freed_memory
-from ..state import States, decode_state, encode_state
+from ..state import States, encode_state, stored_state
 from ..worker import Answer, Job, handle_all
 from .base import balanced, states_of
+from .crew import Crew, Work, WorkerLostError
 from .shelf import Parcel, Shelf, shared
 
-PATIENCE = 2.0  # seconds without a reply after which it is looked whether all workers are alive
 ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
 
 
@@ -48,7 +44,8 @@ class Pool:
         self._plan, self._rebuild = plan, rebuild
         self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in (plan.data.x, plan.data.y)))
         self._data = _Data.on(self._shelf, plan.data)
-        self._pool = self._open()
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, self._data))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs side by side; those of a worker that died are done again."""
@@ -57,39 +54,29 @@ class Pool:
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    for future in self._completed(self._submit(list(left.values()), sent)):
-                        for answer in self._receive(future.result()):
+                    for reply in self._crew.run(self._tasks(list(left.values()), sent)):
+                        for answer in self._receive(reply):
                             del left[answer.client]
                             yield answer
                     return
-                except BrokenProcessPool as error:
+                except WorkerLostError as error:
                     if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
-                    self._kill()
-                    self._pool.shutdown(cancel_futures=True)
-                    self._pool = self._open()
-                    self.clock.memory.clear()  # its processes are gone
+                    self.clock.memory.clear()  # some of its processes are gone
         finally:
             for parcel in sent.values():
                 self._shelf.drop(parcel)
 
     def close(self) -> None:
         """End the workers."""
-        self._kill()
-        self._pool.shutdown(cancel_futures=True)
+        self._crew.close()
         self._shelf.remove()
 
-    def _open(self) -> ProcessPoolExecutor:
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        spawn = multiprocessing.get_context("spawn")
-        given = (self._rebuild, self._shelf.folder, self._data, spawn.Value("i", 0))
-        return ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_begin, initargs=given)
-
-    def _submit(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Parcel]) -> list[Future[_Reply]]:
-        """Hand the jobs out; `sent` is what lies on the shelf for them."""
+    def _tasks(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Parcel]) -> list[list[_Visit]]:
+        """What the workers are to do; `sent` is what lies on the shelf for it."""
         begun = time.perf_counter()
-        futures: list[Future[_Reply]] = []
+        tasks: list[list[_Visit]] = []
         for group in balanced(jobs, self._plan, self.workers):
             visits: list[_Visit] = []
             for job in group:
@@ -99,36 +86,9 @@ class Pool:
                 if own not in sent and (state := self.states.encoded(job.client)) is not None:
                     sent[own] = self._shelf.put(state)
                 visits.append(_Visit(replace(job, down=Nothing()), sent[down], sent.get(own)))
-            futures.append(self._pool.submit(_work, visits))
+            tasks.append(visits)
         self.clock.add({"transport": time.perf_counter() - begun})
-        return futures
-
-    def _completed(self, futures: Iterable[Future[_Reply]]) -> Iterator[Future[_Reply]]:
-        """Each when it is done.
-
-        Where a worker is dead and nothing happens, the library is waiting for the rest of its reply.
-        """
-        left, lost = set(futures), False
-        while left:
-            done, left = wait(left, timeout=PATIENCE, return_when=FIRST_COMPLETED)
-            yield from done
-            lost, before = not done and not all(p.is_alive() for p in self._processes()), lost
-            if lost and before:
-                self._kill()
-
-    def _processes(self) -> list[Any]:
-        return list((self._pool._processes or {}).values())
-
-    def _kill(self) -> None:
-        """End the workers of a pool that is not used again; they keep nothing.
-
-        The library would ask them to end and wait: for ever, where one was killed while it held a lock or had sent half
-        of a reply.
-        """
-        for process in self._processes():
-            process.kill()
-        queue: Any = self._pool._result_queue
-        queue._writer.close()  # ours is the last end that could still write the rest of a reply
+        return tasks
 
     def _receive(self, reply: _Reply) -> Iterator[Answer]:
         self.clock.add(reply.seconds)
@@ -182,36 +142,23 @@ class _Here(NamedTuple):
     """the last message that came by file: the next client often gets the same"""
 
 
-_here: list[_Here] = []
-
-
-def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, count: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
-    threading.Thread(target=_end_with_driver, daemon=True).start()
+def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, number: int) -> Work:
     torch.set_num_threads(1)
     keep_freed_memory()
-    with count.get_lock():
-        number, count.value = count.value, count.value + 1
     plan = rebuild(data.opened(folder))
     plan = replace(plan, device=device_of(number, plan.device))
     gc.freeze()  # what is here now stays: the collector need not look at it again in every round
-    _here.append(_Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
+    return partial(_work, _Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 
-def _end_with_driver() -> None:
-    """A driver that is killed can't end its workers, and they would wait for it for ever."""
-    driver = multiprocessing.parent_process()
-    assert driver is not None  # this runs in a worker
-    driver.join()
-    os._exit(1)
-
-
-def _work(visits: Sequence[_Visit]) -> _Reply:
-    plan, types, shelf, _ = _here[0]
+def _work(here: _Here, visits: Sequence[_Visit]) -> _Reply:
+    plan, types, shelf, _ = here
     clock = Clock()
     clock.to("transport")
-    states = [None if v.state is None else decode_state(types.client, shelf.look(v.state)) for v in visits]
-    todo = [(replace(v.job, down=_down(v)), state) for v, state in zip(visits, states, strict=True)]
+    states = [
+        None if v.state is None else stored_state(types.client, v.job.client, shelf.look(v.state)) for v in visits
+    ]
+    todo = [(replace(v.job, down=_down(here, v)), state) for v, state in zip(visits, states, strict=True)]
     clock.to("method")
     done = handle_all(plan, todo, clock)
     clock.to("transport")
@@ -227,8 +174,7 @@ def _work(visits: Sequence[_Visit]) -> _Reply:
     return _Reply(answers, dict(clock.seconds), os.getpid(), peak_memory())
 
 
-def _down(visit: _Visit) -> Record:
-    here = _here[0]
+def _down(here: _Here, visit: _Visit) -> Record:
     cls: type[Record] = Shared if visit.job.task == "global" else here.types.down
     if isinstance(visit.down, bytes):
         return decode(cls, visit.down)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import math
 import os
+import re
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 MEMORY = Path("/dev/shm")
+PREFIX, MARK = ".headwise-shelf-", "owner.json"
+"""of a shelf's folder, and the file in it that says whose it is; the owner holds the lock on it"""
+OURS = re.compile(r"x|y|[0-9]+-[0-9]+")
+"""the names of what lies on a shelf"""
 SMALL = 64 * 1024
 """bytes that go through the pipe as they are: a file would cost more"""
 ROOM = 2**30
@@ -37,12 +44,14 @@ class Shelf:
         """A new shelf with room for so many bytes of data: in memory, or in a temporary folder where that is small."""
         fits = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > size + ROOM
         base = MEMORY if fits else Path(tempfile.gettempdir())
-        for left in base.glob("headwise-*"):
+        for left in base.glob(f"{PREFIX}*"):
             _sweep(left)
-        folder = Path(tempfile.mkdtemp(prefix="headwise-", dir=base))
-        lock = (folder / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return cls(folder, lock)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        mark = (folder / MARK).open("w", encoding="utf-8")
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        json.dump(_owner(os.getpid()), mark)
+        mark.flush()
+        return cls(folder, mark)
 
     def put(self, data: bytes) -> Parcel:
         """What stands for these bytes in another process."""
@@ -75,7 +84,8 @@ class Shelf:
 
     def remove(self) -> None:
         """Nothing here is needed any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # what can't be removed now is swept later
+            _clear(self.folder)
         if self._lock:
             self._lock.close()
 
@@ -86,8 +96,35 @@ def shared(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], dtype: t
     return flat.as_strided(shape, stride)
 
 
+def _owner(pid: int) -> dict[str, Any]:
+    """A process as no other one can be: its number is given to another one later, but not with the same start."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        started = int(after_name.split()[19])
+    except (OSError, IndexError, ValueError):
+        started = None  # there is no such process, or no /proc
+    return {"shelf of": "headwise", "user": os.getuid(), "pid": pid, "started": started}
+
+
 def _sweep(folder: Path) -> None:
-    """Remove a shelf whose driver was killed: nobody holds its lock any more."""
-    with suppress(OSError), (folder / "lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove the shelf of a driver that was killed; whatever is not surely that is left alone."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kind = folder.lstat()
+        if not stat.S_ISDIR(kind.st_mode) or kind.st_uid != os.getuid():
+            return
+        with (folder / MARK).open("r+", encoding="utf-8") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver in another container has no number here
+            said = json.loads(mark.read(200))
+            now = _owner(int(said["pid"]))
+            written_by_us = said["started"] is not None and said == {**now, "started": said["started"]}
+            if written_by_us and said["started"] != now["started"]:
+                _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a shelf, the mark last: a sweep that is interrupted can be repeated."""
+    for path in folder.iterdir():
+        if OURS.fullmatch(path.name):
+            path.unlink()
+    (folder / MARK).unlink()
+    folder.rmdir()

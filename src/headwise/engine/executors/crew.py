@@ -1,0 +1,144 @@
+"""Worker processes, each with a pipe of its own.
+
+They share no queue, lock or counter of `multiprocessing`: the semaphores of those have names in /dev/shm, which stay
+there for ever when the whole group of processes is killed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, NamedTuple
+
+from ...errors import HeadwiseError
+
+Work = Callable[[Any], Any]
+
+
+class WorkerLostError(Exception):
+    """A worker was killed, or ended its process; what it was doing is lost."""
+
+
+class _Worker(NamedTuple):
+    process: SpawnProcess
+    pipe: Connection
+
+
+class _Failure(NamedTuple):
+    error: Exception
+
+
+class Crew:
+    """At most `size` workers, started when there is something to do for them."""
+
+    def __init__(self, size: int, begin: Callable[[int], Work]) -> None:
+        self.size, self._begin = size, begin
+        """`begin` makes, in a worker, what does the tasks there; it is given the worker's number"""
+        self._workers: dict[int, _Worker] = {}
+
+    def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
+        """The results as they come; each task goes to the next worker that is free.
+
+        A worker that is still busy when the caller looks away, or when another one fails, is ended.
+        """
+        left, busy = deque(tasks), dict[Connection, int]()
+        try:
+            self._hand_out(left, busy)
+            while busy:
+                for pipe in wait(list(busy)):
+                    assert isinstance(pipe, Connection)
+                    result = _receive(pipe)
+                    del busy[pipe]
+                    if isinstance(result, _Failure):
+                        raise result.error
+                    self._hand_out(left, busy)
+                    yield result
+        finally:
+            for number in busy.values():
+                self._end(number)
+
+    def close(self) -> None:
+        """End the workers; they keep nothing."""
+        for number in list(self._workers):
+            self._end(number)
+
+    def _hand_out(self, left: deque[Any], busy: dict[Connection, int]) -> None:
+        while left and len(busy) < self.size:
+            number = self._free(set(busy.values()))
+            pipe = self._workers[number].pipe
+            busy[pipe] = number
+            _send(pipe, left.popleft())
+
+    def _free(self, busy: set[int]) -> int:
+        """The number of a worker that has nothing to do."""
+        for number in self._workers:
+            if number not in busy:
+                return number
+        number = next(k for k in range(self.size) if k not in self._workers)
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
+        process.start()
+        theirs.close()  # or a worker that dies would leave its end open
+        self._workers[number] = _Worker(process, ours)
+        return number
+
+    def _end(self, number: int) -> None:
+        process, pipe = self._workers.pop(number)
+        process.kill()
+        process.join()
+        pipe.close()
+
+
+def _send(pipe: Connection, task: Any) -> None:
+    try:
+        pipe.send(task)
+    except OSError as error:
+        raise WorkerLostError from error
+
+
+def _receive(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError) as error:
+        raise WorkerLostError from error
+
+
+def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
+    """What a worker does until its driver has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
+    threading.Thread(target=_end_with_driver, daemon=True).start()
+    work: Work | None = None
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            task = pipe.recv()
+            try:
+                work = work or begin(number)
+                result = work(task)
+            except Exception as error:
+                result = _Failure(_portable(error))
+            pipe.send(result)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as every process can have it, with a note of where it was raised."""
+    known = isinstance(error, (HeadwiseError, MemoryError))
+    copy = type(error)(str(error)) if known else RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(f"in a worker:\n{traceback.format_exc()}")
+    return copy
+
+
+def _end_with_driver() -> None:
+    """A driver that is killed can't end a worker that is busy."""
+    driver = multiprocessing.parent_process()
+    assert driver is not None  # this runs in a worker
+    driver.join()
+    os._exit(1)

@@ -1,0 +1,106 @@
+"""What the files of a run hold: all that is read from them is checked against these shapes first.
+
+A shape is a type, None, a tuple of shapes of which one must fit, ``[shape]`` for a list, ``{str: shape}`` for a table
+with any names, or ``{"name": shape, "other?": shape}``, where the second may be missing and more names may be there.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+
+Shape = Any
+MOST = 2**63
+"""no number in a run's files is as large"""
+
+_CHOICE = {"name": str}
+MANIFEST: Shape = {
+    "experiment": {"method": _CHOICE, "data": _CHOICE, "partition": _CHOICE, "clients": int, "seed": int},
+    "partition": {"hash": str, "floor": {"weighted": (float, None)}},
+    "data_dir": str,
+    "partition_digest?": str,
+    "hardware?": {"cpu?": str, "kernels?": str},
+    "versions?": {str: str},
+}
+PARTITION: Shape = {"train": [[int]], "test": [[int]]}
+RESULT: Shape = {"ended": str, "lines?": {str: {"size": int, "digest": str}}}
+
+_FIGURES = ("client_mean", "client_std", "worst_decile", "balanced", "f1", "loss")
+_MEASURED = {"accuracy": float, "val_accuracy?": float, **dict.fromkeys(_FIGURES, (float, None))}
+_ON_NOBODY = {"clients": int, "samples": int}
+_COUNTS = {"up": {str: float}, "down": {str: float}}
+ROUND: Shape = {
+    "round": int,
+    "bytes_up": float,
+    "bytes_down": float,
+    "seconds": {"round": float, "server?": float, "stored?": float, "workers?": {str: float}},
+    "clients?": [int],
+    "fields?": _COUNTS,
+    "failed?": {str: [int]},
+    **dict.fromkeys(("bytes_idle?", "bytes_evaluation?", "samples?"), float),
+    **dict.fromkeys(("pre?", "post?", "stale?", "global?"), (_MEASURED, _ON_NOBODY)),
+}
+_SCORE = {"n": int, "accuracy": float, "balanced": float, "f1": float, "loss": (float, None)}
+_SCORES = {"test": (_SCORE, None), "val": (_SCORE, None)}
+CLIENT: Shape = {"round": int, "client": int, "pre?": _SCORES, "post?": _SCORES, "global?": _SCORES}
+DIAGNOSTIC: Shape = {"round": int, "quantities": {str: {"axes": [str], "ids": [int], "values": list}}}
+SITE: Shape = {
+    "round": int,
+    "site": object,
+    "task": str,
+    "clients": [int],
+    **dict.fromkeys(("bytes_up", "bytes_down", "seconds"), float),
+}
+CHECKPOINT: Shape = {
+    "round": int,
+    "best": (float, None),
+    "waited": int,
+    "sizes": {"rounds.jsonl": int, "clients.jsonl": int},
+    "digests?": {str: str},
+    "scalars": dict,
+}
+
+
+def check(value: Any, shape: Shape, path: Path, where: str = "") -> None:
+    """One sentence about the file if what was read from it does not have this shape."""
+    if wrong := misfit(value, shape):
+        raise RunError(f"{path} is damaged{where}: {wrong}.")
+
+
+def misfit(value: Any, shape: Shape, at: str = "") -> str:
+    """What is wrong with the value, in a few words; nothing if it has this shape."""
+    if isinstance(shape, tuple):
+        found = [misfit(value, each, at) for each in shape]
+        return "" if "" in found else found[0]
+    if isinstance(shape, list) and isinstance(value, list):
+        return next((w for k, v in enumerate(value) if (w := misfit(v, shape[0], f"{at}[{k}]"))), "")
+    if isinstance(shape, dict) and isinstance(value, dict):
+        return next(filter(None, (_entry(value, name, inner, at) for name, inner in shape.items())), "")
+    if value is None if shape is None else isinstance(shape, type) and _is_a(value, shape):
+        return ""
+    said = repr(value)
+    return f"{f'its {at}' if at else 'it'} is {said if len(said) < 60 else f'{said[:60]}...'}"
+
+
+def _entry(value: dict[str, Any], name: Any, inner: Shape, at: str) -> str:
+    """What is wrong with one entry of a table, or with all of them where the shape has no names."""
+    if name is str:
+        return next((w for k, v in value.items() if (w := misfit(v, inner, _join(at, k)))), "")
+    key = name.removesuffix("?")
+    if key in value:
+        return misfit(value[key], inner, _join(at, key))
+    return "" if name != key else f"its {_join(at, key)} is missing"
+
+
+def _join(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if kind in (int, float):
+        number = type(value) is int or (kind is float and type(value) is float)
+        return number and math.isfinite(value) and abs(value) < MOST
+    return isinstance(value, kind)
