@@ -162,7 +162,16 @@ def find_class(kind: catalog.Kind, name: str) -> type[Any]:
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass that derives from {base}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
+    _check_types(cls, f"{kind} is {name!r}, but its {cls.__name__}")
     return cls
+
+
+def _check_types(cls: type[Any], what: str) -> None:
+    """The options' types are texts until somebody asks for them."""
+    try:
+        field_types(cls)
+    except Exception as error:  # a user's annotation can be anything
+        raise ConfigError(f"{what} has a type that can't be understood: {type(error).__name__}: {error}.") from error
 
 
 def experiment_from(values: Mapping[str, Any]) -> Experiment:

@@ -9,7 +9,6 @@ import base64
 import datetime
 import hashlib
 import ipaddress
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from cryptography.x509.oid import NameOID
 
 from ..config import Experiment
 from ..errors import RunError
+from ..jsontext import to_json
 from ..runs.files import failing_clearly, read_json, write_bytes, write_json
 
 YEARS = 5
@@ -42,7 +42,7 @@ def experiment_hash(experiment: Experiment) -> str:
     """What a signed list knows an experiment by: all that it says, but for the machine."""
     plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
     plain["engine"] = {k: getattr(experiment.engine, k) for k in ("cache", "stack")}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(plain, sort_keys=True).encode()).hexdigest()
 
 
 def node_key(path: Path) -> None:
@@ -130,7 +130,7 @@ def signed_hashes(path: Path, signer: Path) -> list[str]:
 
 
 def _message(listed: list[str]) -> bytes:
-    return PURPOSE + json.dumps(listed).encode()
+    return PURPOSE + to_json(listed).encode()
 
 
 def _write_secret(path: Path, data: bytes) -> None:

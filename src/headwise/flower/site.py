@@ -21,6 +21,7 @@ from ..engine.process import one_thread
 from ..engine.state import States
 from ..engine.worker import Answer
 from ..errors import HeadwiseError, RunError
+from ..jsontext import to_json
 from ..method import record_types
 from ..plans import make_plan, plan_for
 from ..records import Record, RecordError, encode, pack
@@ -192,7 +193,7 @@ class Real:
     def look(self, experiment: Experiment | None) -> Clients:
         """The site's data; with an experiment, only if it can run here."""
         if experiment is not None:
-            return self.plan(json.dumps(experiment.plain())).data
+            return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
         return own_data(self.site, self.home, Experiment(clients=last + 1)).clients
 
@@ -205,7 +206,7 @@ class Real:
         except HeadwiseError as error:
             refusal = str(error)
         said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
-        return Parcel(json.dumps(asdict(said)), [])
+        return Parcel(to_json(asdict(said)), [])
 
 
 def open_site(path: Path) -> tuple[Site, Real]:

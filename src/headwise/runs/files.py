@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -14,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..jsontext import to_json
+from ..paths import behind_links, draft_of
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only.
+
+    A link stays what it is: the file behind it is replaced. A device, a pipe or a folder is refused.
+    """
+    path = behind_links(path)
+    temporary = draft_of(path)
     with failing_clearly(path):
         try:
             with open(temporary, "wb", opener=_only_mine if private else None) as file:
@@ -50,14 +55,6 @@ def write_json(path: Path, value: Any, *, private: bool = False) -> None:
     write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as its standard has it, which knows no infinity: the loss of a model that diverged becomes null."""
-    try:
-        return json.dumps(value, indent=indent, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), indent=indent)
-
-
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> int:
     """Add one JSON line per row, flushed to disk; return the file's size."""
     with failing_clearly(path), path.open("ab") as file:
@@ -82,14 +79,6 @@ def read_json(path: Path) -> Any:
 def checksum(data: bytes) -> int:
     """Finds torn, truncated and bit-flipped files; no protection against intent."""
     return zlib.crc32(data)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

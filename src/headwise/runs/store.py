@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from ..engine.events import Event, Progress, RoundEnded, RunEnded, RunStarted
 from ..engine.state import States
 from ..errors import RunError
+from ..jsontext import to_json
 from ..method import RecordTypes
 from .checkpoint import Checkpoints
 from .files import append_lines, failing_clearly, write_bytes, write_json
@@ -94,7 +94,7 @@ def create(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) ->
     try:
         with failing_clearly(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / "partition.json", json.dumps(partition).encode())
+        write_bytes(folder / "partition.json", to_json(partition).encode())
         write_json(folder / "manifest.json", manifest)
     except RunError:
         with suppress(OSError):
