@@ -28,7 +28,7 @@ from .engine.state import States
 from .errors import ConfigError, RunError
 from .jsontext import to_json
 from .method import record_types
-from .paths import input_folder
+from .paths import input_folder, path_of
 from .plans import Made, make_plan, plan_from_json
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
@@ -152,7 +152,7 @@ def data_folder(given: str | Path | None) -> Path:
     if chosen := given or os.environ.get("HEADWISE_DATA"):
         return input_folder(chosen, "HEADWISE_DATA" if given is None else "data_dir")
     home = os.path.expanduser("~")  # stays "~" where a user has no home, as in some containers
-    return Path("" if home == "~" else home) / ".cache" / "headwise"
+    return path_of(Path("" if home == "~" else home) / ".cache" / "headwise", "HOME")
 
 
 def usual_folder(experiment: Experiment) -> Path:

@@ -59,7 +59,7 @@ def output_file(text: str | Path, at: str) -> Path:
     """A regular file that can be replaced, or a new one in a folder that is there."""
     path = path_of(text, at)
     target = behind_links(path)
-    _kind(draft_of(target), _unwritable)  # its name is a little longer
+    _kind(draft_of(target), lambda _, why: _unwritable(path, why))  # its name is a little longer
     _check_place(path, target.parent)
     return path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 import sys
@@ -52,14 +51,13 @@ def exit_code(command: Callable[[], Any], wanted: Wanted) -> int:
 
 
 def _check_surroundings() -> None:
-    """What every command relies on."""
+    """What every path that is not a full one relies on."""
     try:
-        os.getcwd()
+        here = os.getcwd()
     except OSError as error:
         raise ConfigError(f"the current folder is gone ({error.strerror}): change to another one.") from error
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has no "±" is no reason to fail
+    if not is_text(here):
+        raise ConfigError(f"the current folder is {here!r}, but must have a name in UTF-8.")
 
 
 def check_texts(arguments: list[str]) -> None:
