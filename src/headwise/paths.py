@@ -73,7 +73,8 @@ def output_folder(text: str | Path, at: str) -> Path:
         raise RunError(f"{path} exists already and is not a folder: choose another one.")
     nearest = next(p for p in (path, *path.absolute().parents) if _kind(p, _unwritable) is not None)
     _check_place(path, nearest)
-    if any(len(part.encode()) > os.pathconf(nearest, "PC_NAME_MAX") for part in path.parts):
+    longest = os.pathconf(nearest, "PC_NAME_MAX") - 10  # files beside it are named by it, and a little more
+    if any(len(part.encode()) > longest for part in path.parts):
         raise _unwritable(path, os.strerror(errno.ENAMETOOLONG))
     return path
 

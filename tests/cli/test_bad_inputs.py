@@ -54,7 +54,7 @@ NAMES = [
 ]
 NUMBERS = [
     *((f"run --rounds {v}", "rounds", v) for v in ("many", "1.5", "0", "-1", "nan", "inf", "1000001", LONG)),
-    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "0", "-3", "nan", "1798", "99999999999")),
+    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "0", "-3", "nan", "1798", "1000001")),
     *((f"run --lr {v}", "train.lr", v) for v in ("fast", "0.0", "-0.1", "nan", "inf", "-inf", "10000000.0")),
     ("run --lr 1e999", "train.lr is inf"),
     ("run --lr true", "train.lr is True"),
@@ -102,8 +102,8 @@ NUMBERS = [
     ("reproduce fedgmh/2 --seeds 1000000000", "seeds is 1000000000", "from 1 to 10,000"),
     ("audit nowhere --seed 1000000001", "--seed", "0<=x<=1000000000"),
     *((f"server start s --port {v}", "--port", v) for v in ("0", "99999", "many")),
-    *((f"server start s --name {v}", "--name", repr(v), "ASCII") for v in ("ü.example", "-", "a..b", "x" * 65)),
-    ("server start s --name=", "--name is ''", "ASCII"),
+    *((f"server start s --name {v}", "--name", repr(v)) for v in ("ü.example", "-", "a..b", "x" * 65, "a." * 200)),
+    ("server start s --name=", "--name is ''"),
     ("server start s --host=", "--host is ''"),
     ("site start s --superlink a:1 --port 99999", "--port", "99999"),
 ]
@@ -289,7 +289,7 @@ def test_an_out_folder_that_can_not_be_made_is_named(headwise: Headwise, here: P
     assert_refused(
         headwise(*small("compare", "fedavg", out="file/table")), "file/table can't be written", "Not a directory"
     )
-    for name in ("x" * 300, "new/" + "x" * 300):
+    for name in ("x" * 253, "x" * 300, "new/" + "x" * 300):
         assert_refused(headwise(*small(out=name)), f"{name} can't be written", "File name too long")
     assert snapshot(here) == before
 

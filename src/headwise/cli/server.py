@@ -35,10 +35,9 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     from ..runs.files import failing_clearly
 
     check_kind("flower")
-    check_name(host, "--host")
-    for name in names:
-        check_name(name, "--name")
     check_insecure(host, insecure)
+    for option, name in (("--host", host), *(("--name", name) for name in names)):
+        check_name(option, name)
     home = folder.absolute()
     with failing_clearly(home):
         home.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,8 @@ BIN = Path(sys.executable).parent
 APPS = {"clientapp": "headwise.flower.apps:client_app", "serverapp": "headwise.flower.apps:server_app"}
 OTHERS = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
 """what else Flower could be told to start at a site"""
+LABEL = r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
+"""a part of a DNS name"""
 TRIES, PAUSE = 30, 5.0
 """how often, and after how many seconds, a node that failed tries again: one that was killed is let in a minute on"""
 START = """#!{python}
@@ -48,25 +50,19 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_name(name: str, option: str) -> None:
-    """A certificate holds addresses and names in ASCII, of which the first has at most 64 letters."""
-    label = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
-    address = ":" in name and _is_address(name)
-    if not address and (len(name) > 64 or not re.fullmatch(rf"{label}(\.{label})*", name, re.ASCII | re.IGNORECASE)):
-        raise ConfigError(f"{option} is {name!r}, but must be an address or a name in ASCII, such as server.example.")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-
-
 def check_insecure(host: str, insecure: bool) -> None:
     """Without TLS and keys only where nobody else can listen."""
     if insecure and not loopback(host):
         raise ConfigError(f"--insecure-loopback is for this machine only, but the address is {host!r}: leave it out.")
+
+
+def check_name(option: str, name: str) -> None:
+    """A certificate can only hold an address, or a name as DNS has it."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError as error:
+        if len(name) > 253 or not re.fullmatch(rf"(\*\.)?{LABEL}(\.{LABEL})*", name, re.ASCII):
+            raise ConfigError(f"{option} is {name!r}, but must be an address or a name like study.example.") from error
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -58,7 +58,7 @@ def server_certificates(folder: Path, names: Sequence[str]) -> None:
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
     root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # which may not be longer
     told = x509.SubjectAlternativeName([_general_name(name) for name in names])
     made = _certificate(issuer, subject, server.public_key(), False).add_extension(told, critical=False)
     whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
