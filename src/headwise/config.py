@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from . import catalog
 from .engine.options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 from .errors import ConfigError, HeadwiseError, nearest
-from .settings import Count, Natural, Plain, Range, Share, build, convert, dump, field_types
+from .settings import Natural, Plain, Range, Share, build, convert, dump, field_types
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "method": ("method", "Method"),
@@ -103,7 +103,7 @@ class Experiment:
     """train/test or train:validation:test, or official for the data set's own test part"""
     fraction: Share = 1.0
     """share of the data that is used at all"""
-    clients: Count | None = None
+    clients: Annotated[int, Range(1, 10**6)] | None = None
     """number of clients; none: 20, or the data set's natural clients"""
     rounds: Annotated[int, Range(1, 10**6)] = 50
     """rounds of training"""
@@ -162,7 +162,16 @@ def find_class(kind: catalog.Kind, name: str) -> type[Any]:
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass that derives from {base}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
+    _check_types(cls, f"{kind} is {name!r}, but its {cls.__name__}")
     return cls
+
+
+def _check_types(cls: type[Any], what: str) -> None:
+    """The options' types are texts until somebody asks for them."""
+    try:
+        field_types(cls)
+    except Exception as error:  # a user's annotation can be anything
+        raise ConfigError(f"{what} has a type that can't be understood: {type(error).__name__}: {error}.") from error
 
 
 def experiment_from(values: Mapping[str, Any]) -> Experiment:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -28,7 +27,9 @@ from .engine.plan import Plan
 from .engine.process import cores, keep_freed_memory, one_thread, spared_collections
 from .engine.state import States
 from .errors import ConfigError, RunError
+from .jsontext import to_json
 from .method import record_types
+from .paths import input_folder, path_of
 from .plans import Made, make_plan, plan_from_json
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
@@ -159,12 +160,15 @@ def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *
     count = workers.count or (cores() if is_long(plan) else 1)
     if count == 1:
         return Serial(plan, states)
-    return Pool(plan, partial(plan_from_json, json.dumps(experiment.plain())), count, states)
+    return Pool(plan, partial(plan_from_json, to_json(experiment.plain())), count, states)
 
 
 def data_folder(given: str | Path | None) -> Path:
-    """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home."""
-    return Path(given or os.environ.get("HEADWISE_DATA") or Path.home() / ".cache" / "headwise")
+    """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home, or else here."""
+    if chosen := given or os.environ.get("HEADWISE_DATA"):
+        return input_folder(chosen, "HEADWISE_DATA" if given is None else "data_dir")
+    home = os.path.expanduser("~")  # stays "~" where a user has no home, as in some containers
+    return path_of(Path("" if home == "~" else home) / ".cache" / "headwise", "HOME")
 
 
 def usual_folder(experiment: Experiment) -> Path:

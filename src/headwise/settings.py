@@ -47,6 +47,11 @@ class Range:
 
 
 Count = Annotated[int, Range(1, 10**9)]
+Epochs = Annotated[int, Range(1, 10_000)]
+"""bounded, because the order of samples in all epochs of a phase is drawn before it begins"""
+EpochsOrNone = Annotated[int, Range(0, 10_000)]
+Seeds = Annotated[int, Range(1, 10_000)]
+"""how many of them; bounded, because all runs are listed before the first one begins"""
 Natural = Annotated[int, Range(0, 10**9)]
 Positive = Annotated[float, Range(0, 1e6, above=True)]
 NonNegative = Annotated[float, Range(0, 1e6)]

@@ -159,3 +159,17 @@ def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(RunError, match="has no round that could be audited yet"):
         audit(run)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_an_audit_of_a_run_that_diverged_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made(tmp_path / "run", "fedavg", train={"lr": 1e6})
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    with pytest.raises(SystemExit) as end:
+        main(["audit", str(run), "--clients", "2", "--json"])
+    assert end.value.code == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert None in [f["found"] for f in found["findings"]], "something could not be measured"

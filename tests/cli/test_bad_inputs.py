@@ -27,7 +27,6 @@ NAMES = [
     ("rnu", "'rnu'", "'run'"),
     ("run --round 3", "--round", "--rounds"),
     ("run --rounds", "--rounds"),
-    ("run one.toml two.toml", "two.toml"),
     ("list method", "kind", "'method'", "'methods'"),
     ("list", "KIND"),
     ("describe fedrap", "method", "'fedrap'", "'fedrep'"),
@@ -55,7 +54,7 @@ NAMES = [
 ]
 NUMBERS = [
     *((f"run --rounds {v}", "rounds", v) for v in ("many", "1.5", "0", "-1", "nan", "inf", "1000001", LONG)),
-    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "0", "-3", "nan", "1798", "99999999999")),
+    *((f"run --clients {v}", "clients", v) for v in ("few", "2.5", "0", "-3", "nan", "1798", "1000001")),
     *((f"run --lr {v}", "train.lr", v) for v in ("fast", "0.0", "-0.1", "nan", "inf", "-inf", "10000000.0")),
     ("run --lr 1e999", "train.lr is inf"),
     ("run --lr true", "train.lr is True"),
@@ -94,6 +93,19 @@ NUMBERS = [
     ("run --set stop.budget=0", "stop.budget is 0.0"),
     ("run --set evaluate.every=0", "evaluate.every is 0"),
     ("run --set rounds=" + "[" * 5000, "rounds is '[["),
+    ("run --epochs 10001", "train.epochs is 10001", "from 1 to 10,000"),
+    ("run --method fedrep:head_epochs=1000000000", "method.head_epochs is 1000000000", "from 0 to 10,000"),
+    ("run --method fedmeta:inner_steps=1000000000", "method.inner_steps is 1000000000", "from 1 to 1,000"),
+    ("run --data synthetic:1000000000:features=10000", "samples = 1000000000", "needs about 149,", "this machine has"),
+    ("run --data synthetic --model mlp:65536:100", "hidden = 65536", "needs about 6,", "this machine has"),
+    ("compare fedavg --seeds 1000000000", "seeds is 1000000000", "from 1 to 10,000"),
+    ("reproduce fedgmh/2 --seeds 1000000000", "seeds is 1000000000", "from 1 to 10,000"),
+    ("audit nowhere --seed 1000000001", "--seed", "0<=x<=1000000000"),
+    *((f"server start s --port {v}", "--port", v) for v in ("0", "99999", "many")),
+    *((f"server start s --name {v}", "--name", repr(v)) for v in ("ü.example", "-", "a..b", "x" * 65, "a." * 200)),
+    ("server start s --name=", "--name is ''"),
+    ("server start s --host=", "--host is ''"),
+    ("site start s --superlink a:1 --port 99999", "--port", "99999"),
 ]
 TOGETHER = [
     ("run --partition natural", "partition is 'natural'", "no natural clients"),
@@ -110,7 +122,7 @@ TOGETHER = [
     ("run --partition dirichlet:0.1:1000", "min_size is 1000", "20 clients"),
     ("run --data synthetic:5", "samples is 5", "10"),
     ("audit nowhere", "nowhere holds no manifest.json", "not the folder of a run"),
-    ("audit nowhere --clients 0", "--clients", "0 is not in the range x>=1"),
+    ("audit nowhere --clients 0", "--clients", "0 is not in the range 1<=x<=1000000000"),
     ("compare", "methods is ''", "at least one"),
     ("compare fedavg fedper fedavg", "methods is 'fedavg, fedper, fedavg'", "each once"),
     ("compare standalone fedavgg", "method", "'fedavgg'", "'fedavg'"),
@@ -173,6 +185,18 @@ def test_a_bad_file_is_one_sentence(
     assert snapshot(here) == before
 
 
+def test_a_second_file_is_named(headwise: Headwise, here: Path) -> None:
+    (here / "one.toml").write_text("")
+    (here / "two.toml").write_text("")
+    assert_refused(headwise("run", "one.toml", "two.toml"), "two.toml")
+
+
+@pytest.mark.parametrize("wait", ["nan", "inf", "-1", "long", "1e30", ""])
+def test_a_wait_that_never_ends_is_refused(wait: str, headwise: Headwise, here: Path) -> None:
+    (here / "good.toml").write_text("")
+    assert_refused(headwise("deploy", "good.toml", "--server", ".", "--out", "x", "--wait", wait), "wait is ")
+
+
 def test_a_file_that_is_not_there_or_a_folder_is_named(headwise: Headwise, here: Path) -> None:
     assert_refused(headwise("run", "nowhere.toml"), "nowhere.toml can't be read", "No such file")
     (here / "folder.toml").mkdir()
@@ -211,6 +235,43 @@ def test_a_method_of_ones_own_that_is_not_there_is_named(headwise: Headwise, her
     assert snapshot(here) == {}
 
 
+UNDERSTOOD = """
+from __future__ import annotations
+from dataclasses import dataclass
+from headwise.methods.fedavg import FedAvg
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    '''Mine.'''
+
+    x: {}
+    '''of mine'''
+"""
+
+
+@pytest.mark.parametrize("command", ["run --method mine.py", "describe mine.py", "compare mine.py"])
+def test_a_type_that_is_not_defined_is_one_sentence(command: str, headwise: Headwise, here: Path) -> None:
+    (here / "mine.py").write_text(UNDERSTOOD.format("Nonsense = 3"))
+    assert_refused(headwise(*command.split()), "'mine.py'", "Mine has a type", "NameError: name 'Nonsense'")
+
+
+def test_an_option_without_a_default_can_be_described(headwise: Headwise, here: Path) -> None:
+    (here / "mine.py").write_text(UNDERSTOOD.format("int"))
+    said = headwise("describe", "mine.py")
+    assert (said.code, said.err) == (0, "")
+    assert "  x  (a whole number)\n      of mine\n" in said.out
+    assert_refused(headwise(*small(method="mine.py")), "method.x is missing: it has no default")
+
+
+def test_brackets_in_a_name_are_no_markup(headwise: Headwise, here: Path) -> None:
+    (here / "[" / "x]").mkdir(parents=True)
+    own = here / "[" / "x]" / "mine.py"
+    own.write_text(UNDERSTOOD.format("int = 3"))
+    said = headwise(*small("compare", "[/x]/mine.py", out="out"), "--quiet")
+    assert (said.code, said.err) == (0, "")
+    assert "│ [/x]/mine.py" in said.out
+
+
 def test_an_out_folder_that_is_in_use_is_left_alone(headwise: Headwise, here: Path) -> None:
     (here / "full").mkdir()
     (here / "full" / "thesis.txt").write_text("four years of work")
@@ -225,8 +286,10 @@ def test_an_out_folder_that_can_not_be_made_is_named(headwise: Headwise, here: P
     (here / "file").write_text("")
     before = snapshot(here)
     assert_refused(headwise(*small(out="file/run")), "file/run can't be written", "Not a directory")
-    assert_refused(headwise(*small("compare", "fedavg", out="file/table")), "file/table/fedavg-s0 can't be written")
-    for name in ("x" * 300, "new/" + "x" * 300):
+    assert_refused(
+        headwise(*small("compare", "fedavg", out="file/table")), "file/table can't be written", "Not a directory"
+    )
+    for name in ("x" * 253, "x" * 300, "new/" + "x" * 300):
         assert_refused(headwise(*small(out=name)), f"{name} can't be written", "File name too long")
     assert snapshot(here) == before
 

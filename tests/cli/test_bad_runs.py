@@ -100,7 +100,7 @@ def test_a_folder_that_is_no_run_is_named(headwise: Headwise, here: Path) -> Non
     (here / "file").write_text("")
     assert_refused(headwise("resume", "nowhere"), "nowhere holds no manifest.json")
     assert_refused(headwise("resume", "empty"), "empty holds no manifest.json")
-    assert_refused(headwise("resume", "file"), "file/manifest.json can't be read", "Not a directory")
+    assert_refused(headwise("resume", "file"), "file can't be read", "Not a directory")
     assert snapshot(here) == {"empty": None, "file": b""}
 
 

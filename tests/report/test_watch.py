@@ -56,6 +56,20 @@ def test_news_come_when_there_are_any(client: TestClient, three: Path) -> None:
     assert torn["data"] == first["data"], "half a line is no news"
 
 
+@pytest.mark.parametrize("path", ["%00", "a%00b", "x" * 5000, "x/" * 3000, "%ff", "..%2f..", "fedrep-0/manifest.json"])
+@pytest.mark.parametrize("page", ["show", "news"])
+def test_a_path_that_can_not_be_is_not_there(client: TestClient, page: str, path: str) -> None:
+    assert client.get(f"/{page}/{path}").status_code == 404
+
+
+def test_news_of_a_run_that_diverged_are_json(client: TestClient, three: Path) -> None:
+    path = three / "fedrep-0" / "rounds.jsonl"
+    path.write_text(re.sub(r'"loss": [0-9.e-]+', '"loss": NaN', path.read_text()))
+    found = client.get("/news/fedrep-0")
+    assert found.status_code == 200
+    assert "NaN" not in found.text
+
+
 def test_it_reads_only(client: TestClient) -> None:
     for path in ("/", "/show/fedrep-0", "/news/fedrep-0"):
         for verb in ("POST", "PUT", "DELETE", "PATCH"):

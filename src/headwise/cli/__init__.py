@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..errors import HeadwiseError, nearest
+from ..errors import nearest
+from .door import Wanted, check_texts, exit_code
 
 VERBS = {
     "run": "train with one method",
@@ -50,29 +51,21 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="headwise")
-def cli() -> None:
+@click.option("--traceback", is_flag=True, help="show where an error comes from, for instance in your own file.py")
+@click.pass_context
+def cli(ctx: click.Context, traceback: bool) -> None:
     """Personalized federated learning: one good model per client."""
+    ctx.ensure_object(Wanted).traceback = traceback
 
 
 def main(args: list[str] | None = None) -> Any:
     """The command line; a user's mistake is one sentence on stderr and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: waiting threads must not spin
-    try:
-        code = cli.main(args, prog_name="headwise", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        code = 2
-    except (HeadwiseError, click.ClickException) as error:
-        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"headwise: {' '.join(text.split())}", err=True)
-        code = 2
-    except MemoryError as error:
-        click.echo(f"headwise: this needs more memory than there is: {error or 'choose something smaller'}.", err=True)
-        code = 2
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("headwise: interrupted.", err=True)
-        code = 130
-    except BrokenPipeError:
-        sys.stdout = None  # the reader has gone; nothing more can be said to it
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    arguments, wanted = sys.argv[1:] if args is None else args, Wanted()
+
+    def command() -> Any:
+        check_texts(arguments)
+        with cli.make_context("headwise", [*arguments], obj=wanted) as ctx:  # `cli.main` has a handler of its own
+            return cli.invoke(ctx)
+
+    sys.exit(exit_code(command, wanted))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import click
 
+from ..jsontext import to_json
+from .paths import INPUT_FOLDER
+
 
 @click.command(name="audit")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--clients", default=10, type=click.IntRange(1), show_default=True, help="how many clients are attacked")
-@click.option("--seed", default=0, type=click.IntRange(0), show_default=True, help="of who is attacked, and where from")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are, if they moved")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option(
+    "--clients", default=10, type=click.IntRange(1, 10**9), show_default=True, help="how many clients are attacked"
+)
+@click.option(
+    "--seed", default=0, type=click.IntRange(0, 10**9), show_default=True, help="of who is attacked, and where from"
+)
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are, if they moved")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: bool) -> None:
     """Show what leaves the clients of RUN, and how much attacks on it find out beyond guessing.
@@ -24,7 +30,7 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
 
     found = audit(run, data_dir=data_dir, clients=clients, seed=seed)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found)))
+        click.echo(to_json(dataclasses.asdict(found)))
         return
     shielded = "with noise on what leaves" if found.private else "without noise on what leaves"
     click.echo(f"{found.method} after {found.t} rounds, {shielded}\n")

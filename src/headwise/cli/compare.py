@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import ConfigError
-from ..settings import Count, convert
+from ..jsontext import to_json
+from ..paths import input_file
+from ..settings import Seeds, convert
 from .options import experiment_of, experiment_options, literal
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def command(
 
     Give the same --out again to go on where it stopped: what is finished is not run again.
     """
-    configs = [Path(w) for w in what if w.endswith(".toml")]
+    configs = [w for w in what if w.endswith(".toml")]
     if len(configs) > 1:
         raise ConfigError(f"there are {len(configs)} TOML files, but only one can be the common base.")
     named = [w for w in what if not w.endswith(".toml")]
     for text in (methods, flags.pop("method")):
         named += text.split(",") if text else []
-    count = convert(literal(seeds), Count, "seeds")
-    base = experiment_of(configs[0] if configs else None, changes, flags)
+    count = convert(literal(seeds), Seeds, "seeds")
+    base = experiment_of(input_file(configs[0], "CONFIG.toml") if configs else None, changes, flags)
 
     from .. import comparing
     from ..trackers import trackers
@@ -58,17 +59,11 @@ def command(
 def show(comparison: Comparison, as_json: bool) -> None:
     """The table, for a program or for a person."""
     if as_json:
-        click.echo(json.dumps(comparison.plain()))
+        click.echo(to_json(comparison.plain()))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from .tables import table_text
 
-    head, rows = comparison.table()
-    table = Table(title=f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition", title_justify="left")
-    for i, title in enumerate(head):
-        table.add_column(title, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=None if Console().is_terminal else 120).print(table)
+    title = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition"
+    click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
     click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; a page to look at: {comparison.report}")

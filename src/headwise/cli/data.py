@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..jsontext import to_json
 from .options import FLAGS, experiment_of
+from .paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE
 
 USED = ("data", "partition", "split", "clients")
 MOST_CLIENTS, MOST_CLASSES = 40, 20
@@ -28,11 +29,11 @@ def _flags(f: Any) -> Any:
 
 
 @command.command(name="show")
-@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.argument("config", required=False, type=INPUT_FILE)
 @_flags
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance data_seed=1")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="a page with the partition's picture")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are  [HEADWISE_DATA]")
+@click.option("-o", "--out", type=OUTPUT_FILE, help="a page with the partition's picture")
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 def show(
     config: Path | None,
@@ -58,7 +59,7 @@ def show(
     if out is not None:
         write_bytes(out, render_partition(title, summary, counts, classes).encode())
     if as_json:
-        click.echo(json.dumps({"title": title, **summary, "class_names": classes, "samples": counts}))
+        click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts}))
         return
     click.echo(title)
     _print(counts, classes)
@@ -69,19 +70,11 @@ def show(
 
 def _print(counts: dict[str, list[list[int]]], classes: list[str]) -> None:
     """A table where it fits a terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from ..report.partition import partition_table
+    from .tables import table_text
 
     head, rows = partition_table(counts, classes)
     if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
         click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
         return
-    table = Table(box=None, padding=(0, 1))
-    for name in head:
-        table.add_column(Text(name), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=None if Console().is_terminal else 160).print(table)
+    click.echo(table_text(head, rows, numbers_from=0, width=160))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from typing import Any
 
 import click
 
@@ -36,7 +38,7 @@ def _method(method: str) -> None:
     cls = find_class("method", method)
     from ..method import record_types
     from ..records import Nothing, Record, fields_of
-    from ..settings import dump, field_help, field_types, type_words
+    from ..settings import field_help, field_types, type_words
 
     click.echo(f"{inspect.getdoc(inspect.getmodule(cls))}\n")
     click.echo(f"{inspect.getdoc(cls)}\n")
@@ -69,8 +71,17 @@ def _method(method: str) -> None:
         click.echo(f"{name:20}{fields(record)}")
 
     click.echo("\noptions" if field_types(cls) else "\nno options")
-    defaults = dump(cls())
-    for name, kind in field_types(cls).items():
-        click.echo(f"  {name} = {defaults[name]}  ({type_words(kind)})\n      {field_help(cls).get(name, '')}")
+    for field in dataclasses.fields(cls):
+        words = f"{_default(field)}  ({type_words(field_types(cls)[field.name])})"
+        click.echo(f"  {field.name}{words}\n      {field_help(cls).get(field.name, '')}")
     for name, options in cls.presets.items():
         click.echo(f"  {method}@{name}: " + ", ".join(f"{k} = {v}" for k, v in options.items()))
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """As a person would type it; nothing where one must be given."""
+    from ..settings import dump
+
+    if field.default_factory is not dataclasses.MISSING:
+        return f" = {dump(field.default_factory())}"
+    return "" if field.default is dataclasses.MISSING else f" = {dump(field.default)}"

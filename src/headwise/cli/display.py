@@ -11,9 +11,9 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted
 
@@ -81,8 +81,8 @@ class Watch:
         """One block that is drawn over and over."""
         grid = Table.grid(padding=(0, 2))
         now = f"{self.done} of {self.chosen} clients in this round"
-        grid.add_row(f"[bold]{escape(self.title)}[/]", ProgressBar(self.rounds, self.t, width=30), now)
-        figures = "  ".join(f"[dim]{k}[/] {v}" for k, v in self.facts())
+        grid.add_row(Text(self.title, "bold"), ProgressBar(self.rounds, self.t, width=30), now)
+        figures = Text("  ").join(Text.assemble((k, "dim"), f" {v}") for k, v in self.facts())
         outer = Table.grid()
         outer.add_row(grid)
         outer.add_row(figures)

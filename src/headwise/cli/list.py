@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ import click
 
 from .. import catalog
 from ..errors import ConfigError, nearest
+from ..jsontext import to_json
+from .paths import INPUT_FOLDER
 
 KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
 
@@ -17,7 +18,7 @@ KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data"
 @click.command(name="list")
 @click.argument("kind")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
-@click.option("--runs", "folder", default="runs", type=click.Path(path_type=Path), help="where runs are  [runs]")
+@click.option("--runs", "folder", default="runs", type=INPUT_FOLDER, help="where runs are  [runs]")
 def command(kind: str, as_json: bool, folder: Path) -> None:
     """List KIND: methods, models, data, partitions, papers or runs."""
     others = {"runs": lambda: _runs(folder), "papers": _papers}
@@ -25,7 +26,7 @@ def command(kind: str, as_json: bool, folder: Path) -> None:
         raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, *others])}")
     rows = others[kind]() if kind in others else _entries(KINDS[kind])
     if as_json:
-        click.echo(json.dumps({kind: rows}))
+        click.echo(to_json({kind: rows}))
         return
     if not rows:
         click.echo(f"There are no runs in {folder}.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..config import Experiment, experiment_from, literal, override, put, read_toml
+from .paths import INPUT_FOLDER, OUTPUT_FOLDER
 
 FLAGS = {
     "method": ("method", "method, with options: fedrep:head_epochs=5, or your own file.py"),
@@ -30,6 +31,7 @@ FLAGS = {
 }
 
 
+PORT = click.IntRange(1, 65535)
 track_option = click.option(
     "--track", "tracked", multiple=True, metavar="NAME", help="also tell tensorboard, mlflow or wandb; repeatable"
 )
@@ -42,8 +44,8 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance train.momentum=0.5"
         ),
-        click.option("--out", type=click.Path(path_type=Path), help="folder for the results; it must be new"),
-        click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are  [HEADWISE_DATA]"),
+        click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
+        click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]"),
         track_option,
         click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there"),
         click.option("--quiet", is_flag=True, help="show no progress"),

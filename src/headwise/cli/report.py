@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from .paths import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
+
 
 @click.command(name="report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="the page to write  [report.html]")
+@click.argument("runs", nargs=-1, required=True, type=INPUT_FOLDER)
+@click.option("-o", "--out", type=OUTPUT_FILE, help="the page to write  [report.html]")
 @click.option("--table", "form", help="print the table of results: latex, markdown or csv")
-@click.option("--figures", type=click.Path(path_type=Path), help="a folder for figures as SVG and PDF")
+@click.option("--figures", type=OUTPUT_FOLDER, help="a folder for figures as SVG and PDF")
 def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures: Path | None) -> None:
     """Make one page of RUNS: folders of runs, or of comparisons; runs that differ only in their seed are one line.
 

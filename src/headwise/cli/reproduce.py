@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from functools import partial
@@ -15,8 +14,10 @@ import click
 from ..config import literal
 from ..engine.options import Workers
 from ..errors import ConfigError
+from ..jsontext import to_json
 from ..papers.cells import Ask, ask_for
-from ..settings import Count, convert
+from ..settings import Seeds, convert
+from .paths import INPUT_FOLDER, OUTPUT_FOLDER
 
 if TYPE_CHECKING:
     from ..papers.results import Reproduction
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 )
 @click.option("--budget", help="take the largest scale that fits into this time, such as 30m")
 @click.option("--plan", "only_plan", is_flag=True, help="say what would be run and how long it would take; run nothing")
-@click.option("--out", type=click.Path(path_type=Path), help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
-@click.option("--cells", type=click.Path(path_type=Path), help="folder for the runs  [runs/reproduce/cells]")
+@click.option("--out", type=OUTPUT_FOLDER, help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
+@click.option("--cells", type=OUTPUT_FOLDER, help="folder for the runs  [runs/reproduce/cells]")
 @click.option("--workers", help="processes that train clients side by side: auto, a number, or threads:2")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are  [HEADWISE_DATA]")
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 @click.option("--quiet", is_flag=True, help="show no progress")
 def command(
@@ -65,7 +66,7 @@ def command(
         methods=methods.split(",") if methods else (),
         scale=scale,
         rules=rules,
-        seeds=convert(literal(seeds), Count, "seeds"),
+        seeds=convert(literal(seeds), Seeds, "seeds"),
     )
     if budget and scale:
         raise ConfigError(
@@ -93,9 +94,7 @@ def command(
         watch=partial(watching, quiet=quiet),
         command=shlex.join(["headwise", *sys.argv[1:]]),
     )
-    click.echo(
-        json.dumps(found.plain()) if as_json else f"{_shown(found)}\nThe table is in {home}, its runs in {folder}."
-    )
+    click.echo(to_json(found.plain()) if as_json else f"{_shown(found)}\nThe table is in {home}, its runs in {folder}.")
 
 
 def _fitting(
@@ -135,27 +134,19 @@ def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
     if as_json:
         rows = [{"method": c.method, "column": c.column, "seed": c.experiment.seed, "run": c.folder, "seconds": s}
                 for c, s in runs]  # fmt: skip
-        return json.dumps({"table": ask.name, "scale": ask.scale.name, "runs": rows, "seconds": sum(seconds)})
+        return to_json({"table": ask.name, "scale": ask.scale.name, "runs": rows, "seconds": sum(seconds)})
     lines = [f"{c.method}, {c.column}, seed {c.experiment.seed}: {cost.clock(s)}" for c, s in runs]
     return "\n".join([*lines, f"In all {cost.clock(sum(seconds))}." if runs else "There is nothing to train."])
 
 
 def _shown(found: Reproduction) -> str:
     """The table and the words for a terminal."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from ..papers.results import HEAD
+    from .tables import table_text
 
     rows = [row.texts() for row in found.rows]
     shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
-    table = Table(title=f"{found.ask.name}: {found.ask.table.title}", title_justify="left")
-    for i in shown:
-        table.add_column(HEAD[i])
-    for row in rows:
-        table.add_row(*(escape(row[i]) for i in shown))
-    console = Console(width=None if Console().is_terminal else 240)
-    with console.capture() as text:
-        console.print(table)
-    return "\n".join([text.get().rstrip(), *found.words()])
+    cells = [[row[i] for i in shown] for row in rows]
+    title = f"{found.ask.name}: {found.ask.table.title}"
+    text = table_text([HEAD[i] for i in shown], cells, title=title, numbers_from=len(shown), width=240)
+    return "\n".join([text, *found.words()])

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from .options import track_option
+from .paths import INPUT_FOLDER
 from .run import show
 
 
 @click.command(name="resume")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--data-dir", type=click.Path(path_type=Path), help="where public data sets are, if they moved")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are, if they moved")
 @track_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 @click.option("--quiet", is_flag=True, help="show no progress")

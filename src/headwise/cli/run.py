@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..jsontext import to_json
 from .options import experiment_of, experiment_options
+from .paths import INPUT_FILE
 
 
 @click.command(name="run")
-@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.argument("config", required=False, type=INPUT_FILE)
 @experiment_options
 @click.option("--profile", is_flag=True, help="show where the time went")
 def command(
@@ -47,7 +48,7 @@ def show(run: Any, as_json: bool) -> None:
     """The result of a run, for a program or for a person."""
     summary = run.summary()
     if as_json:
-        click.echo(json.dumps({**summary, "ended": run.ended}))
+        click.echo(to_json({**summary, "ended": run.ended}))
         return
     click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     for moment, s in summary["accuracy"].items():

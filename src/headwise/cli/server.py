@@ -9,6 +9,8 @@ import click
 
 from ..config import experiment_from, read_toml
 from ..errors import RunError
+from .options import PORT
+from .paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
 
 
 @click.group(name="server")
@@ -17,9 +19,9 @@ def command() -> None:
 
 
 @command.command(name="start")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
-@click.option("--port", default=8000, type=click.IntRange(1, 65535), show_default=True, help="port to listen on")
+@click.option("--port", default=8000, type=PORT, show_default=True, help="port to listen on")
 @click.option("--name", "names", multiple=True, help="a name or address by which sites know this server; repeatable")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
 def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool) -> None:
@@ -47,8 +49,8 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 
 
 @command.command(name="register")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.argument("keys", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folder", type=INPUT_FOLDER)
+@click.argument("keys", nargs=-1, required=True, type=INPUT_FILE)
 def register(folder: Path, keys: tuple[Path, ...]) -> None:
     """Let sites in whose public KEYS (their site.key.pub) these are; FOLDER is the server's."""
     from ..flower.processes import NAME, flwr
@@ -61,9 +63,9 @@ def register(folder: Path, keys: tuple[Path, ...]) -> None:
 
 
 @command.command(name="sign")
-@click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--key", required=True, type=click.Path(path_type=Path), help="Ed25519 key; made if there is none")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="the signed list, for the sites")
+@click.argument("configs", nargs=-1, required=True, type=INPUT_FILE)
+@click.option("--key", required=True, type=KEPT_FILE, help="Ed25519 key; made if there is none")
+@click.option("--out", required=True, type=OUTPUT_FILE, help="the signed list, for the sites")
 def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
     """Sign a list of the experiments CONFIGS: sites that ask for one run no others."""
     experiments = [experiment_from(read_toml(config)) for config in configs]

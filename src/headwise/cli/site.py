@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tomllib
 from pathlib import Path
@@ -12,9 +11,12 @@ import click
 
 from ..config import Choice, experiment_from, read_toml
 from ..errors import ConfigError, RunError
+from ..jsontext import to_json, to_toml
 from ..runs.files import failing_clearly, write_bytes
+from .options import PORT
+from .paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
-HOME = click.argument("folder", type=click.Path(path_type=Path))
+HOME = click.argument("folder", type=INPUT_FOLDER)
 RUN = click.option("--run", required=True, help="as headwise site list names it")
 CLIENT = click.option("--client", required=True, type=click.IntRange(0, 10**9), help="number of the client")
 
@@ -42,14 +44,14 @@ def command() -> None:
 
 
 @command.command(name="init")
-@HOME
+@click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--client", required=True, type=click.IntRange(0, 10**9), help="the client's number in the federation")
 @click.option("--data", required=True, help="its data: a source with options, or your own file.py")
-@click.option("--data-dir", default=".", type=click.Path(path_type=Path), help="where its files are")
+@click.option("--data-dir", default=".", type=INPUT_FOLDER, help="where its files are")
 @click.option("--name", help="as reports show the site; the folder's name if not given")
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; all if not given")
 @click.option("--tell-labels", is_flag=True, help="let the server know how many samples of each class there are")
-@click.option("--check", "config", type=click.Path(path_type=Path), help="an experiment that must be able to run here")
+@click.option("--check", "config", type=INPUT_FILE, help="an experiment that must be able to run here")
 def init(
     folder: Path,
     client: int,
@@ -71,7 +73,7 @@ def init(
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
         "labels": tell_labels, "client": client, "source": source, "folder": str(data_dir.absolute()),
     }  # fmt: skip
-    text = TOML.format(**{k: json.dumps(v) for k, v in values.items()})
+    text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
     asked = None if config is None else experiment_from(read_toml(config))
     from ..engine.options import Privacy
     from ..flower.facts import for_sites, tell
@@ -95,13 +97,9 @@ def init(
 @command.command(name="start")
 @HOME
 @click.option("--superlink", required=True, help="the server: server.example:8000")
-@click.option("--ca", type=click.Path(path_type=Path), help="the server's ca.crt; not needed on loopback")
+@click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed on loopback")
 @click.option(
-    "--port",
-    default=9094,
-    type=click.IntRange(1, 65535),
-    show_default=True,
-    help="port for this site's own processes, on loopback",
+    "--port", default=9094, type=PORT, show_default=True, help="port for this site's own processes, on loopback"
 )
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
 def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bool) -> None:
@@ -137,7 +135,7 @@ def list_(folder: Path, as_json: bool) -> None:
 
     found, told = belongings(folder / "site.toml"), spent(folder / "site.toml")
     if as_json:
-        click.echo(json.dumps({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
+        click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
         return
     for each in found:
         click.echo(f"{each.run}  client {each.client}  round {each.t}  {each.bytes / 1024:,.1f} KB")
@@ -156,7 +154,7 @@ def list_(folder: Path, as_json: bool) -> None:
 @HOME
 @RUN
 @CLIENT
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="safetensors file to write")
+@click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
 def export(folder: Path, run: str, client: int, out: Path) -> None:
     """Write a client's personal model, as it would use it now."""
     from ..flower import belongings

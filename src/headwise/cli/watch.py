@@ -11,10 +11,11 @@ import click
 from ..errors import ConfigError
 from ..settings import Range, convert
 from .options import literal
+from .paths import INPUT_FOLDER
 
 
 @click.command(name="watch")
-@click.argument("folder", default="runs", type=click.Path(path_type=Path))
+@click.argument("folder", default="runs", type=INPUT_FOLDER)
 @click.option("--port", default="8765", help="on this machine alone; 0 takes any that is free  [8765]")
 def command(folder: Path, port: str) -> None:
     """Follow the runs in and below FOLDER in a browser, as their rounds come in.

@@ -28,6 +28,7 @@ from .stacked import Phase
 from .together import ask
 
 FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
+ROW = 1024  # places to which a batch beyond a client's data is filled up, whatever size a user names
 
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
@@ -206,13 +207,12 @@ class ClientBench(ServerBench):
 
     def _shuffled(self, epochs: int | None, size: int) -> Tensor:
         """[steps, size]: the indices of each batch, -1 where a short one has no more; every epoch is a new order."""
+        full, size = self._full(size), min(size, max(self.n, ROW))
         orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
-        if not self._full(size):
-            nobody = torch.full((-self.n % size,), -1)
-            orders = [torch.cat([order, nobody]) for order in orders]
-        rows = [order.view(-1, size) for order in orders]
-        if not self._full(size) and self._plan.train.drop_last:
-            rows = [row[:-1] for row in rows]
+        if not full:
+            orders = [torch.cat([order, torch.full((-self.n % size,), -1)]) for order in orders]
+        end = -1 if self._plan.train.drop_last and not full else None
+        rows = [order.view(-1, size)[:end] for order in orders]
         return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
 
     def _full(self, size: int) -> bool:

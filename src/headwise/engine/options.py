@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from ..errors import ConfigError, nearest
-from ..settings import Count, Natural, NonNegative, Plain, Positive, Range, Share
+from ..settings import Count, Epochs, Natural, NonNegative, Plain, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
 
@@ -18,7 +18,7 @@ class Train:
 
     batch: Count = 10
     """samples per step"""
-    epochs: Count = 1
+    epochs: Epochs = 1
     """passes over a client's data per round"""
     lr: Positive = 0.05
     """learning rate"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..data.splits import divide_own, parse
 from ..data.stats import Floor, Spread, Summary, majority_floor
 from ..engine.options import Privacy
 from ..errors import ConfigError, DataError
+from ..jsontext import to_json
 from ..models.base import Task
 from ..plans import Made, plan_for
 from ..seeds import seed_of
@@ -125,7 +125,7 @@ class Elsewhere:
         known = len(counts["train"]) > 0
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
-        digest = hashlib.sha256(json.dumps([self._count, *dataclasses.astuple(self.task)]).encode()).hexdigest()
+        digest = hashlib.sha256(to_json([self._count, *dataclasses.astuple(self.task)]).encode()).hexdigest()
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, digest)
 
     def histograms(self) -> dict[str, list[list[int]]]:

@@ -16,6 +16,7 @@ from ..data.federated import Clients
 from ..engine.plan import Plan
 from ..engine.worker import Answer
 from ..errors import HeadwiseError, RunError
+from ..jsontext import to_json
 from ..plans import make_plan, plan_for
 from ..records import Record, pack
 from .facts import own_data, tell
@@ -124,7 +125,7 @@ class Real:
     def look(self, experiment: Experiment | None) -> Clients:
         """The site's data; with an experiment, only if it can run here."""
         if experiment is not None:
-            return self.plan(json.dumps(experiment.plain())).data
+            return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
         return own_data(self.site, self.home, Experiment(clients=last + 1)).clients
 
@@ -138,7 +139,7 @@ class Real:
         except HeadwiseError as error:
             refusal = str(error)
         said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
-        return Parcel(json.dumps(asdict(said)), [])
+        return Parcel(to_json(asdict(said)), [])
 
 
 def _private(plan: Plan, *records: Record | None) -> Iterator[tuple[str, Tensor]]:

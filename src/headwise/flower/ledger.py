@@ -20,6 +20,7 @@ from ..accounting import Mechanism, composed, mechanism
 from ..engine.plan import Plan
 from ..engine.worker import Job
 from ..errors import ConfigError, RunError
+from ..jsontext import to_json
 from ..runs.files import failing_clearly, write_json
 from ..settings import Natural, build
 from .policy import SiteSettings
@@ -185,4 +186,4 @@ class Ledger:
 
 
 def _digest(book: Book) -> str:
-    return hashlib.sha256(json.dumps(asdict(book), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(asdict(book), sort_keys=True).encode()).hexdigest()

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..jsontext import to_json
 from ..records import RecordError
 from .primitives import agreed, derived, joined, keystream, new_pair, new_seed, public_of, sealed, split, unsealed
 
@@ -136,7 +137,7 @@ def opened(
 
 
 def _letter(u: int, v: int, share: Share) -> bytes:
-    return json.dumps({"from": u, "to": v, "key": share.key.hex(), "seed": share.seed.hex()}).encode()
+    return to_json({"from": u, "to": v, "key": share.key.hex(), "seed": share.seed.hex()}).encode()
 
 
 def _numbered(holder: int, share: bytes) -> bytes:

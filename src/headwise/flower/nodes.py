@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from ..config import Experiment
 from ..errors import ConfigError
+from ..jsontext import to_json
 from ..settings import Natural, build
 from .facts import Told
 from .wire import Lost, Parcel
@@ -71,7 +72,7 @@ class Nodes:
 
     def __init__(self, post: Post, experiment: Experiment, known: Known) -> None:
         self._post, self._clients = post, range(experiment.clients or 0)
-        self._question = Parcel(json.dumps({"experiment": json.dumps(experiment.plain())}), [])
+        self._question = Parcel(to_json({"experiment": to_json(experiment.plain())}), [])
         self.known = known
         self.keep: Callable[[Known], None] = lambda known: None
         """stores it"""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, RunError
+from ..jsontext import to_toml
 from ..runs.files import failing_clearly, write_bytes
 
 NAME = "headwise"
@@ -84,7 +85,7 @@ def superlink(home: Path, host: str, port: int, insecure: bool) -> list[str]:
 def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
     """Tell Flower's own commands, with FLWR_HOME=`home`, where the server is."""
     here = host if loopback(host) else "127.0.0.1"
-    safety = "insecure = true" if insecure else f'root-certificates = "{home / "ca.crt"}"'
+    safety = "insecure = true" if insecure else f"root-certificates = {to_toml(str(home / 'ca.crt'))}"
     text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{here}:{port}"\n{safety}\n'
     write_bytes(home / "config.toml", text.encode())
 
@@ -93,7 +94,7 @@ def supernode(home: Path, address: str, root: Path | None, port: int) -> list[st
     """The command of a site whose folder is `home`; without a root certificate it is insecure."""
     keys = ["--root-certificates", str(root), "--auth-supernode-private-key", str(home / "site.key")]
     where = ["--superlink", address, "--host", "127.0.0.1", "--port", str(port)]
-    config = ["--node-config", f'site="{home / "site.toml"}"']
+    config = ["--node-config", f"site={to_toml(str(home / 'site.toml'))}"]
     return [str(BIN / "flower-supernode"), *(["--insecure"] if root is None else keys), *where, *config]
 
 

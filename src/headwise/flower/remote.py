@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from ..engine.plan import Plan
 from ..engine.state import States
 from ..engine.worker import Answer, Job, unanswered
 from ..errors import ClientError
+from ..jsontext import to_json
 from ..method import record_types
 from ..records import RecordError
 from .states import SiteStates, digest_of
@@ -80,7 +80,7 @@ class Remote:
         self._plan, self._types, self._faults = plan, record_types(type(plan.method)), plan.faults
         self._memory, self.states = memory, memory.states
         self.workers, self.clock = workers, Clock()
-        self._experiment, self._run = json.dumps(experiment.plain()), run
+        self._experiment, self._run = to_json(experiment.plain()), run
         self._link, self._note = link, note
         self._lost: dict[int, Lost] = {}
         """clients that gave no answer when they were last asked"""

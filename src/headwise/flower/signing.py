@@ -9,7 +9,6 @@ import base64
 import datetime
 import hashlib
 import ipaddress
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from cryptography.x509.oid import NameOID
 
 from ..config import Experiment
 from ..errors import RunError
+from ..jsontext import to_json
 from ..runs.files import failing_clearly, read_json, write_bytes, write_json
 
 YEARS = 5
@@ -42,7 +42,7 @@ def experiment_hash(experiment: Experiment) -> str:
     """What a signed list knows an experiment by: all that it says, but for the machine."""
     plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
     plain["engine"] = {k: getattr(experiment.engine, k) for k in ("cache", "stack")}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(plain, sort_keys=True).encode()).hexdigest()
 
 
 def node_key(path: Path) -> None:
@@ -58,7 +58,7 @@ def server_certificates(folder: Path, names: Sequence[str]) -> None:
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
     root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # which may not be longer
     told = x509.SubjectAlternativeName([_general_name(name) for name in names])
     made = _certificate(issuer, subject, server.public_key(), False).add_extension(told, critical=False)
     whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
@@ -133,7 +133,7 @@ def signed_hashes(path: Path, signer: Path) -> list[str]:
 
 
 def _message(listed: list[str]) -> bytes:
-    return PURPOSE + json.dumps(listed).encode()
+    return PURPOSE + to_json(listed).encode()
 
 
 def _write_secret(path: Path, data: bytes) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from ..jsontext import to_json
 from ..settings import Natural, build, convert
 from .wire import Letter, Parcel, reading, said_in
 
@@ -100,7 +101,7 @@ STAGES: dict[str, type[Asked]] = {"keys": KeysAsked, "shares": SharesAsked, "hel
 def pack_stage(run: str, experiment: str, asked: Asked) -> Parcel:
     """What a site is asked, as one message."""
     stage = next(name for name, cls in STAGES.items() if isinstance(asked, cls))
-    return Parcel(json.dumps({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(asked)}), [])
+    return Parcel(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(asked)}), [])
 
 
 def stage_in(parcel: Parcel) -> tuple[str, Asked] | None:
@@ -114,7 +115,7 @@ def stage_in(parcel: Parcel) -> tuple[str, Asked] | None:
 
 def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> Parcel:
     """An answer, as one message."""
-    return Parcel(json.dumps(asdict(said)), [])
+    return Parcel(to_json(asdict(said)), [])
 
 
 def unpack_said(parcel: Parcel, cls: type[T]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config import Experiment
 from ..errors import RunError
+from ..jsontext import to_json
 from ..runs.query import Run
 from .processes import APPS, NAME, flwr
 
@@ -40,7 +41,7 @@ order = {order}
 def write_app(folder: Path, experiment: Experiment, out: Path, wait: float) -> None:
     """A Flower app of one file, as `flwr run` takes it; it holds no code, only names and the experiment."""
     order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait}
-    text = json.dumps(json.dumps(order))  # JSON's escapes are TOML's, too
+    text = to_json(to_json(order))  # JSON's escapes are TOML's, too
     (folder / "pyproject.toml").write_text(APP.format(order=text, **APPS), encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ What a server reads is checked as strictly: a site may be anybody's.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from ..averaging import Shared
 from ..engine.scores import Score
 from ..engine.worker import Answer, Failure, Job, Task
 from ..errors import ClientError, ConfigError
+from ..jsontext import to_json
 from ..method import RecordTypes
 from ..records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ..settings import Natural, build, convert
@@ -144,7 +146,7 @@ def pack_order(order: Order) -> Parcel:
         visits.append({**plain, "down": places[id(job.down)], "state": state})
     sealed = None if order.sealed is None else [asdict(letter) for letter in order.sealed]
     plain = {"run": order.run, "experiment": order.experiment, "visits": visits, "sealed": sealed}
-    return Parcel(json.dumps(plain), records)
+    return Parcel(to_json(plain), records)
 
 
 def experiment_in(parcel: Parcel) -> str:
@@ -187,12 +189,12 @@ def pack_report(report: Report) -> Parcel:
     if report.masked is not None:
         plain["masked"] = len(records)
         records.append(to_bytes(report.masked))
-    return Parcel(json.dumps({**plain, "answers": answers}), records)
+    return Parcel(to_json({**plain, "answers": answers}), records)
 
 
 def pack_error(error: Exception) -> Parcel:
     """A report that says why there is none."""
-    return Parcel(json.dumps({"error": str(error)}), [])
+    return Parcel(to_json({"error": str(error)}), [])
 
 
 def said_in(parcel: Parcel) -> dict[str, Any]:
@@ -221,10 +223,12 @@ def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
 
 
 def _score(given: dict[str, Any] | None) -> Score | None:
-    """A score; its loss may be infinite or no number, where a model diverged."""
+    """A score; its loss is null where a model diverged, because JSON has no infinity."""
     if given is None:
         return None
-    return Score(int(given["n"]), *(float(given[k]) for k in ("accuracy", "balanced", "f1", "loss")))
+    loss = math.nan if given["loss"] is None else float(given["loss"])
+    accuracy, balanced, f1 = (float(given[k]) for k in ("accuracy", "balanced", "f1"))
+    return Score(int(given["n"]), accuracy, balanced, f1, loss)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ..averaging import Averaging, Shared
 from ..method import Local, Predictor, Update
 from ..params import Params
 from ..records import Record
-from ..settings import Count, NonNegative
+from ..settings import Epochs, NonNegative
 
 
 class Own(Record):
@@ -43,7 +43,7 @@ class Ditto(Averaging[Own]):
 
     lam: NonNegative = 1.0
     """pull of the own model towards the global one; 0: it is trained alone"""
-    personal_epochs: Count | None = None
+    personal_epochs: Epochs | None = None
     """epochs on the own model; none: `train.epochs`, as in the paper (public code: always 1)"""
 
     def client_init(self, local: Local) -> Own:

@@ -29,7 +29,7 @@ from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Natural, Unit
+from ..settings import EpochsOrNone, Unit
 
 
 class Own(Record):
@@ -67,7 +67,7 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     """who shares the fixed random head"""
     global_head: bool = False
     """train a global head with the global body instead, and send it too: there is then a global model"""
-    head_epochs: Natural = 1
+    head_epochs: EpochsOrNone = 1
     """epochs on the own head, with the body frozen, at the end of a round"""
 
     def server_init(self, central: Central) -> Shared:

@@ -27,7 +27,7 @@ from ..method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import Natural, NonNegative, Unit
+from ..settings import EpochsOrNone, NonNegative, Unit
 
 
 class Own(Record):
@@ -52,11 +52,11 @@ class FedAH(Averaging[Own]):
 
     weight_lr: NonNegative | Literal["local"] = 1.0
     """learning rate of the aggregation weights; local: that of the model"""
-    weight_epochs: Natural = 1
+    weight_epochs: EpochsOrNone = 1
     """epochs on the aggregation weights"""
     initial_weight: Unit = 1.0
     """weights before the first round: 1 starts from the global head, 0 from one's own"""
-    head_epochs: Natural = 1
+    head_epochs: EpochsOrNone = 1
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""
     refresh: Literal["selected", "all"] = "selected"
     """who learns weights in a round: the clients drawn, or all of them, as the authors' code does"""

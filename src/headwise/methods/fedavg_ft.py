@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from ..averaging import Averaging, Shared
 from ..method import Local, Predictor, Update
 from ..records import Nothing
-from ..settings import Natural
+from ..settings import EpochsOrNone
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FedAvgFT(Averaging[Nothing]):
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P"
 
-    finetune_epochs: Natural = 1
+    finetune_epochs: EpochsOrNone = 1
     """epochs of fine-tuning before use; 0 is FedAvg"""
     finetune: Literal["all", "head"] = "all"
     """what is fine-tuned"""

@@ -21,7 +21,7 @@ from ..averaging import Averaging, Shared
 from ..method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..records import Nothing
-from ..settings import Natural
+from ..settings import EpochsOrNone
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedBABU(Averaging[Nothing]):
     up: ClassVar[str] = "F"
     shares: ClassVar[Literal["", "body", "head"]] = "body"
 
-    finetune_epochs: Natural = 5
+    finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0: the body under the common random head"""
     finetune: Literal["all", "head"] = "all"
     """what is fine-tuned"""

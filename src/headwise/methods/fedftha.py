@@ -27,7 +27,7 @@ from ..method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Natural
+from ..settings import EpochsOrNone
 
 
 class Server(Record):
@@ -64,7 +64,7 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # which classes: a byte each
     cost: ClassVar[float] = 1.4
 
-    head_epochs: Natural = 5
+    head_epochs: EpochsOrNone = 5
     """tau_head: epochs of head fine-tuning, with the body frozen, after `train.epochs` on both"""
     head_agg: Literal["mean", "owner_mean", "n_mean"] = "mean"
     """global head: plain mean; each class's row over the clients that own the class; mean weighted by samples"""

@@ -25,7 +25,7 @@ from ..averaging import Shared
 from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..params import Params, gradient, step
 from ..records import Record
-from ..settings import Count, NonNegative
+from ..settings import Count, Epochs, NonNegative
 
 
 class Body(Record):
@@ -48,7 +48,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
 
     header_lr: NonNegative = 0.01
     """learning rate of the global header; 0: it stays as it was drawn"""
-    header_epochs: Count = 1
+    header_epochs: Epochs = 1
     """passes over the round's class means"""
     header_step: Literal["per_client", "per_proto", "pooled"] = "per_client"
     """a step on each client's class means as they arrive, on each single one, or on shuffled batches of all"""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, mean
 from ..records import Nothing, Record
-from ..settings import Count, Positive, Share
+from ..settings import Positive, Range, Share
 
 
 class Learner(Record):
@@ -61,7 +61,7 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     """exact meta-gradient; without its second-order term; exact, with a learned rate for every parameter"""
     inner_lr: Positive = 0.1
     """rate of the inner step, for meta_sgd before the first round"""
-    inner_steps: Count = 1
+    inner_steps: Annotated[int, Range(1, 1000)] = 1
     """inner steps on the support set, and on all samples before use"""
     meta_lr: Positive = 0.5
     """learning rate of the server"""

@@ -19,7 +19,7 @@ from ..averaging import Averaging, Shared
 from ..method import Local, Predictor, Update
 from ..params import Params
 from ..records import Record
-from ..settings import Natural
+from ..settings import EpochsOrNone
 
 
 class Head(Record):
@@ -40,7 +40,7 @@ class FedRep(Averaging[Head]):
     cost: ClassVar[float] = 1.4
     shares: ClassVar[Literal["", "body", "head"]] = "body"
 
-    head_epochs: Natural = 10
+    head_epochs: EpochsOrNone = 10
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""
 
     def client_init(self, local: Local) -> Head:

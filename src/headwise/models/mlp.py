@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated
 
 from torch import nn
 
+from ..memory import check_memory
 from ..settings import Range
 from .base import Model, Task
 from .parts import dense, flat
@@ -24,5 +26,8 @@ class MLP(Model):
 
     def build(self, task: Task) -> SplitModel:
         """A freshly initialised network for this task."""
-        body = nn.Sequential(nn.Flatten(), *dense(flat(self, task), *[self.hidden] * self.layers))
+        widths = [flat(self, task), *[self.hidden] * self.layers, task.classes]
+        weights = sum(a * b for a, b in pairwise(widths))
+        check_memory(16 * weights, f"model with hidden = {self.hidden} and layers = {self.layers}")  # and its gradient
+        body = nn.Sequential(nn.Flatten(), *dense(*widths[:-1]))
         return SplitModel(body, nn.Linear(self.hidden, task.classes))

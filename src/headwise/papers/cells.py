@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 from ..config import Choice, Experiment, experiment_from
 from ..engine.options import Workers
 from ..errors import ConfigError, nearest
+from ..jsontext import to_json
 from ..settings import changed
 from .schema import Column, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
@@ -74,7 +74,7 @@ class Cell:
     def key(self) -> str:
         """The same for the same experiment, wherever it runs, and in a later version that has more settings."""
         values = {k: v for k, v in changed(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(to_json(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def folder(self) -> str:

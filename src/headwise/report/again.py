@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import Experiment
+from ..jsontext import to_toml
 from ..runs.query import Run
 from ..settings import changed
 
@@ -33,7 +33,7 @@ def _leaves(tree: Mapping[str, Any], at: str = "") -> list[tuple[str, Any]]:
 def _toml(value: Any) -> str:
     """A value as TOML writes it on one line: JSON, but for tables, and for what TOML has no word for."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{to_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps("none" if value is None else value, ensure_ascii=False)
+    return to_toml("none" if value is None else value)

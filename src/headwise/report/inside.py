@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..runs.files import to_json
+from ..jsontext import to_json
 from ..runs.query import Run
 
 ROOM = 300_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..runs.files import to_json, write_bytes
+from ..jsontext import to_json
+from ..runs.files import write_bytes
 from ..runs.query import Run
 from .again import command
 from .data import page_data
@@ -136,7 +136,7 @@ def _said(setting: Setting) -> dict[str, Any]:
 
 
 def _manifest(run: Run) -> str:
-    return json.dumps(run.manifest, indent=1, ensure_ascii=False)
+    return to_json(run.manifest, indent=1, ensure_ascii=False)
 
 
 @cache

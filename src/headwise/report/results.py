@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from .. import catalog
 from ..errors import RunError
+from ..jsontext import to_json
 from ..runs.files import read_json
 from ..runs.query import Run, find_runs
 
@@ -201,7 +201,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         e = run.manifest["experiment"]
-        key = json.dumps({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
+        key = to_json({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
         groups.setdefault(key, {})[e["seed"]] = run
     every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
     names = _names([group[0] for group in every])

@@ -12,10 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from ..errors import RunError
+from ..errors import HeadwiseError, RunError
+from ..jsontext import to_json
+from ..paths import input_folder
 from ..runs.files import checksum
 from ..runs.query import Run, find_runs
 from .data import page_data
@@ -35,12 +37,12 @@ def watch_app(root: Path) -> Starlette:
     def folder_of(request: Request) -> Path:
         """The folder that is asked for; whatever lies outside is not there."""
         try:
-            found = (home / request.path_params["path"]).resolve()
-            if found.is_relative_to(home) and found.is_dir():
-                return found
-        except (OSError, ValueError):  # no folder can have such a name
-            raise HTTPException(404, "There is no such run.") from None
-        raise HTTPException(404, "There is no such run.")
+            found = input_folder(home / request.path_params["path"], "path").resolve()
+        except HeadwiseError as error:
+            raise HTTPException(404, str(error)) from error
+        if not found.is_relative_to(home) or not found.is_dir():
+            raise HTTPException(404, "There is no such run.")
+        return found
 
     def index(request: Request) -> Response:
         return HTMLResponse(render_list(str(root), list(_rows(home))))
@@ -64,7 +66,7 @@ def watch_app(root: Path) -> Starlette:
                 found |= {"data": page_data(settings), "said": render_said(settings)}
         except RunError as error:  # a folder in the middle of being made, or one that was removed
             found = {"version": "", "status": str(error)}
-        return JSONResponse(found, headers={"Cache-Control": "no-store"})
+        return Response(to_json(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     routes = [Route("/", index), Route("/show/{path:path}", show), Route("/news/{path:path}", news)]
     return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)])

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import stat
 import zlib
@@ -16,14 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..jsontext import to_json
+from ..paths import behind_links, draft_of
 
 DEPTH = 50
 """lists in lists that a file may hold: the reports of a deeper one would fail, wherever they write it again"""
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only.
+
+    A link stays what it is: the file behind it is replaced. A device, a pipe or a folder is refused.
+    """
+    path = behind_links(path)
+    temporary = draft_of(path)
     with failing_clearly(path):
         try:
             with open(temporary, "wb", opener=_only_mine if private else None) as file:
@@ -53,14 +58,6 @@ def _flush_folder(folder: Path) -> None:
 def write_json(path: Path, value: Any, *, private: bool = False) -> None:
     """A JSON file, written safely."""
     write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as its standard has it, which knows no infinity: the loss of a model that diverged becomes null."""
-    try:
-        return json.dumps(value, indent=indent, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), indent=indent)
 
 
 def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -134,14 +131,6 @@ def digest(data: bytes) -> str:
 def checksum(data: bytes) -> int:
     """Finds torn, truncated and bit-flipped files; no protection against intent."""
     return zlib.crc32(data)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from ..engine.events import Event, Progress, RoundEnded, RunEnded
 from ..engine.state import States
 from ..errors import RunError
+from ..jsontext import to_json
 from ..method import RecordTypes
 from .checkpoint import Checkpoint, Checkpoints
 from .files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
@@ -120,7 +120,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
     try:
         with only_writer(folder, make=True):
             _refuse_if_taken(folder)  # somebody may have been quicker, and may be done already
-            data = json.dumps(partition).encode()
+            data = to_json(partition).encode()
             try:
                 write_bytes(folder / "partition.json", data)
                 write_json(folder / "manifest.json", sealed({**manifest, "partition_digest": digest(data)}))
@@ -138,7 +138,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
 
 def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
     """Write who has which labels again where that file is damaged: the data tell it as they did when the run began."""
-    run, data = Run(folder), json.dumps(partition).encode()
+    run, data = Run(folder), to_json(partition).encode()
     try:
         _ = run.partition
     except RunError:

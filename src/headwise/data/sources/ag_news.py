@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...memory import check_memory
 from ...settings import Range
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate, read_text
@@ -90,6 +91,7 @@ def _index(texts: list[str], limit: int) -> dict[str, int]:
 
 
 def _encode(texts: list[str], index: dict[str, int], length: int) -> NDArray[np.int32]:
+    check_memory(12 * len(texts) * length, f"data with length = {length}")  # and once more as the model takes it
     x = np.zeros((len(texts), length), np.int32)
     for row, text in zip(x, texts, strict=True):
         numbers = [index.get(word, 0) for word in words(text)[:length]]

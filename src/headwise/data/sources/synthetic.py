@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...memory import check_memory
 from ...settings import Count, Natural, NonNegative, Range
 from ..dataset import Dataset, Source
 
@@ -46,6 +47,10 @@ class Synthetic(Source):
         """Draw the samples; `folder` is not used."""
         if self.samples < self.sites:
             raise DataError(f"samples is {self.samples}, but must be at least the number of sites, {self.sites}.")
+        check_memory(  # numbers, twice while they are drawn, and a generator for each site
+            16 * self.samples * self.features + 1000 * self.sites,
+            f"data with samples = {self.samples}, features = {self.features} and sites = {self.sites}",
+        )
         rng = np.random.default_rng(self.seed)
         sizes = _sizes(self.samples, self.sites, self.quantity_skew, rng)
         scale = self.separation / math.sqrt(2 * self.features)

@@ -1,0 +1,50 @@
+"""The order of samples in batches, whatever size is asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bench_of_tests import even_federation, make_plan
+from torch import Tensor
+
+from headwise.engine.bench import ROW, ClientBench
+from headwise.engine.options import Train
+from headwise.methods.fedavg import FedAvg
+from headwise.params import Params
+
+N = 9
+
+
+def bench(drop_last: bool = False) -> ClientBench:
+    plan = make_plan(FedAvg(), even_federation(), train=Train(drop_last=drop_last))
+    return ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+
+
+def as_it_was(size: int, epochs: int, drop_last: bool) -> Tensor:
+    """Every order filled up to a multiple of the batch, whatever the batch."""
+    rng, rows = bench().rng, list[Tensor]()
+    for _ in range(epochs):
+        order = torch.cat([torch.randperm(N, generator=rng), torch.full((-N % size,), -1)]).view(-1, size)
+        rows.append(order[:-1] if drop_last and N % size else order)
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 9, 10, 100, ROW])
+def test_batches_of_usual_sizes_are_as_they_were(size: int, drop_last: bool) -> None:
+    assert torch.equal(bench(drop_last)._shuffled(2, size), as_it_was(size, 2, drop_last))
+
+
+@pytest.mark.parametrize("size", [ROW + 1, 10**9])
+def test_a_batch_beyond_the_data_is_the_data(size: int) -> None:
+    """A table of 8 GB, when it was filled up to the size that was named."""
+    found = bench()._shuffled(2, size)
+    assert torch.equal(found, as_it_was(ROW, 2, drop_last=False))
+    assert bench(drop_last=True)._shuffled(2, size).shape == (0, ROW), "less than one batch is never trained on"
+
+
+def test_a_batch_beyond_data_as_large_as_a_row_is_still_not_full() -> None:
+    made = bench(drop_last=True)
+    made.n = ROW
+    assert len(made._shuffled(1, ROW)) == 1
+    assert len(made._shuffled(1, ROW + 1)) == 0
