@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from federations import FIVE, apart, bits, bits_at_sites, experiment, write_site
-from laboratory import SITES, Laboratory, laboratory, processes_of, until
+from laboratory import SITES, Laboratory, laboratory, processes_of
 
 import headwise as hw
 from headwise import catalog
 from headwise.cli import main
 from headwise.flower.processes import environment, flwr
 from headwise.flower.signing import node_key, server_certificates
+from waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 POST = {"moments": ["post"]}
@@ -130,12 +131,12 @@ def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> Non
         until((tmp_path / "run" / "sites.jsonl").exists, "a site has answered")
         lab.kill("site1")
         lab.join("site1")
-        until(lambda: rounds() >= 2, "the second round ends", 500)
+        until(lambda: rounds() >= 2, "the second round ends")
         for process in processes_of(tmp_path / "server", "flwr-serverapp"):
             os.kill(process, signal.SIGKILL)
         failed(lab)
         lab.start("deploy", *words)
-        until(lambda: rounds() >= 3, "the third round ends", 500)
+        until(lambda: rounds() >= 3, "the third round ends")
         lab.kill("server")
         failed(lab)
         lab.start("server", "server", "start", "server", "--port", str(lab.port))

@@ -21,6 +21,7 @@ from federations import DATA, FIVE, apart, bits, experiment
 
 import headwise as hw
 from headwise import catalog
+from waiting import PATIENCE
 
 ALONE = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
 UP = "ip link set lo up && exec "
@@ -68,7 +69,9 @@ with closing(Simulation(client_app(site.answer), 3, backend(engine, 2))) as link
 def run_alone(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp", "HOME": str(folder)}
     command = [*ALONE, UP + '"$@"', "sh", sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=settings, cwd=folder, check=False, timeout=900)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=settings, cwd=folder, check=False, timeout=PATIENCE
+    )
 
 
 ENGINE = {"kind": "flower-sim", "workers": 2, "flower": {"nodes": 3}}
