@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
 
 import headwise as hw
 from headwise.errors import ConfigError, RunError
 from headwise.trackers import TRACKERS, numbers, settings, trackers
+from waiting import PATIENCE, until
 
 EXPERIMENT = hw.Experiment(
     method="fedper", data="synthetic:80:2:3:sites=2", partition="iid", model="mlp:4", clients=2, rounds=3
@@ -123,6 +123,8 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    for wait in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):  # its own patience is that of an idle machine
+        monkeypatch.setenv(wait, str(PATIENCE))
     run = tracked("wandb", tmp_path / "run")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     found: list[Any] = []

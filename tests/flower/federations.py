@@ -26,6 +26,8 @@ from headwise.runs.checkpoint import Checkpoints
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
 """nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
+TWO = ("fedper", "fedgh")
+"""those of them that `make test` runs with all of Flower's processes, each of which takes seconds to start"""
 DATA = "synthetic:160:4:6:sites=5"
 
 

@@ -19,7 +19,7 @@ from headwise.flower.signing import node_key
 from waiting import PATIENCE, until
 
 HEADWISE = (sys.executable, "-m", "headwise")
-SITES = {"site0": [0, 4], "site1": [1], "site2": [2], "site3": [3]}
+SITES = {"site0": [0, 4], "site1": [1], "site2": [2, 3]}
 
 
 class Laboratory:
