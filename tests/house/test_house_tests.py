@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import runpy
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +38,8 @@ def test_no_test_reads_a_clock(path: Path) -> None:
     """But for `until`, which gives up what never comes."""
     read = [f"{name}, line {node.lineno}" for name, node in calls(path) if name.removeprefix("time.") in CLOCKS]
     assert read == [] or name_of(path) == "waiting.py"
+    asked = re.findall(r"performance\.\w+\(|Date\.now", path.read_text(encoding="utf-8"))  # in a browser
+    assert asked == [] or path == Path(__file__)
 
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
