@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup browser demo test test-all fuzz fmt lint type check bench reproduce-small clean
+.PHONY: help setup about browser demo test test-all fuzz fmt lint type check bench reproduce-small clean
 
 help:  ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,14 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## compare three methods on embedded data, with a report at the end
 	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedrep --seeds 3
 
-browser:  # for the tests of the report's page, where it can be installed; without it they are skipped
+about: $(READY)  ## which machine and which versions this is
+	@$(BIN)/python scripts/about.py
+
+# for the tests of the report's page, where it can be installed; a fresh machine has no lists of packages yet
+CHROMIUM := apt-get install -y --no-install-recommends chromium chromium-driver
+browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends chromium chromium-driver >/dev/null 2>&1; } || \
+	  { [ "$$(id -u)" = 0 ] && { $(CHROMIUM) || { apt-get update && $(CHROMIUM); }; } >/dev/null 2>&1; } || \
 	  echo "no chromium, and it can't be installed here: tests in a browser are skipped"
 
 test: $(READY) browser  ## the tests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import headwise as hw
 from headwise.errors import ConfigError, RunError
 from headwise.trackers import TRACKERS, numbers, settings, trackers
+from waiting import PATIENCE, until
 
 EXPERIMENT = hw.Experiment(
     method="fedper", data="synthetic:80:2:3:sites=2", partition="iid", model="mlp:4", clients=2, rounds=3
@@ -123,14 +123,18 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    for wait in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):  # its own patience is that of an idle machine
+        monkeypatch.setenv(wait, str(PATIENCE))
     run = tracked("wandb", tmp_path / "run")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     found: list[Any] = []
-    for _ in range(100):  # a process of its own writes the file, and on a busy machine may be late
-        found = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
-        if any(r.WhichOneof("record_type") == "exit" for r in found):
-            break
-        time.sleep(0.2)
+
+    def written() -> bool:
+        """A process of its own writes the file, and may be late."""
+        found[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
+        return any(r.WhichOneof("record_type") == "exit" for r in found)
+
+    until(written, "the file is whole")
     steps: dict[int, dict[str, float]] = {}
     for history in (r.history for r in found if r.WhichOneof("record_type") == "history"):
         items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in history.item}
@@ -141,13 +145,15 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
+    """The whole records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
     at, whole = 7, b""
     while at + 7 <= len(data):
         if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header
             at += left
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        if at + 7 + size > len(data):  # the rest is still to be written
+            return
         whole += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last piece of one

@@ -17,6 +17,7 @@ from saying import Said, small, snapshot
 import headwise as hw
 from headwise import catalog
 from headwise.cli import VERBS
+from waiting import PATIENCE
 
 Headwise = Callable[..., Said]
 PYTHON = sys.executable
@@ -258,7 +259,7 @@ def test_in_a_terminal_there_is_a_live_display(tmp_path: Path) -> None:
     except OSError:  # the other end is closed: how Linux says that this was all
         pass
     os.close(ours)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown.decode()
     assert json.loads(out)["rounds"] == 3
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())

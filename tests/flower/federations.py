@@ -27,6 +27,8 @@ from headwise.runs.checkpoint import Checkpoints
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
 """nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
+TWO = ("fedper", "fedgh")
+"""those of them that `make test` runs with all of Flower's processes, each of which takes seconds to start"""
 DATA = "synthetic:160:4:6:sites=5"
 
 
@@ -154,7 +156,7 @@ class Inside:
         return [(n, self.replies.pop(n)) for n in numbers if n in self.replies]
 
 
-def served(post: Inside, asked: hw.Experiment, out: Path, wait: float = 1.0) -> hw.Run:
-    """A deployment inside this process."""
-    serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": wait})})
+def served(post: Inside, asked: hw.Experiment, out: Path) -> hw.Run:
+    """A deployment inside this process; sites in it answer before anybody could wait."""
+    serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0})})
     return hw.Run(out)

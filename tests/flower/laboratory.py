@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,36 +16,35 @@ from federations import write_site
 
 import headwise as hw
 from headwise.flower.signing import node_key
+from waiting import PATIENCE, until
 
 HEADWISE = (sys.executable, "-m", "headwise")
-SITES = {"site0": [0, 4], "site1": [1], "site2": [2], "site3": [3]}
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 300) -> None:
-    """Wait for something; a loaded machine takes its time."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
+SITES = {"site0": [0, 4], "site1": [1], "site2": [2, 3]}
 
 
 class Laboratory:
     """Processes that were started here, each in a group of its own, with what they say in a file."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.port = home, free_port()
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.home, self.processes = home, dict[str, subprocess.Popen[bytes]]()
+        self._held: list[socket.socket] = []
+        self.port = self.free_port()
+
+    def free_port(self) -> int:
+        """A port for a process that is told to use it.
+
+        It is bound here, too, without anybody listening, so that the system gives it to nobody else in the meantime.
+        """
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        self._held.append(held)
+        return held.getsockname()[1]
 
     def do(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         """A command that ends, and must not fail, or must fail with the exit code of a user's mistake."""
         done = subprocess.run(
-            [*HEADWISE, *command], cwd=self.home, capture_output=True, text=True, check=False, timeout=590
+            [*HEADWISE, *command], cwd=self.home, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         assert done.returncode == (2 if fails else 0), done.stderr + done.stdout + self.said()
         return done
@@ -75,7 +73,7 @@ class Laboratory:
 
     def join(self, name: str, ca: str = "server/ca.crt") -> subprocess.Popen[bytes]:
         """Start a site."""
-        where = ("--superlink", f"127.0.0.1:{self.port}", "--ca", ca, "--port", str(free_port()))
+        where = ("--superlink", f"127.0.0.1:{self.port}", "--ca", ca, "--port", str(self.free_port()))
         return self.start(name, "site", "start", name, *where)
 
     def deploy(self, asked: hw.Experiment, out: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
@@ -108,6 +106,8 @@ class Laboratory:
                 process.wait()
         for name in [p.name for p in self.home.iterdir()]:
             self._kill_rest(name)
+        for held in self._held:
+            held.close()
 
     def _kill_rest(self, name: str) -> None:
         """A run's server outlives its SuperLink, and goes on when it is back."""

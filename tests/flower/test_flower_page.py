@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from laboratory import Laboratory, free_port, until
+from laboratory import Laboratory
 
 import headwise as hw
+from waiting import until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -23,9 +24,15 @@ def lines(kind: str) -> list[str]:
     return [line for found, text in BLOCKS if found == kind for line in text.splitlines() if line]
 
 
-def moved(text: str, ports: dict[str, int]) -> str:
+def moved(text: str, ports: dict[str, int], lab: Laboratory) -> str:
     """The page's ports may be taken here."""
-    return re.sub(r"\b(8000|8443|909\d)\b", lambda m: str(ports.setdefault(m[1], free_port())), text)
+
+    def port(found: re.Match[str]) -> str:
+        if found[1] not in ports:
+            ports[found[1]] = lab.free_port()
+        return str(ports[found[1]])
+
+    return re.sub(r"\b(8000|8443|909\d)\b", port, text)
 
 
 @pytest.mark.long
@@ -35,7 +42,7 @@ def test_four_hospitals_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "heart.toml").write_text(next(text for kind, text in BLOCKS if kind == "toml"))
     try:
         for line in lines("sh"):
-            command = moved(line, ports).replace("$HEADWISE_DATA", str(DATA))
+            command = moved(line, ports, lab).replace("$HEADWISE_DATA", str(DATA))
             if " RUN " in command:
                 command = command.replace("RUN", next((tmp_path / "va" / "states").iterdir()).name)
             words = command.split()
@@ -70,11 +77,11 @@ def test_the_proxy_shows_the_fleet_only(tmp_path: Path) -> None:
         "fedper", "synthetic:60:4:6:sites=1", "natural", ("mlp:4",), clients=1, rounds=1, evaluate={"moments": ["post"]}
     )
     try:
-        lab.start("server", "server", "start", "server", "--port", moved("8000", ports))
+        lab.start("server", "server", "start", "server", "--port", moved("8000", ports, lab))
         lab.port = ports["8000"]
         until(lab.listens, "the server listens")
         site = next(text for kind, text in BLOCKS if kind == "nginx")
-        site = moved(site, ports).replace(" server/", f" {tmp_path}/server/")
+        site = moved(site, ports, lab).replace(" server/", f" {tmp_path}/server/")
         places = "".join(f"{k}_temp_path {tmp_path}/{k};" for k in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         conf = f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/nginx.log; events {{}} http {{ access_log off; "
         (tmp_path / "nginx.conf").write_text(f"{conf}{places}\n{site}}}\n")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ import pytest
 
 import headwise as hw
 from headwise.cli import main
+from headwise.engine.events import Event, Observer, RoundStarted
 from headwise.errors import ConfigError
 from headwise.papers.cells import ask_for, cells_of
 from headwise.papers.cost import clock, parse_budget
 from headwise.papers.reproduce import estimate, largest, reproduce, rows_of
+from headwise.testing.killing import forks
 
 TINY = Path(__file__).parent / "tiny.toml"
 TABLE = f"{TINY}/1"
@@ -109,35 +110,42 @@ def test_only_the_rounds_that_the_code_looks_at_count(tmp_path: Path) -> None:
     assert row.others.startswith("stale ")
 
 
-def test_killed_in_the_middle_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
-    text = TINY.read_text(encoding="utf-8")
-    (tmp_path / "long.toml").write_text(text.replace("rounds = 8", "rounds = 25"), encoding="utf-8")
-    command = [sys.executable, "-m", "headwise", "reproduce", "long.toml/1", "--columns", "even", "--quiet", "--out"]
+def reproduce_and_die(out: Path, cells: Path) -> None:
+    """Be killed in the middle of the second cell."""
+    titles: list[str] = []
 
-    def ended(folder: Path) -> list[Path]:
-        return sorted(p.parent for p in folder.glob("*/result.json") if hw.Run(p.parent).complete)
+    def die(event: Event) -> None:
+        if len(titles) == 2 and isinstance(event, RoundStarted) and event.t == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    process = subprocess.Popen([*command, "killed", "--cells", "a"], cwd=tmp_path)
-    begun = time.monotonic()
-    while not (len(ended(tmp_path / "a")) == 1 and len(list((tmp_path / "a").glob("*/rounds.jsonl"))) == 2):
-        assert process.poll() is None and time.monotonic() - begun < 60
-        time.sleep(0.002)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert len(list((tmp_path / "a").iterdir())) == 2, "the third cell had not begun"
-    done = ended(tmp_path / "a")[0]
+    def watch(title: str) -> AbstractContextManager[list[Observer]]:
+        titles.append(title)
+        return nullcontext([die])
+
+    reproduce(ask_for(TABLE, columns=["even"]), out, cells=cells, watch=watch)
+
+
+def test_killed_in_the_middle_nothing_is_lost_or_run_twice(call: Call, tmp_path: Path) -> None:
+    killed, a, b = tmp_path / "killed", tmp_path / "a", tmp_path / "b"
+    process = forks().Process(target=reproduce_and_die, args=(killed, a))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert sorted(len(hw.Run(p).rounds) for p in a.iterdir()) == [3, 8], "the third cell had not begun"
+    (done,) = (p for p in a.iterdir() if hw.Run(p).complete)
     before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in done.rglob("*") if p.is_file()}
-    subprocess.run([*command, "killed", "--cells", "a"], cwd=tmp_path, check=True, capture_output=True)
-    reproduce(ask_for(f"{tmp_path}/long.toml/1", columns=["even"]), tmp_path / "whole", cells=tmp_path / "b")
+    command = ("reproduce", TABLE, "--columns", "even", "--quiet", "--out", "killed", "--cells", "a")
+    assert call(*command)[0] == 0
+    reproduce(ask_for(TABLE, columns=["even"]), tmp_path / "whole", cells=b)
     assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in done.rglob("*") if p.is_file()} == before, (
         "not touched again"
     )
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(p.name for p in (tmp_path / "b").iterdir())
-    for folder in (tmp_path / "a").iterdir():
-        killed, whole = (_numbers(hw.Run(f)) for f in (folder, tmp_path / "b" / folder.name))
-        assert killed == whole
-        assert [row["round"] for row in killed] == list(range(1, 26))
-    assert table(tmp_path / "killed") == table(tmp_path / "whole")
+    assert sorted(p.name for p in a.iterdir()) == sorted(p.name for p in b.iterdir())
+    for folder in a.iterdir():
+        resumed, whole = (_numbers(hw.Run(f)) for f in (folder, b / folder.name))
+        assert resumed == whole
+        assert [row["round"] for row in resumed] == list(range(1, 9))
+    assert table(killed) == table(tmp_path / "whole")
 
 
 def _numbers(run: hw.Run) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from waiting import PATIENCE
+
 MISSING = next(
     (
         f"there is no {name}: apt-get install chromium chromium-driver"
@@ -44,11 +46,11 @@ class Browser:
         """What a piece of script returns."""
         return self.driver.execute_script(code, *args)
 
-    def wait(self, code: str, seconds: float = 20.0) -> Any:
+    def wait(self, code: str) -> Any:
         """What the script returns as soon as that is true."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        return WebDriverWait(self.driver, seconds, poll_frequency=0.05).until(lambda d: d.execute_script(code))
+        return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(lambda d: d.execute_script(code))
 
     def draw_everything(self) -> None:
         """Draw all charts, also those that the reader has not come to."""
@@ -87,6 +89,7 @@ def browser(folder: Path) -> Iterator[Browser]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = selenium.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_script_timeout(PATIENCE)
     try:
         yield Browser(driver)
     finally:

@@ -184,12 +184,12 @@ def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:
     assert tab.requests() == []
 
 
-def test_a_large_page_opens_quickly(tab: Browser, tmp_path: Path) -> None:
-    """Beside a tiny one, since machines differ: on two cores that takes 80 ms, and a page may take 2 s."""
+def test_a_large_page_opens_with_little_to_do(tab: Browser, tmp_path: Path) -> None:
+    """Beside a tiny one: a browser's work is what it lays out, and charts are drawn when the reader comes to them."""
 
-    def milliseconds(page: Path) -> float:
+    def elements(page: Path) -> int:
         tab.open(page)
-        return tab.js("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+        return tab.js("return document.querySelectorAll('*').length")
 
     make_run(tmp_path / "tiny" / "run", "fedavg", 0, rounds=2, clients=2, classes=2)
     tiny = write_page(collect([tmp_path / "tiny"]), tmp_path / "tiny.html")
@@ -199,8 +199,9 @@ def test_a_large_page_opens_quickly(tab: Browser, tmp_path: Path) -> None:
             make_run(large / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
     page = write_page(collect([large]), tmp_path / "report.html")
     assert page.stat().st_size < 5_000_000
-    times = [(milliseconds(tiny), milliseconds(page)) for _ in range(3)]
-    assert 0 < min(t for _, t in times) < 8 * min(t for t, _ in times), times
+    few, many = elements(tiny), elements(page)
+    assert 0 < few < many < 12 * few, "a hundred runs more, and a hundred times as many rounds"
+    assert tab.js("return Object.values(charts).some((c) => c.drawn === null)"), "what is out of sight waits"
     tab.js("find('accuracy').scrollIntoView()")
     tab.wait("return charts.accuracy.drawn !== null")
     assert tab.js("return shown().length") < 25, "not all at once"

@@ -15,6 +15,8 @@ import pytest
 from browser import browser
 from made_runs import make_run
 
+from waiting import PATIENCE
+
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'headwise[watch]'")
 pytest.importorskip("httpx2", reason="httpx2 is not installed: starlette's test client needs it")
 
@@ -112,7 +114,7 @@ def address(three: Path) -> Iterator[str]:
         yield found.group()
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE)
         assert process.stdout is not None
         process.stdout.close()
 

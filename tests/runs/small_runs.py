@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import headwise as hw
 from headwise.engine.events import Event, RoundEnded
+from headwise.launch import run_or_resume
 
 FLAGS = {
     "method": "fedper",
@@ -37,6 +40,24 @@ def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
     """The command line in a process of its own, its output as text."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-m", "headwise", *args], **{**pipes, **settings})
+
+
+def die(asked: hw.Experiment, folder: Path, first: int, later: float, last: int) -> None:
+    """Begin a run or go on with it, and be killed by the system.
+
+    So many seconds after the event `first`, but at the event `last` at the latest. They are seconds of this process's
+    own time, so that it comes equally far on a busy machine.
+    """
+    seen = itertools.count()
+
+    def watch(event: Event) -> None:
+        number = next(seen)
+        if number == first:
+            signal.setitimer(signal.ITIMER_PROF, later)  # nobody handles its signal, so it ends the process
+        if number == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_or_resume(asked, folder, observers=[watch])
 
 
 def stop_after(folder: Path, rounds: int, of: int = 5) -> hw.Run:

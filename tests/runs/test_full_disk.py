@@ -13,6 +13,7 @@ from small_runs import arguments, experiment, start
 
 import headwise as hw
 from headwise.testing.killing import bits
+from waiting import PATIENCE
 
 ROUNDS = 30
 SMALL = "size=80k"
@@ -49,7 +50,7 @@ def test_a_disk_that_fills_up(whole: Path, tmp_path: Path) -> None:
     disk.mkdir()
     run = shlex.join([sys.executable, "-m", "headwise", *arguments(ROUNDS, disk / "run"), "--quiet"])
     command = small_disk(disk, f"{run}; code=$?; cp -r {shlex.quote(str(disk / 'run'))} {saved}; exit $code")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"headwise: {disk}/run/")
@@ -64,7 +65,7 @@ def test_files_that_may_not_grow(whole: Path, tmp_path: Path) -> None:
         "--quiet",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"headwise: {tmp_path / 'run'}/")
     assert "can't be written: File too large: " in err

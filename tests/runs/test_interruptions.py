@@ -8,60 +8,61 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_runs import arguments, experiment, snapshot, start, stop_after
+from small_runs import arguments, die, experiment, snapshot, start, stop_after
 
 import headwise as hw
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
 from headwise.runs.files import only_writer
-from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
+from headwise.testing.killing import bits, forks
+from waiting import PATIENCE
 
-ROUNDS = 150  # more than ten short lives can do
+KILLED = (-signal.SIGKILL, -signal.SIGPROF)
 
 
-def kill_after(process: Any, lines: Path, delay: float) -> int:
-    """Start it, let it do a round and `delay` seconds more, kill it; return how it ended."""
-    before = lines.stat().st_size if lines.exists() else 0
-    process.start()
-    while process.is_alive() and not (lines.exists() and lines.stat().st_size > before):
-        time.sleep(0.001)
-    time.sleep(delay)
-    process.kill()
-    process.join()
-    return process.exitcode
+def events_of(asked: hw.Experiment, folder: Path) -> int:
+    """How much happens in a whole run."""
+    seen: list[Event] = []
+    hw.run(asked, folder, observers=[seen.append])
+    return len(seen)
 
 
 def test_killed_ten_times_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    hw.run(experiment(ROUNDS), tmp_path / "whole")
-    folder, rng, kills, seen = tmp_path / "run", random.Random(0), 0, [0]
-    process = forks().Process(target=hw.run, args=(experiment(ROUNDS), folder))
-    while kills < 10 and not hw.Run(folder).complete:
-        kills += kill_after(process, folder / "rounds.jsonl", rng.uniform(0, 0.04)) == -signal.SIGKILL
+    rounds, folder, rng, seen = 40, tmp_path / "run", random.Random(0), [0]
+    a_round = events_of(experiment(rounds), tmp_path / "whole") // rounds
+    for _ in range(10):  # three rounds at most
+        first = rng.randrange(2 * a_round)
+        life = (experiment(rounds), folder, first, rng.uniform(0.001, 0.04), first + a_round)
+        process = forks().Process(target=die, args=life)
+        process.start()
+        process.join()
+        assert process.exitcode in KILLED
         seen.append(len(hw.Run(folder).rounds))
-        process = forks().Process(target=hw.resume, args=(folder,))
-    assert kills == 10
-    assert seen[0] < seen[-1]
+    assert seen == sorted(seen) and len(set(seen)) > 3
     hw.resume(folder)
     assert bits(folder) == bits(tmp_path / "whole")
 
 
-def test_killed_at_any_time_it_ends_with_the_same_bits(wanted: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_at_any_time_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     """A dozen runs, each killed once; `benchmarks/kills.py` does 200."""
-    rng, context, found = random.Random(1), forks(), list[Kill]()
-    length = seconds_of(experiment(), tmp_path / "whole", context)
-    for k in range(60):
-        kill = killed_and_resumed(experiment(), tmp_path / str(k), wanted, rng.uniform(0, length), context)
-        found += [kill] if kill else []
-        if len(found) == 12:
-            break
-    assert [kill.same for kill in found] == [True] * 12
-    assert len({kill.rounds for kill in found}) > 1, "at different times"
+    rng, rounds = random.Random(1), list[int]()
+    events = events_of(experiment(), tmp_path / "whole")
+    for first in range(0, events, events // 12):
+        folder = tmp_path / str(first)
+        process = forks().Process(target=die, args=(experiment(), folder, first, rng.uniform(0.001, 0.04), events - 1))
+        process.start()
+        process.join()
+        assert process.exitcode in KILLED
+        rounds.append(len(hw.Run(folder).rounds))
+        hw.resume(folder)
+        assert bits(folder) == bits(tmp_path / "whole")
+    assert len(rounds) >= 12
+    assert len(set(rounds)) > 1, "at different times"
 
 
 def test_a_process_that_was_killed_is_resumed_by_another_from_the_command_line(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_process_that_was_killed_is_resumed_by_another_from_the_command_line(t
     assert process.stderr.readline().startswith("fedper: round 1/30, pre 0.")
     process.kill()
     process.communicate()
-    assert start("resume", str(tmp_path / "run"), "--quiet").communicate(timeout=60)[1] == ""
+    assert start("resume", str(tmp_path / "run"), "--quiet").communicate(timeout=PATIENCE)[1] == ""
     assert bits(tmp_path / "run") == bits(tmp_path / "whole")
 
 
@@ -81,7 +82,7 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(tmp_path: Path) -> None
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert f"it ended early (interrupted), go on with: headwise resume {folder}" in out
     assert "Traceback" not in err
@@ -173,7 +174,7 @@ def test_two_writers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="is being written by another process"):
             hw.resume(run.path)
         process = start("resume", str(run.path))
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (2, "")
         assert err == f"headwise: {run.path} is being written by another process.\n"
         assert snapshot(run.path) == before
