@@ -202,7 +202,7 @@ def messages_are_large(lab: Laboratory) -> None:
             ["site", "start", "s", "--superlink", "here"],
             "--superlink is 'here', but must look like server.example:8000.",
         ),
-        (["server", "register", "s", "no.pub"], "no.pub is no file: it must be a site's public key, site.key.pub."),
+        (["server", "register", "s", "no.pub"], "no.pub can't be read: No such file or directory."),
         (["site", "list", "s"], "s/site.toml can't be read: No such file or directory."),
         (
             ["site", "init", "s", "--client", "0", "--data", "heart-diseas", "--data-dir", "."],
