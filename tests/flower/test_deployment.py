@@ -225,7 +225,7 @@ def messages_are_large(lab: Laboratory) -> None:
             ["site", "start", "s", "--superlink", "a:1", "--port", "0"],
             "Invalid value for '--port': 0 is not in the range 1<=x<=65535.",
         ),
-        (["server", "register", "s", "no.pub"], "no.pub is no file: it must be a site's public key, site.key.pub."),
+        (["server", "register", "s", "no.pub"], "no.pub can't be read: No such file or directory."),
         (["site", "list", "s"], "s/site.toml can't be read: No such file or directory."),
         (
             ["site", "init", "s", "--client", "0", "--data", "heart-diseas", "--data-dir", "."],
