@@ -25,9 +25,9 @@ A body that everybody shares, mixed with a head of one's own.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from headwise import Averaging, Local, Params, Predictor, Record, Shared, Update
+from headwise import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
 from headwise.settings import Unit
 
 
@@ -44,10 +44,12 @@ class MyMethod(Averaging[Head]):
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
     up: ClassVar[str] = "F"
-    shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     hold: Unit = 0.5
     """how much of the old head is kept"""
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("body")
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))
