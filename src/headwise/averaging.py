@@ -84,7 +84,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         if not replies:
             return server
         server = _cut(server, replies[0].up.w)
-        weights = [r.n if self.sums == "samples" else 1 for r in replies]
+        weights = [1 if self.sums == "clients" else r.n for r in replies]
         average = central.mean([r.up.w for r in replies], weights, server.w)
         if self.server_opt == "none" and self.server_lr == 1:
             return Averaged(average, None, None)
@@ -117,7 +117,7 @@ def _cut(server: Averaged, like: Params) -> Averaged:
     """The state without what clients no longer share: of each tensor, they keep the last channels to themselves."""
 
     def cut(params: Params) -> Params:
-        return Params({k: params[k][tuple(map(slice, t.shape))] for k, t in like.items()})
+        return Params({k: t[tuple(map(slice, like[k].shape))] for k, t in params.items() if k in like})
 
     return Averaged(cut(server.w), server.m and cut(server.m), server.v and cut(server.v))
 
