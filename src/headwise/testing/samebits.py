@@ -83,7 +83,6 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
 
 def _interrupted(plan: Plan, folder: Path) -> Recorder:
     """The first rounds of a run, its checkpoints in this folder."""
-
     lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # nobody writes them here
 
     def save(event: Event) -> None:
