@@ -17,6 +17,7 @@ from typing import ClassVar, Generic, Literal, final
 import torch
 from torch import Tensor
 
+from .errors import ConfigError
 from .method import C, Central, Method, Reply, Sums
 from .models.split import SplitModel
 from .params import Params
@@ -56,6 +57,14 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """learning rate of the server: 1 takes the mean; the adaptive optimisers want about 0.01"""
     server_momentum: Unit = 0.9
     """momentum of the server's optimiser, where it has one"""
+
+    def __init_subclass__(cls) -> None:
+        if "shares" in vars(cls):  # as in 0.1.0
+            part = vars(cls)["shares"]
+            raise ConfigError(
+                f"{cls.__name__}.shares is {part!r}, but a method now says what it shares by a function: "
+                f"def shared(self, central): return central.init().params({part!r})."
+            )
 
     def shared(self, central: Central) -> Params:
         """What everybody shares, as it is before the first round: here the whole model."""
