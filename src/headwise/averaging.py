@@ -47,7 +47,8 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it by the clients' mean."""
 
     down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
+    up: ClassVar[str] = down
+    """as many as down, unless a method says otherwise: what comes back is what was sent, trained"""
     sums: ClassVar[Sums] = "samples"
     """how clients count in the mean: by their samples, or all the same ("clients")"""
 
@@ -59,6 +60,8 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """momentum of the server's optimiser, where it has one"""
 
     def __init_subclass__(cls) -> None:
+        if "down" in vars(cls):
+            cls.up = vars(cls).get("up", cls.down)
         if "shares" in vars(cls):  # as in 0.1.0
             part = vars(cls)["shares"]
             raise ConfigError(

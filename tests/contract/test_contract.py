@@ -44,7 +44,6 @@ class MyMethod(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
 
     hold: Unit = 0.5
     """how much of the old head is kept"""

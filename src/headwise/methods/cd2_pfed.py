@@ -46,7 +46,6 @@ class CD2PFed(Averaging[Own]):
     stays: ClassVar[str] = "private channels"
     leaves: ClassVar[tuple[str, ...]] = ("shared",)
     down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
-    up: ClassVar[str] = "?"
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5

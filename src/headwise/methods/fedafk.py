@@ -49,7 +49,6 @@ class FedAFK(Averaging[Own]):
     stays: ClassVar[str] = "whole model"
     leaves: ClassVar[tuple[str, ...]] = ("theta",)  # where mu has come to 0, it is a copy of the global body
     down: ClassVar[str] = "F + L * global_head"
-    up: ClassVar[str] = "F + L * global_head"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 

@@ -33,7 +33,6 @@ class FedBABU(Averaging[Nothing]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
 
     finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0: the body under the common random head"""

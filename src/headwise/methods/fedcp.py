@@ -55,7 +55,6 @@ class FedCP(Averaging[Head]):
     stays: ClassVar[str] = "head (half of it is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
-    up: ClassVar[str] = "P + 2 * K**2 + 6 * K"
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0

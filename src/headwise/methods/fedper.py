@@ -33,7 +33,6 @@ class FedPer(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")

@@ -36,7 +36,6 @@ class FedRep(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
     cost: ClassVar[float] = 1.4
 
     head_epochs: EpochsOrNone = 10

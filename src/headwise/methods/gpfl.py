@@ -63,7 +63,6 @@ class GPFL(Averaging[Head]):
     travels: ClassVar[str] = "body, class embeddings and valve"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
-    up: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
     cost: ClassVar[float] = 1.2
 
     lam: NonNegative = 0.01

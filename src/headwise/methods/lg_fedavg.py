@@ -33,7 +33,6 @@ class LGFedAvg(Averaging[Body]):
     travels: ClassVar[str] = "head"
     stays: ClassVar[str] = "body"
     down: ClassVar[str] = "L"
-    up: ClassVar[str] = "L"
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 
     def shared(self, central: Central) -> Params:
