@@ -342,7 +342,7 @@ class KnowsLessThanItSays(FedAvg):
     sums = "none"
 
 
-class CountsOtherwise(FedAvg):
+class CountsOtherwise(Simple):
     sums = "clients"
 
 

@@ -15,6 +15,7 @@ from broken import BREAKAGES, DeadOption
 import headwise as hw
 from headwise import catalog
 from headwise.engine.executors import crew
+from headwise.errors import ConfigError
 from headwise.testing import CHECKS, check_method, run_check
 from headwise.testing.formulas import evaluate
 
@@ -25,9 +26,9 @@ A body that everybody shares, mixed with a head of one's own.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from headwise import Averaging, Local, Params, Predictor, Record, Shared, Update
+from headwise import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
 from headwise.settings import Unit
 
 
@@ -43,11 +44,12 @@ class MyMethod(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
-    shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     hold: Unit = 0.5
     """how much of the old head is kept"""
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("body")
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))
@@ -121,6 +123,14 @@ def test_own_method_runs_from_its_file_and_passes(tmp_path: Path) -> None:
     run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
     assert run.complete and len(run.rounds) == 2 and 0 <= run.accuracy() <= 1
     check_method(catalog.find("method", str(path)))
+
+
+def test_method_of_an_older_version_is_told_what_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "mymethod.py"
+    path.write_text(MINE.replace("    hold: Unit", '    shares = "body"\n    hold: Unit'))
+    said = r"MyMethod.shares is 'body', but .*: def shared\(self, central\): return central.init\(\).params\('body'\)."
+    with pytest.raises(ConfigError, match=said):
+        catalog.find("method", str(path))
 
 
 def test_processes_that_do_not_share_a_memory_are_caught(tmp_path: Path) -> None:

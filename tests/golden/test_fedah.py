@@ -12,7 +12,7 @@ from byhand import BODY, HEAD, START, Weights, close, gradient, weighted
 from tiny import Client, bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Shared
+from headwise.averaging import Averaged, Shared
 from headwise.engine.bench import ClientBench, ServerBench
 from headwise.engine.plan import Plan
 from headwise.method import Reply
@@ -133,7 +133,8 @@ def test_server_half() -> None:
     """Eq. (2) over the round's clients: k_i = 11/17 and 6/17, for body and head alike; that is the global model."""
     method, central = FedAH(), ServerBench(plan(FedAH()), 2)
     ups = [method.local_update(*records(c), bench(plan(method), c, 2)).up for c in (0, 1)]
-    server = method.aggregate(records(0)[1], [Reply(c, ups[c], SIZES[c]) for c in (0, 1)], central)
+    before = Averaged(records(0)[1].w, None, None)
+    server = method.aggregate(before, [Reply(c, ups[c], SIZES[c]) for c in (0, 1)], central)
     expected = weighted([{k: t.double() for k, t in up.w.items()} for up in ups], sizes=SIZES)
     close(dict(server.w), expected)
     close(method.global_model(server, central).state_dict(), expected)

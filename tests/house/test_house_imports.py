@@ -27,7 +27,7 @@ ALLOWED = {
     "models": {"models", "memory", "params", "errors", "settings"},
     "benches": {"models", "params", "records"},
     "method": {"benches", "models", "records"},
-    "averaging": {"method", "models", "params", "records", "settings"},
+    "averaging": {"errors", "method", "models", "params", "records", "settings"},
     "measures": set(),
     "methods": {"averaging", "measures", "method", "models", "params", "records", "settings"},
     "data": {"data", "errors", "layout", "memory", "models", "settings", "seeds"},

@@ -45,7 +45,7 @@ def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
 
 def method_facts(entry: catalog.Entry) -> dict[str, Any]:
     """What one asks of a method before choosing it; `tests/contract` holds that all of them bear BatchNorm."""
-    whole = "Averaging" in entry.bases and not entry.facts.get("shares")
+    whole = "Averaging" in entry.bases and "shared" not in entry.functions
     return {
         **{c: entry.facts.get(c, "") for c in ("family", "travels", "stays")},
         "different networks": entry.facts.get("heterogeneous", "no"),

@@ -43,8 +43,6 @@ class APFL(Averaging[Own]):
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model, mixing coefficient"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 2
     shows: ClassVar[Mapping[str, str]] = {"me.alpha": "client"}
 

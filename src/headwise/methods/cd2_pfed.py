@@ -15,7 +15,6 @@ numbered here): the private share grows linearly; a channel that turns private s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..averaging import Averaging, Shared
+from ..method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
-from ..params import Params, mean
+from ..params import Params
 from ..records import Record
 from ..settings import NonNegative, Unit
 
@@ -39,7 +38,7 @@ class Own(Record):
 
 
 @dataclass(frozen=True)
-class CD2PFed(Method[Shared, Own, Shared, Shared]):
+class CD2PFed(Averaging[Own]):
     """Some channels of every layer are averaged, the others private, and each half learns to predict as the other."""
 
     family: ClassVar[str] = "partial sharing"
@@ -47,8 +46,6 @@ class CD2PFed(Method[Shared, Own, Shared, Shared]):
     stays: ClassVar[str] = "private channels"
     leaves: ClassVar[tuple[str, ...]] = ("shared",)
     down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
-    up: ClassVar[str] = "?"
-    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5
@@ -58,14 +55,8 @@ class CD2PFed(Method[Shared, Own, Shared, Shared]):
     lam: NonNegative = 1.0
     """weight of cyclic distillation; 0: channel decoupling alone"""
 
-    def server_init(self, central: Central) -> Shared:
-        return Shared(central.init().params())
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies))) if replies else server
+    def shared(self, central: Central) -> Params:
+        return _divided(central.init(), 0.0).shared  # all channels, before the first one turns private
 
     def client_init(self, local: Local) -> Own:
         return _divided(local.init(), 0.0)

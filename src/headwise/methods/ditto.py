@@ -37,8 +37,6 @@ class Ditto(Averaging[Own]):
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 2
 
     lam: NonNegative = 1.0

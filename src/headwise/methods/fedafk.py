@@ -16,7 +16,7 @@ theta_i - theta_G (`chain`) or through the mixture (`exact`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..averaging import Averaged, Averaging, Shared
+from ..method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
-from ..params import Params, mean
+from ..params import Params
 from ..records import Record
 from ..settings import EpochsOrNone, Unit
 
@@ -41,15 +41,14 @@ class Own(Record):
 
 
 @dataclass(frozen=True)
-class FedAFK(Method[Shared, Own, Shared, Shared]):
+class FedAFK(Averaging[Own]):
     """A personal body that learns from the global one by imitation, and is mixed with it by a learned coefficient."""
 
     family: ClassVar[str] = "mixed body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
+    leaves: ClassVar[tuple[str, ...]] = ("theta",)  # where mu has come to 0, it is a copy of the global body
     down: ClassVar[str] = "F + L * global_head"
-    up: ClassVar[str] = "F + L * global_head"
-    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 
@@ -70,18 +69,10 @@ class FedAFK(Method[Shared, Own, Shared, Shared]):
     head_epochs: EpochsOrNone = 1
     """epochs on the own head, with the body frozen, at the end of a round"""
 
-    def server_init(self, central: Central) -> Shared:
-        return Shared(central.init().params("" if self.global_head else "body"))
+    def shared(self, central: Central) -> Params:
+        return central.init().params("" if self.global_head else "body")  # their mean: Algorithm 1, line 16
 
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        if not replies:
-            return server
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1, line 16
-
-    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+    def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
         return central.model(server.w) if self.global_head else None
 
     def client_init(self, local: Local) -> Own:

@@ -45,8 +45,6 @@ class FedAH(Averaging[Own]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "weights of the head"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.4
     shows: ClassVar[Mapping[str, str]] = {"me.W": "client class feature"}
 

@@ -48,8 +48,6 @@ class FedALA(Averaging[Own]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "weights of the highest layers"
     leaves: ClassVar[tuple[str, ...]] = ("theta",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.4
 
     p: Count = 1

@@ -27,8 +27,6 @@ class FedAvg(Averaging[Nothing]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
 
     def client_init(self, local: Local) -> Nothing:
         return Nothing()

@@ -23,8 +23,6 @@ class FedAvgFT(Averaging[Nothing]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
 
     finetune_epochs: EpochsOrNone = 1
     """epochs of fine-tuning before use; 0 is FedAvg"""

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
+from ..params import Params
 from ..records import Nothing
 from ..settings import EpochsOrNone
 
@@ -32,13 +33,14 @@ class FedBABU(Averaging[Nothing]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
-    shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0: the body under the common random head"""
     finetune: Literal["all", "head"] = "all"
     """what is fine-tuned"""
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("body")
 
     def client_init(self, local: Local) -> Nothing:
         return Nothing()

@@ -13,16 +13,15 @@ Departs from the paper: the mean is weighted by n_k, as in FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..averaging import Averaged, Averaging, Shared
+from ..method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
-from ..params import Params, mean
+from ..params import Params
 from ..records import Record
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -35,28 +34,17 @@ class Norms(Record):
 
 
 @dataclass(frozen=True)
-class FedBN(Method[Shared, Norms, Shared, Shared]):
+class FedBN(Averaging[Norms]):
     """FedAvg, whose clients keep the BatchNorm layers to themselves."""
 
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "whole model but for BatchNorm layers"
     stays: ClassVar[str] = "BatchNorm layers"
-    down: ClassVar[str] = "P"  # less the BatchNorm layers
-    up: ClassVar[str] = "P"
-    sums: ClassVar[Sums] = "samples"
 
-    def server_init(self, central: Central) -> Shared:
-        return Shared(_others(central.init()))
+    def shared(self, central: Central) -> Params:
+        return _others(central.init())  # their mean: Algorithm 1, if layer l is not BN
 
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        if not replies:
-            return server
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1, if layer l is not BN
-
-    def global_model(self, server: Shared, central: Central) -> SplitModel | None:
+    def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
         return None if _norms(central.init()) else central.model(server.w)
 
     def client_init(self, local: Local) -> Norms:

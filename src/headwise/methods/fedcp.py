@@ -15,7 +15,6 @@ softmax. The context of the first round is that of the initial head, in the publ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -23,11 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from ..averaging import Shared
+from ..averaging import Averaging, Shared
 from ..measures import mmd
-from ..method import Bench, Central, Local, Method, Predictor, Reply, Sums, Update
+from ..method import Bench, Central, Local, Predictor, Update
 from ..models.split import SplitModel
-from ..params import Params, mean
+from ..params import Params
 from ..records import Record
 from ..settings import NonNegative
 
@@ -48,7 +47,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedCP(Method[Shared, Head, Shared, Shared]):
+class FedCP(Averaging[Head]):
     """A small network divides each sample's features into a part for one's own head and a part for the global head."""
 
     family: ClassVar[str] = "two heads"
@@ -56,24 +55,14 @@ class FedCP(Method[Shared, Head, Shared, Shared]):
     stays: ClassVar[str] = "head (half of it is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
-    up: ClassVar[str] = "P + 2 * K**2 + 6 * K"
-    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0
     """weight of the discrepancy between the features of the local and of the global body; 0: without"""
 
-    def server_init(self, central: Central) -> Shared:
+    def shared(self, central: Central) -> Params:
         m = central.init()
-        return Shared(m.params() | _named(_cpn(m.width, central)))
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        if not replies:
-            return server
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1: all that is shared
+        return m.params() | _named(_cpn(m.width, central))  # Algorithm 1: the mean of both
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))

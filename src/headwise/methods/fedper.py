@@ -11,10 +11,10 @@ compare with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 
@@ -33,8 +33,9 @@ class FedPer(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
-    shares: ClassVar[Literal["", "body", "head"]] = "body"
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("body")
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))

@@ -48,8 +48,6 @@ class FedPHP(Averaging[Inherited]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "inherited model"
     leaves: ClassVar[tuple[str, ...]] = ("p",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.4
 
     lam: Unit = 0.1

@@ -29,8 +29,6 @@ class FedProx(Averaging[Nothing]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.1
 
     mu: NonNegative = 0.01

@@ -13,10 +13,10 @@ count epochs, as in the authors' code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 from ..settings import EpochsOrNone
@@ -36,12 +36,13 @@ class FedRep(Averaging[Head]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F"
     cost: ClassVar[float] = 1.4
-    shares: ClassVar[Literal["", "body", "head"]] = "body"
 
     head_epochs: EpochsOrNone = 10
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("body")
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))

@@ -40,8 +40,6 @@ class FedRoD(Averaging[Own]):
     family: ClassVar[str] = "two heads"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "second head"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.1
 
     def client_init(self, local: Local) -> Own:

@@ -12,16 +12,15 @@ first upload would be the personalized model itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
-from ..params import Params, mean
+from ..averaging import Averaging, Shared
+from ..method import Central, Local, Predictor, Sums, Update
+from ..params import Params
 from ..records import Record
 from ..settings import Positive, Unit
 
@@ -33,15 +32,13 @@ class Own(Record):
 
 
 @dataclass(frozen=True)
-class FML(Method[Shared, Own, Shared, Shared]):
+class FML(Averaging[Own]):
     """A model of one's own and a shared one learn from each other's predictions; only the shared one travels."""
 
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "second model"
     stays: ClassVar[str] = "whole model"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
-    sums: ClassVar[Sums] = "clients"
+    sums: ClassVar[Sums] = "clients"  # Algorithm 1: every meme counts the same
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
@@ -52,14 +49,8 @@ class FML(Method[Shared, Own, Shared, Shared]):
     clip: Positive = 10.0
     """largest norm of the gradient of both models together"""
 
-    def server_init(self, central: Central) -> Shared:
-        return Shared(central.init(common=True).params())
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        return Shared(mean(r.up.w for r in replies)) if replies else server  # Algorithm 1: every meme counts the same
+    def shared(self, central: Central) -> Params:
+        return central.init(common=True).params()
 
     def client_init(self, local: Local) -> Own:
         return Own(local.model(local.random_head("fml")).state())

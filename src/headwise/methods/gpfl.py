@@ -17,7 +17,6 @@ conditions come from the embeddings just received; the public code takes those o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -25,10 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
-from ..averaging import Shared
-from ..method import Bench, Central, Local, Method, Predictor, Reply, Sums, Update
+from ..averaging import Averaging, Shared
+from ..method import Bench, Central, Local, Predictor, Update
 from ..models.split import SplitModel
-from ..params import Params, mean
+from ..params import Params
 from ..records import Record
 from ..settings import NonNegative
 
@@ -57,15 +56,13 @@ class Guides(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GPFL(Method[Shared, Head, Shared, Shared]):
+class GPFL(Averaging[Head]):
     """One body learns global features, led by shared class embeddings, and personal ones for a head of one's own."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body, class embeddings and valve"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
-    up: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
-    sums: ClassVar[Sums] = "samples"
     cost: ClassVar[float] = 1.2
 
     lam: NonNegative = 0.01
@@ -73,17 +70,9 @@ class GPFL(Method[Shared, Head, Shared, Shared]):
     mu: NonNegative = 0.1
     """weight decay of the embeddings and of the valve"""
 
-    def server_init(self, central: Central) -> Shared:
+    def shared(self, central: Central) -> Params:
         m = central.init()
-        return Shared(m.params("body") | _snapshot(_guides(m.width, central)))
-
-    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
-        return server
-
-    def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
-        if not replies:
-            return server
-        return Shared(mean((r.up.w for r in replies), (r.n for r in replies)))  # Algorithm 1: of all three modules
+        return m.params("body") | _snapshot(_guides(m.width, central))  # Algorithm 1: the mean of all three modules
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 
@@ -33,9 +33,10 @@ class LGFedAvg(Averaging[Body]):
     travels: ClassVar[str] = "head"
     stays: ClassVar[str] = "body"
     down: ClassVar[str] = "L"
-    up: ClassVar[str] = "L"
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
-    shares: ClassVar[Literal["", "body", "head"]] = "head"
+
+    def shared(self, central: Central) -> Params:
+        return central.init().params("head")
 
     def client_init(self, local: Local) -> Body:
         return Body(local.init().state("body"))

@@ -42,8 +42,6 @@ class MOON(Averaging[Previous]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "last local model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("prev",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.7
 
     mu: NonNegative = 1.0

@@ -37,8 +37,6 @@ class PerFedAvg(Averaging[Nothing]):
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 2
 
     alpha: NonNegative | Literal["local"] = "local"

@@ -43,8 +43,6 @@ class PFedMe(Averaging[Personal]):
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
     cost: ClassVar[float] = 5
 
     lam: NonNegative = 15.0

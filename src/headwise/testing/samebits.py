@@ -83,11 +83,11 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
 
 def _interrupted(plan: Plan, folder: Path) -> Recorder:
     """The first rounds of a run, its checkpoints in this folder."""
+    lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # nobody writes them here
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):
-            changed = {c: encode_state(event.states[c]) for c in event.changed}
-            checkpoints.save(event.progress, changed, dict.fromkeys(("rounds.jsonl", "clients.jsonl"), Extent(0, None)))
+            checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, lines)
 
     with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
         return play(plan, rounds=plan.rounds - 1, watching=save, nervous=True)

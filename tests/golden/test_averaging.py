@@ -1,0 +1,188 @@
+"""Whatever a method shares: one mean, one set of robust rules, one set of server optimisers, found here by hand.
+
+What clients send comes from real training; CD2-pFed's send less in each of the two rounds than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headwise as hw
+from headwise import catalog
+from headwise.averaging import Averaged, Averaging, Shared
+from headwise.cli.list import method_facts
+from headwise.engine.options import Robust
+from headwise.engine.server import ServerBench
+from headwise.errors import ConfigError
+from headwise.method import Reply, record_types
+from headwise.methods.cd2_pfed import CD2PFed
+from headwise.methods.fedafk import FedAFK
+from headwise.methods.fedbn import FedBN
+from headwise.methods.fedcp import FedCP
+from headwise.methods.fedper import FedPer
+from headwise.methods.fml import FML
+from headwise.methods.gpfl import GPFL
+from headwise.methods.lg_fedavg import LGFedAvg
+from headwise.params import Params
+from headwise.plans import make_plan
+from headwise.records import pack, unpack
+from headwise.testing.options import variants
+from headwise.testing.toy import toy_plan
+from headwise.testing.watching import heard, up_of
+
+METHODS = (
+    FedAFK(),
+    FedAFK(global_head=True),
+    FedBN(),
+    FedCP(),
+    GPFL(),
+    CD2PFed(growth=1.0),
+    FML(),
+    FedPer(),
+    LGFedAvg(),
+)
+OWN_WAY = {
+    "apple", "clusterfl", "fd", "fedamp", "fedcac", "fedfomo", "fedftha", "fedgh", "fedgmh", "fedkd", "fedmeta",
+    "fednova", "fedproto", "scaffold", "standalone",
+}  # fmt: skip
+MEAN = Robust()
+Round = list[Reply[Any]]
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+
+
+def rounds(method: Any) -> list[Round]:
+    """What the clients of a small federation send in its two rounds."""
+    visits = heard(method).visits
+    return [[Reply(v.job.client, up_of(v), v.answer.n) for v in visits if v.job.t == t] for t in (1, 2)]
+
+
+def bench(method: Any, robust: Robust = MEAN) -> ServerBench:
+    return ServerBench(replace(toy_plan(method), robust=robust), 1)
+
+
+def stacked(replies: Round, name: str) -> Tensor:
+    return torch.stack([r.up.w[name] for r in replies]).double()
+
+
+def means(method: Any, replies: Round) -> dict[str, Tensor]:
+    """FML's paper prints the mean over clients, all others weigh clients by their samples."""
+    n = torch.tensor([1.0 if isinstance(method, FML) else r.n for r in replies], dtype=torch.float64)
+    return {k: torch.tensordot(n / n.sum(), stacked(replies, k), 1) for k in replies[0].up.w}
+
+
+def close(found: Params, expected: dict[str, Tensor]) -> None:
+    assert list(found) == list(expected)
+    for k, t in found.items():
+        torch.testing.assert_close(t.double(), expected[k], rtol=1e-4, atol=1e-5)
+
+
+def after(method: Any, said: Sequence[Round], robust: Robust = MEAN) -> list[Averaged]:
+    """The server's states from before the first round on."""
+    central = bench(method, robust)
+    states = [method.server_init(central)]
+    for replies in said:
+        states.append(method.aggregate(states[-1], replies, central))
+    return states
+
+
+@each_method
+def test_mean(method: Any) -> None:
+    said = rounds(method)
+    assert len({r.n for r in said[0]}) > 1, "weights that are all the same would tell nothing"
+    for state, replies in zip(after(method, said)[1:], said, strict=True):
+        close(state.w, means(method, replies))
+
+
+@each_method
+def test_median(method: Any) -> None:
+    said = rounds(method)
+    for state, replies in zip(after(method, said, Robust("median"))[1:], said, strict=True):
+        close(state.w, {k: stacked(replies, k).quantile(0.5, dim=0) for k in replies[0].up.w})
+
+
+@each_method
+def test_clipped_mean_of_changes_that_are_small_is_the_mean(method: Any) -> None:
+    """And where none may change at all, what was sent stays."""
+    said = rounds(method)
+    close(after(method, said, Robust("clipped", clip=1e9))[-1].w, means(method, said[-1]))
+    start, _, end = after(method, said, Robust("clipped", clip=1e-9))
+    close(end.w, {k: _first(start.w[k].double(), t) for k, t in means(method, said[-1]).items()})
+
+
+@each_method
+@pytest.mark.parametrize("opt", ["none", "momentum", "adam", "yogi"])
+def test_server_optimisers(method: Any, opt: Any) -> None:
+    """Two rounds of Reddi et al., Algorithm 2, coordinate by coordinate; see `test_server_optimisers`."""
+    said = rounds(method)
+    optimised = replace(method, server_opt=opt, server_lr=0.3, server_momentum=0.8)
+    start, *states = after(optimised, said)
+    w = {k: t.double() for k, t in start.w.items()}
+    m, v = ({k: torch.full_like(t, first) for k, t in w.items()} for first in (0.0, 1e-6))
+    for state, replies in zip(states, said, strict=True):
+        for k, average in means(method, replies).items():
+            w[k], m[k], v[k] = (_first(t, average) for t in (w[k], m[k], v[k]))
+            d = average - w[k]
+            m[k] = 0.8 * m[k] + (d if opt == "momentum" else 0.2 * d)
+            v[k] = 0.99 * v[k] + 0.01 * d**2 if opt == "adam" else v[k] - 0.01 * d**2 * (v[k] - d**2).sign()
+            step = {"none": d, "momentum": m[k]}.get(opt, m[k] / (v[k].sqrt() + 1e-3))
+            w[k] = w[k] + 0.3 * step
+        close(state.w, w)
+
+
+def _first(t: Tensor, like: Tensor) -> Tensor:
+    """The entries that are shared of what was once shared whole."""
+    return t[tuple(slice(0, n) for n in like.shape)]
+
+
+def test_what_cd2_pfed_shares_shrinks_in_both_rounds() -> None:
+    """Or the tests above would not see it."""
+    start, first, second = after(CD2PFed(growth=1.0), rounds(CD2PFed(growth=1.0)))
+    assert start.w.numel() > first.w.numel() > second.w.numel() > 0
+
+
+@each_method
+def test_state_without_moments_is_read(method: Any) -> None:
+    """Checkpoints of older versions hold what is shared alone, for methods that averaged in their own way then."""
+    said = rounds(method)
+    _, first, second = after(method, said)
+    read = unpack(Averaged, pack(Shared(first.w)))
+    central = bench(method)
+    now = method.aggregate(method.aggregate(read, [], central), said[1], central)
+    assert all(torch.equal(t, second.w[k]) for k, t in now.w.items())
+    assert (now.m, now.v) == (None, None)
+
+
+@pytest.mark.parametrize("name", catalog.names("method"))
+def test_methods_that_average_take_robust_rules(name: str, tmp_path: Path) -> None:
+    experiment = hw.Experiment(
+        method=name, data="synthetic:60:sites=3", partition="natural", model="mlp:4", robust={"rule": "median"}
+    )
+    if name in OWN_WAY:
+        with pytest.raises(ConfigError, match=f"robust.rule is 'median', but {name} averages in its own way"):
+            make_plan(experiment, tmp_path)
+    else:
+        assert make_plan(experiment, tmp_path).plan.robust.rule == "median"
+
+
+@pytest.mark.parametrize("name", catalog.names("method"))
+def test_no_method_types_the_mean_again(name: str) -> None:
+    """What gets and sends a shared model, and needs no more than a mean of it, is `Averaging`."""
+    cls = catalog.find("method", name)
+    types = record_types(cls)
+    if types.down is types.up is Shared and cls.sums in ("samples", "clients"):
+        assert issubclass(cls, Averaging)
+
+
+@pytest.mark.parametrize("name", catalog.names("method"))
+def test_listing_knows_who_has_a_global_model(name: str) -> None:
+    """It reads the file alone; here the method is asked, with each of its options."""
+    found = [v.global_model(v.server_init(bench(v)), bench(v)) for v in variants(catalog.find("method", name)())]
+    said = method_facts(catalog.entry("method", name))["global model"]
+    assert said == ("yes" if any(m is not None for m in found) else "no")
