@@ -13,12 +13,9 @@ import torch
 from opacus.accountants import RDPAccountant
 
 import headwise as hw
-from headwise.accounting import account, epsilon
 from headwise.averaging import Shared
 from headwise.benches import ClassMeans
 from headwise.engine.options import Privacy
-from headwise.engine.randomness import gaussian
-from headwise.engine.transforms import leaving
 from headwise.engine.worker import Job, handle
 from headwise.errors import ConfigError
 from headwise.launch import data_folder
@@ -29,6 +26,11 @@ from headwise.methods.fedgmh import FedGMH
 from headwise.methods.fedproto import FedProto
 from headwise.params import Params
 from headwise.plans import make_plan
+from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.mechanisms import mechanism_for
+from headwise.privacy.noisy_means import NoisyMeans
+from headwise.privacy.noisy_models import NoisyModels
+from headwise.privacy.randomness import gaussian
 from headwise.records import same
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
@@ -37,7 +39,8 @@ DOWN = Shared(Params(a=torch.zeros(SIZE), b=torch.zeros(2, 3)))
 
 
 def sent(up: Shared, **settings: Any) -> Params:
-    record = leaving(Privacy(**{"clip": 1.0, **settings}), 0, 3, 1, DOWN, up, 4)
+    mechanism = NoisyModels(**{"clip": 1.0, "noise": 1.0, **settings})
+    record = mechanism.protect(DOWN, up, classes=4, seed=0, client=3, t=1)
     assert isinstance(record, Shared)
     return record.w
 
@@ -90,7 +93,8 @@ def test_large_models_are_drawn_in_pieces() -> None:
 
 
 def test_without_a_clip_nothing_is_changed() -> None:
-    assert leaving(Privacy(), 0, 3, 1, DOWN, up := changed(5.0), 4) is up
+    mechanism = mechanism_for(Privacy(), FedAvg())
+    assert mechanism.protect(DOWN, up := changed(5.0), classes=4, seed=0, client=3, t=1) is up
 
 
 def test_what_a_worker_answers_is_protected() -> None:
@@ -98,7 +102,7 @@ def test_what_a_worker_answers_is_protected() -> None:
     plan = toy_plan(FedAvg())
     down = Shared(plan.models[0].params())
     plain, _ = handle(plan, Job("fit", 0, 1, down), None)
-    quiet, _ = handle(replace(plan, privacy=Privacy(1e-3, 1e-9)), Job("fit", 0, 1, down), None)
+    quiet, _ = handle(replace(plan, privacy=NoisyModels(1e-3, 1e-9)), Job("fit", 0, 1, down), None)
     assert isinstance(plain.up, Shared)
     assert isinstance(quiet.up, Shared)
     assert float((plain.up.w - down.w).sq_norm().sqrt()) > 1e-2
@@ -112,8 +116,8 @@ HELD = ClassMeans(torch.tensor([1, 3], dtype=torch.int32), torch.ones(2, WIDTH))
 
 
 def sent_means(up: ClassMeans, **settings: Any) -> ClassMeans:
-    privacy = Privacy(**{"clip": 1.0, "noise": 1e-9, **settings})
-    record = leaving(privacy, 0, 3, 1, DOWN, up, CLASSES)
+    mechanism = NoisyMeans(**{"clip": 1.0, "noise": 1e-9, **settings})
+    record = mechanism.protect(DOWN, up, classes=CLASSES, seed=0, client=3, t=1)
     assert isinstance(record, type(up))
     return record
 
@@ -157,7 +161,7 @@ def test_any_two_clients_differ_by_at_most_the_sensitivity() -> None:
 @pytest.mark.parametrize("method", [FedGH(), FedGMH(), FedProto(weights="equal"), FD()], ids=lambda m: type(m).__name__)
 def test_what_the_server_does_not_see_of_labels(method: AnyMethod) -> None:
     """All clients send and are sent the same number of bytes, whatever classes they hold."""
-    recorder: Recorder = play(replace(toy_plan(method), privacy=Privacy(1.0, 1.0)))
+    recorder: Recorder = play(replace(toy_plan(method), privacy=NoisyMeans(1.0, 1.0)))
     lines = [json.loads(line) for line in recorder.trace().lines]
     sizes = {(line["bytes_up"], line["bytes_down"]) for line in lines if line["round"] == 1}
     assert len(lines) > 5
@@ -174,8 +178,7 @@ def by_hand(noise: float, rounds: int, delta: float) -> float:
 
 
 def spent(method: str = "fedavg", **settings: Any) -> dict[str, Any]:
-    experiment, plan, *_ = make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None))
-    return account(experiment, plan.method, plan)
+    return account(make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None)).plan)
 
 
 @pytest.mark.parametrize(
