@@ -24,14 +24,17 @@ from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
 from headwise.methods.fedgmh import FedGMH
 from headwise.methods.fedproto import FedProto
+from headwise.methods.scaffold import Global, Trained
 from headwise.params import Params
 from headwise.plans import make_plan
+from headwise.privacy import mechanisms
 from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.gaussian import ClientGaussian
 from headwise.privacy.mechanisms import mechanism_for
 from headwise.privacy.noisy_means import NoisyMeans
 from headwise.privacy.noisy_models import NoisyModels
 from headwise.privacy.randomness import gaussian
-from headwise.records import same
+from headwise.records import Record, same
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
 SIZE = 40_000
@@ -229,10 +232,35 @@ def test_what_cannot_be_accounted_for_is_refused(settings: dict[str, Any], says:
     assert not (tmp_path / "run").exists()
 
 
+SMALL = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
+
+
+class NoisyControls(ClientGaussian):
+    """A mechanism that somebody adds: SCAFFOLD's model and control variate, protected as one vector."""
+
+    messages = (Trained,)
+
+    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+        assert isinstance(down, Global)
+        assert isinstance(up, Trained)
+        both = Params({f"w/{k}": t - down.w[k] for k, t in up.w.items()} | {f"c/{k}": t for k, t in up.dc.items()})
+        both = self.clipped(both, rng)
+        w, dc = (Params({k: both[f"{part}/{k}"] for k in up.w}) for part in "wc")
+        return Trained(down.w + w, dc)
+
+
+def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Once it stands in the table it is found, rehearsed, applied and accounted for."""
+    monkeypatch.setattr(mechanisms, "MECHANISMS", (*mechanisms.MECHANISMS, NoisyControls))
+    settings = {"method": "scaffold", "privacy": {"clip": 1.0, "noise": 5.0}, "engine": {"workers": 1}, **SMALL}
+    run = hw.run(hw.Experiment(**settings), tmp_path / "run")
+    assert run.manifest["privacy"]["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
+    assert run.manifest["privacy"]["unit"] == "client"
+
+
 @pytest.mark.parametrize("method", ["fedper", "fedgmh"])
 def test_a_run_says_what_it_spent(method: str, tmp_path: Path) -> None:
-    small = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
-    run = hw.run(hw.Experiment(method=method, privacy={"clip": 1.0, "noise": 5.0}, **small), tmp_path / "run")
+    run = hw.run(hw.Experiment(method=method, privacy={"clip": 1.0, "noise": 5.0}, **SMALL), tmp_path / "run")
     found = json.loads((run.path / "manifest.json").read_text())["privacy"]
     assert found["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
     assert run.summary()["privacy"] == found
