@@ -13,12 +13,9 @@ import torch
 from opacus.accountants import RDPAccountant
 
 import headwise as hw
-from headwise.accounting import account, epsilon
 from headwise.averaging import Shared
 from headwise.benches import ClassMeans
 from headwise.engine.options import Privacy
-from headwise.engine.randomness import gaussian
-from headwise.engine.transforms import leaving
 from headwise.engine.worker import Job, handle
 from headwise.errors import ConfigError
 from headwise.launch import data_folder
@@ -27,9 +24,17 @@ from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
 from headwise.methods.fedgmh import FedGMH
 from headwise.methods.fedproto import FedProto
+from headwise.methods.scaffold import Global, Trained
 from headwise.params import Params
 from headwise.plans import make_plan
-from headwise.records import same
+from headwise.privacy import mechanisms
+from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.gaussian import ClientGaussian
+from headwise.privacy.mechanisms import mechanism_for
+from headwise.privacy.noisy_means import NoisyMeans
+from headwise.privacy.noisy_models import NoisyModels
+from headwise.privacy.randomness import gaussian
+from headwise.records import Record, same
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
 SIZE = 40_000
@@ -37,7 +42,8 @@ DOWN = Shared(Params(a=torch.zeros(SIZE), b=torch.zeros(2, 3)))
 
 
 def sent(up: Shared, **settings: Any) -> Params:
-    record = leaving(Privacy(**{"clip": 1.0, **settings}), 0, 3, 1, DOWN, up, 4)
+    mechanism = NoisyModels(**{"clip": 1.0, "noise": 1.0, **settings})
+    record = mechanism.protect(DOWN, up, classes=4, seed=0, client=3, t=1)
     assert isinstance(record, Shared)
     return record.w
 
@@ -90,7 +96,8 @@ def test_large_models_are_drawn_in_pieces() -> None:
 
 
 def test_without_a_clip_nothing_is_changed() -> None:
-    assert leaving(Privacy(), 0, 3, 1, DOWN, up := changed(5.0), 4) is up
+    mechanism = mechanism_for(Privacy(), FedAvg())
+    assert mechanism.protect(DOWN, up := changed(5.0), classes=4, seed=0, client=3, t=1) is up
 
 
 def test_what_a_worker_answers_is_protected() -> None:
@@ -98,7 +105,7 @@ def test_what_a_worker_answers_is_protected() -> None:
     plan = toy_plan(FedAvg())
     down = Shared(plan.models[0].params())
     plain, _ = handle(plan, Job("fit", 0, 1, down), None)
-    quiet, _ = handle(replace(plan, privacy=Privacy(1e-3, 1e-9)), Job("fit", 0, 1, down), None)
+    quiet, _ = handle(replace(plan, privacy=NoisyModels(1e-3, 1e-9)), Job("fit", 0, 1, down), None)
     assert isinstance(plain.up, Shared)
     assert isinstance(quiet.up, Shared)
     assert float((plain.up.w - down.w).sq_norm().sqrt()) > 1e-2
@@ -112,8 +119,8 @@ HELD = ClassMeans(torch.tensor([1, 3], dtype=torch.int32), torch.ones(2, WIDTH))
 
 
 def sent_means(up: ClassMeans, **settings: Any) -> ClassMeans:
-    privacy = Privacy(**{"clip": 1.0, "noise": 1e-9, **settings})
-    record = leaving(privacy, 0, 3, 1, DOWN, up, CLASSES)
+    mechanism = NoisyMeans(**{"clip": 1.0, "noise": 1e-9, **settings})
+    record = mechanism.protect(DOWN, up, classes=CLASSES, seed=0, client=3, t=1)
     assert isinstance(record, type(up))
     return record
 
@@ -157,7 +164,7 @@ def test_any_two_clients_differ_by_at_most_the_sensitivity() -> None:
 @pytest.mark.parametrize("method", [FedGH(), FedGMH(), FedProto(weights="equal"), FD()], ids=lambda m: type(m).__name__)
 def test_what_the_server_does_not_see_of_labels(method: AnyMethod) -> None:
     """All clients send and are sent the same number of bytes, whatever classes they hold."""
-    recorder: Recorder = play(replace(toy_plan(method), privacy=Privacy(1.0, 1.0)))
+    recorder: Recorder = play(replace(toy_plan(method), privacy=NoisyMeans(1.0, 1.0)))
     lines = [json.loads(line) for line in recorder.trace().lines]
     sizes = {(line["bytes_up"], line["bytes_down"]) for line in lines if line["round"] == 1}
     assert len(lines) > 5
@@ -174,8 +181,7 @@ def by_hand(noise: float, rounds: int, delta: float) -> float:
 
 
 def spent(method: str = "fedavg", **settings: Any) -> dict[str, Any]:
-    experiment, plan, *_ = make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None))
-    return account(experiment, plan.method, plan)
+    return account(make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None)).plan)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +232,35 @@ def test_what_cannot_be_accounted_for_is_refused(settings: dict[str, Any], says:
     assert not (tmp_path / "run").exists()
 
 
+SMALL = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
+
+
+class NoisyControls(ClientGaussian):
+    """A mechanism that somebody adds: SCAFFOLD's model and control variate, protected as one vector."""
+
+    messages = (Trained,)
+
+    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+        assert isinstance(down, Global)
+        assert isinstance(up, Trained)
+        both = Params({f"w/{k}": t - down.w[k] for k, t in up.w.items()} | {f"c/{k}": t for k, t in up.dc.items()})
+        both = self.clipped(both, rng)
+        w, dc = (Params({k: both[f"{part}/{k}"] for k in up.w}) for part in "wc")
+        return Trained(down.w + w, dc)
+
+
+def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Once it stands in the table it is found, rehearsed, applied and accounted for."""
+    monkeypatch.setattr(mechanisms, "MECHANISMS", (*mechanisms.MECHANISMS, NoisyControls))
+    settings = {"method": "scaffold", "privacy": {"clip": 1.0, "noise": 5.0}, "engine": {"workers": 1}, **SMALL}
+    run = hw.run(hw.Experiment(**settings), tmp_path / "run")
+    assert run.manifest["privacy"]["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
+    assert run.manifest["privacy"]["unit"] == "client"
+
+
 @pytest.mark.parametrize("method", ["fedper", "fedgmh"])
 def test_a_run_says_what_it_spent(method: str, tmp_path: Path) -> None:
-    small = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3", "clients": 3, "rounds": 2}
-    run = hw.run(hw.Experiment(method=method, privacy={"clip": 1.0, "noise": 5.0}, **small), tmp_path / "run")
+    run = hw.run(hw.Experiment(method=method, privacy={"clip": 1.0, "noise": 5.0}, **SMALL), tmp_path / "run")
     found = json.loads((run.path / "manifest.json").read_text())["privacy"]
     assert found["epsilon"] == pytest.approx(by_hand(5.0, 2, 1e-5), rel=0.01)
     assert run.summary()["privacy"] == found

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from .accounting import account
 from .config import Experiment, experiment_from
 from .engine.driver import drive
 from .engine.estimate import is_long
@@ -31,6 +30,7 @@ from .jsontext import to_json
 from .method import record_types
 from .paths import input_folder, path_of
 from .plans import Made, make_plan, plan_from_json
+from .privacy.accountant import account
 from .runs.diagnostics import Diagnostics
 from .runs.files import only_writer
 from .runs.manifest import FORMAT, describe, moved, read_manifest
@@ -68,7 +68,7 @@ def run(
     place = place or here(data_dir)
     experiment, plan, summary, histograms = place.make(experiment)
     folder = Path(out) if out else usual_folder(experiment)
-    spent = account(experiment, plan.method, plan)
+    spent = account(plan)
     manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
     with new_run(folder, manifest, histograms):
         return _go(experiment, plan, folder, observers, place)

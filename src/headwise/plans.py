@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 
-from .accounting import rehearsed
 from .averaging import Averaging
 from .config import Choice, Experiment, experiment_from
 from .data.dataset import Dataset, Source
@@ -24,6 +23,7 @@ from .method import Method, record_types
 from .models.base import Model, Task
 from .models.split import SplitModel, channels_last, laid_out
 from .params import Params
+from .privacy.rehearsal import protected
 from .records import fields_of
 from .seeds import seed_of
 
@@ -84,10 +84,9 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         stack=experiment.engine.stack,
         faults=experiment.faults,
         robust=experiment.robust,
-        privacy=experiment.privacy,
         secure=experiment.secure,
     )
-    return plan if experiment.privacy.clip is None else rehearsed(experiment, plan)
+    return protected(experiment, plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:

@@ -14,14 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import headwise as hw
-from headwise.accounting import account, epsilon
 from headwise.averaging import Shared
 from headwise.data.federated import Clients
-from headwise.engine.options import Privacy, Train
+from headwise.engine.bench import ClientBench
+from headwise.engine.options import Train
 from headwise.engine.plan import Plan
-from headwise.engine.private import PrivateBench
-from headwise.engine.randomness import chosen
-from headwise.engine.rehearsal import rehearse
 from headwise.engine.worker import Job, handle
 from headwise.errors import AccountingError, ClientError, ConfigError
 from headwise.launch import data_folder
@@ -36,10 +33,14 @@ from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.plans import make_plan
+from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.dp_sgd import DPSGD, REFUSES
+from headwise.privacy.randomness import chosen
+from headwise.privacy.rehearsal import rehearse
 from headwise.records import Nothing, same
 from headwise.testing.toy import network, toy_plan
 
-QUIET = Privacy(0.5, 1e-9, source="seed", level="example")
+QUIET = DPSGD(0.5, 1e-9, source="seed")
 ALL_AT_ONCE = Train(batch=50, lr=0.1)
 """a batch holds every sample of every client: there is nothing to draw"""
 
@@ -152,7 +153,7 @@ def test_an_example_that_is_not_finite_moves_nothing() -> None:
 def test_a_head_alone_is_trained_on_features() -> None:
     """Everything else stays as it was."""
     plan = replace(toy_plan(FedPer(), train=ALL_AT_ONCE), privacy=QUIET)
-    bench = PrivateBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+    bench = QUIET.bench(plan, ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0), "fit")
     m = bench.init()
     before = m.state()
     assert bench.sgd(m, only=m.head, epochs=3) == 3
@@ -160,6 +161,28 @@ def test_a_head_alone_is_trained_on_features() -> None:
     changed = [k for k in before if not torch.equal(before[k], after[k])]
     assert changed == ["head.weight", "head.bias"]
     assert all(p.requires_grad for p in m.parameters())
+
+
+class Newer(ClientBench):
+    """A bench with primitives that no mechanism has heard of."""
+
+    secret = 7
+
+    def peek(self) -> Tensor:
+        return self._train.x
+
+
+@pytest.mark.parametrize("task", ["fit", "idle", "init"])
+@pytest.mark.parametrize("name", ["peek", "secret", "kept", "samples", *REFUSES])
+def test_what_is_not_allowed_is_refused(name: str, task: str) -> None:
+    """Whatever it is: what is allowed is a list, what is refused is everything else."""
+    plan = replace(toy_plan(FedAvg()), privacy=QUIET)
+    bench = QUIET.bench(plan, Newer(plan, 0, 1, purpose=task, kept=Params(), trained=0), task)
+    with pytest.raises(AccountingError, match="only plain training protects single examples"):
+        getattr(bench, name)
+    with pytest.raises(AttributeError, match="no 'labels'"):
+        getattr(bench, "labels")  # noqa: B009
+    assert (bench.client, bench.n, bench.lr) == (0, 13, plan.train.lr)
 
 
 def test_more_epochs_than_were_counted_are_refused() -> None:
@@ -186,8 +209,8 @@ def test_training_that_nobody_counts_is_refused() -> None:
 
 def spent(**settings: Any) -> dict[str, Any]:
     privacy = {"clip": 1.0, "level": "example", "noise": 1.5, "delta": 1e-4}
-    experiment, plan, *_ = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None))
-    return account(experiment, plan.method, plan) | {"sizes": [plan.data.sizes(c)[0] for c in range(4)]}
+    plan = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None)).plan
+    return account(plan) | {"sizes": [plan.data.sizes(c)[0] for c in range(4)]}
 
 
 @pytest.mark.parametrize(("method", "epochs"), [("fedavg", 1), ("fedrep:head_epochs=4", 5), ("fedftha", 6)])

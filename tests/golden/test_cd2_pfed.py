@@ -17,7 +17,7 @@ from tiny import bench, plan_of, run
 from torch import Tensor
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.cd2_pfed import CD2PFed, Own
 from headwise.params import Params

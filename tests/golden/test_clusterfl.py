@@ -15,7 +15,7 @@ from tiny import bench, plan_of
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.clusterfl import ClusterFL, Clusters, Own
 from headwise.params import Params

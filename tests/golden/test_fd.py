@@ -12,7 +12,7 @@ from tiny import bench, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fd import FD, Logits
 

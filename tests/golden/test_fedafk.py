@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedafk import FedAFK, Own
 from headwise.params import Params

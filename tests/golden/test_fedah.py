@@ -13,8 +13,9 @@ from tiny import Client, bench, plan_of
 from torch import Tensor
 
 from headwise.averaging import Averaged, Shared
-from headwise.engine.bench import ClientBench, ServerBench
+from headwise.engine.bench import ClientBench
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedah import FedAH, Own
 from headwise.params import Params

@@ -15,7 +15,7 @@ from byhand import START, Weights, close, gradient
 from tiny import bench, plan_of
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedamp import FedAMP, Models, Own
 from headwise.params import Params

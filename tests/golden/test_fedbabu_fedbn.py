@@ -14,7 +14,7 @@ from tiny import bench, model_of, plan_of, run
 from torch import Tensor, nn
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.methods.fedbabu import FedBABU
 from headwise.methods.fedbn import FedBN
 from headwise.models.split import Buffers, SplitModel

@@ -12,7 +12,7 @@ import torch
 from byhand import START, Weights, close, descend
 from tiny import bench, plan_of
 
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedcac import Down, FedCAC, Own, Server, Up
 from headwise.params import Params

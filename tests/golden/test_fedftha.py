@@ -13,8 +13,8 @@ from tiny import bench, plan_of
 from torch import Tensor
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedftha import FedFTHA, Head, Server, Up
 from headwise.params import Params

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import ClassMeans, Reply
 from headwise.methods.fedgh import Body, FedGH
 from headwise.params import Params

@@ -15,7 +15,7 @@ from tiny import bench, model_of, plan_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedkd import Change, FedKD, Own
 from headwise.models.split import SplitModel

@@ -14,7 +14,7 @@ from tiny import bench, plan_of, run
 from torch import Tensor
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.methods.fedrod import FedRoD, Own
 from headwise.params import Params
 

@@ -15,7 +15,7 @@ from tiny import bench, plan_of
 from torch import Tensor
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ServerBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fml import FML, Own
 from headwise.params import Params

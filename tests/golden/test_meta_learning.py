@@ -16,7 +16,8 @@ from tiny import Client, bench, plan_of
 from torch import Tensor
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench, ServerBench
+from headwise.engine.bench import ClientBench
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.fedmeta import FedMeta, Learner, Slope
 from headwise.methods.per_fedavg import PerFedAvg

@@ -10,10 +10,11 @@ from plain import toy_plan
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench, ServerBench
+from headwise.engine.bench import ClientBench
 from headwise.engine.events import RoundEnded
 from headwise.engine.options import Train
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import ClassMeans, Reply
 from headwise.methods import fedafk, fedah, fedftha
 from headwise.methods.fedafk import FedAFK

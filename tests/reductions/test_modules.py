@@ -11,9 +11,10 @@ from plain import toy_plan
 from torch.testing import assert_close
 
 from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench, ServerBench
+from headwise.engine.bench import ClientBench
 from headwise.engine.options import Train
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.methods.fd import FD
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedcp import FedCP

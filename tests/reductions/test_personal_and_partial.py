@@ -11,8 +11,9 @@ from torch import nn
 
 from headwise.averaging import Shared
 from headwise.data.federated import FederatedData
-from headwise.engine.bench import ClientBench, ServerBench
+from headwise.engine.bench import ClientBench
 from headwise.engine.plan import Plan
+from headwise.engine.server import ServerBench
 from headwise.method import Reply
 from headwise.methods.apple import APPLE, Cores
 from headwise.methods.apple import Own as AppleOwn

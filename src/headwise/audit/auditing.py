@@ -41,7 +41,7 @@ def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed
             *labels.attack(scene, chosen),
             *members.attack(scene, chosen),
         ]
-        private = scene.plan.privacy.clip is not None
+        private = scene.plan.privacy.protects
         return Audit(scene.run.method, scene.t, private, fields(scene), found)
 
 

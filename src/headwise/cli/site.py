@@ -75,7 +75,7 @@ def init(
     }  # fmt: skip
     text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
     asked = None if config is None else experiment_from(read_toml(config))
-    from ..engine.options import Privacy
+    from ..engine.mechanism import UNPROTECTED
     from ..flower.facts import for_sites, tell
     from ..flower.grounds import Real
     from ..flower.policy import check_site
@@ -88,7 +88,7 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
     node_key(folder / "site.key")
-    for told in tell(site, found, Privacy()):
+    for told in tell(site, found, UNPROTECTED):
         click.echo(f"client {told.client}: {sum(told.sizes)} samples of shape {told.shape} in {told.classes} classes")
     checked = "" if asked is None else f"; {config} can run here"
     click.echo(f"made {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")

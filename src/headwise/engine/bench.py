@@ -23,9 +23,9 @@ from .devices import on, samples_on
 from .layers import Layer, chain_of
 from .plan import Plan
 from .predictions import passed
-from .server import ServerBench
 from .stacked import Phase
 from .together import ask
+from .tools import Tools
 
 FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
 ROW = 1024  # places to which a batch beyond a client's data is filled up, whatever size a user names
@@ -33,22 +33,23 @@ ROW = 1024  # places to which a batch beyond a client's data is filled up, whate
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
-class ClientBench(ServerBench):
+class ClientBench:
     """What a client's half may ask for."""
 
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
-        ServerBench.__init__(self, plan, t, purpose, client)
-        self.clock = clock or Clock()
-        self._template = plan.models[client % len(plan.models)]
-        self.kept = kept
+        self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
+        self.classes = plan.data.task.classes
+        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, client, t))
+        tools = Tools(plan, plan.models[client % len(plan.models)], kept)
+        self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
+        self.clock, self.kept = clock or Clock(), kept
         data = plan.data.client(client)
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
-        self.lr = plan.train.lr * plan.train.lr_decay**decays
-        self.epochs = plan.train.epochs
+        self.lr, self.epochs = plan.train.lr * plan.train.lr_decay**decays, plan.train.epochs
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
         self.samples = [0]

@@ -166,16 +166,6 @@ class Privacy:
     level: Literal["client", "example"] = "client"
     """whose data are protected: all that a client has, or each of its examples by itself (DP-SGD)"""
 
-    @property
-    def per_client(self) -> bool:
-        """Whether what clients send is clipped and noisy."""
-        return self.clip is not None and self.level == "client"
-
-    @property
-    def per_example(self) -> bool:
-        """Whether clients train by DP-SGD."""
-        return self.clip is not None and self.level == "example"
-
 
 @dataclass(frozen=True)
 class Secure:

@@ -11,7 +11,8 @@ import torch
 from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
-from .options import Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
+from .mechanism import UNPROTECTED, Mechanism
+from .options import Evaluate, Faults, Robust, Sampling, Secure, Stop, Train
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Plan:
     """what happens when a client fails"""
     robust: Robust = field(default_factory=Robust)
     """how the server averages"""
-    privacy: Privacy = field(default_factory=Privacy)
+    privacy: Mechanism = UNPROTECTED
     """what is done to what leaves a client"""
     secure: Secure = field(default_factory=Secure)
     """whether sites mask what leaves them"""

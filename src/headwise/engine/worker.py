@@ -25,11 +25,9 @@ from .deadline import Late, within
 from .devices import home, on
 from .plan import Plan
 from .predictions import passed
-from .private import PrivateBench
 from .scores import Score, score
 from .state import ClientState
 from .together import side_by_side
-from .transforms import leaving
 
 Task = Literal["fit", "idle", "pre", "global"]
 
@@ -108,7 +106,7 @@ def _visit(
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = _bench(plan, job.task)(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     if seeded:
         torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
@@ -126,12 +124,12 @@ def _visit(
 def _do(
     plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int
 ) -> tuple[Answer, ClientState | None]:
-    me = state.me if state else plan.method.client_init(_first_bench(plan, job.client))
+    me = state.me if state else _first(plan, job.client)
     me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
     if job.task == "fit":
         return _fit(plan, job, me, down, local, trained)
     if job.task == "idle":
-        mine = map_tensors(plan.method.idle_update(me, down, local), home)
+        mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.task)), home)
         return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
     return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
@@ -148,34 +146,30 @@ def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> 
 def _fit(
     plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int
 ) -> tuple[Answer, ClientState]:
-    update: Update[Record, Record] = plan.method.local_update(me, down, local)
+    update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.task))
     keep = update.keep or update.model
     kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    up = leaving(plan.privacy, plan.seed, job.client, job.t, job.down, up, local.classes)
+    up = plan.privacy.protect(job.down, up, classes=local.classes, seed=plan.seed, client=job.client, t=job.t)
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
 
 
-def _bench(plan: Plan, task: Task | None = None) -> type[ClientBench]:
-    """Of what may change a client's state or leave it; what a client tries at home is its own business."""
-    return PrivateBench if plan.privacy.per_example and task not in ("pre", "global") else ClientBench
-
-
-def _first_bench(plan: Plan, client: int) -> ClientBench:
-    """The bench of a client's first state: it must not depend on when the client is first asked."""
-    return _bench(plan)(plan, client, 0, purpose="init", kept=Params(), trained=0)
+def _first(plan: Plan, client: int) -> Record:
+    """A client's first state: it must not depend on when the client is first asked."""
+    local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
+    return plan.method.client_init(plan.privacy.bench(plan, local, "init"))
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
-    if job.task == "pre":
+    if job.task == "pre":  # what a client tries at home is its own business
         return plan.method.personalize(me, down, local)
     assert isinstance(down, Shared)  # the driver sends the global model's parameters
     return local.model(down.w, common=True)
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
-    n, samples = (1, 0) if plan.privacy.per_client else (local.n, local.samples[0])  # how many there are tells, too
+    n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # how many there are tells, too
     with local.clock("evaluation"):
         test, val = (None, None) if model is None else _scores(plan, job.client, model)
     return Answer(job.task, job.client, n, up, test, val, samples, job.t)

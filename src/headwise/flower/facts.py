@@ -18,7 +18,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
 from ..data.splits import divide_own, parse
 from ..data.stats import Floor, Spread, Summary, majority_floor
-from ..engine.options import Privacy
+from ..engine.mechanism import Mechanism
 from ..errors import ConfigError, DataError
 from ..jsontext import to_json
 from ..models.base import Task
@@ -86,15 +86,15 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     return FederatedData(merged, parts)
 
 
-def tell(site: SiteSettings, data: Clients, privacy: Privacy) -> list[Told]:
+def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[Told]:
     """What this site lets the server know about its clients; where they are private as a whole, not even sizes."""
-    task, hidden = data.task, privacy.clip is not None
+    task = data.task
     found: list[Told] = []
     for own in site.clients:
-        sizes = data.sizes(own.id) if not hidden or privacy.per_example else (0, 0, 0)
+        sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
         parts = [getattr(data.client(own.id), part).y for part in PARTS]
         labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
-        told = labels if site.allow.labels and not hidden else None
+        told = labels if site.allow.labels and not privacy.protects else None
         found.append(Told(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
     return found
 

@@ -168,5 +168,5 @@ def _own(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, str]:
     data = own_data(site, home, asked)
     check_networks(site, asked, data.task)
     plan = plan_for(asked, data)
-    check_privacy(site, asked, plan)
+    check_privacy(site, plan)
     return plan, experiment_hash(asked)

@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ..accounting import Mechanism, composed, mechanism
+from ..engine.mechanism import Releases
 from ..engine.plan import Plan
 from ..engine.worker import Job
 from ..errors import ConfigError, RunError
 from ..jsontext import to_json
+from ..privacy.accountant import composed
 from ..runs.files import failing_clearly, write_json
 from ..settings import Natural, build
 from .policy import SiteSettings
@@ -38,17 +39,17 @@ class Entry:
     """orders to train that were charged"""
     last: Natural = 0
     """the newest round that changed the client's state"""
-    unit: Literal["client", "example"] | None = None
+    unit: str | None = None
     """whose data are protected; none: nobody's"""
     noise: float = 0.0
     rate: float = 0.0
     steps: int = 0
-    """the mechanism of one answer"""
+    """what one answer costs"""
 
     @property
-    def spent(self) -> Mechanism:
+    def spent(self) -> Releases:
         """All of its answers."""
-        return Mechanism(self.noise, self.rate, self.steps).times(self.answers)
+        return Releases(self.noise, self.rate, self.steps).times(self.answers)
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class Book:
         """The same with this one new, or in place of the one before."""
         return replace(self, runs=(*(e for e in self.runs if e.run != entry.run), entry))
 
-    def epsilon(self, delta: float, more: Mechanism | None = None) -> float:
+    def epsilon(self, delta: float, more: Releases | None = None) -> float:
         """Of all answers that were protected, and of what is to come."""
         steps: dict[tuple[float, float], int] = {}
         for noise, rate, n in (*(e.spent for e in self.runs if e.unit), *([more] if more else [])):
             steps[noise, rate] = steps.get((noise, rate), 0) + n
-        return composed(tuple(Mechanism(*key, n) for key, n in sorted(steps.items())), delta)
+        return composed(tuple(Releases(*key, n) for key, n in sorted(steps.items())), delta)
 
     @property
     def bare(self) -> int:
@@ -125,7 +126,7 @@ class Ledger:
 
     def _charged(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:
         run = kept.folder.name
-        fresh = Entry(run, experiment, 0, 0, *self._mechanism(plan, job.client))
+        fresh = Entry(run, experiment, 0, 0, *self._cost(plan, job.client))
         entry = book.entry(run) or fresh
         if replace(entry, answers=0, last=0) != fresh:
             raise RunError(
@@ -143,13 +144,13 @@ class Ledger:
         last = max(entry.last, job.t) if job.task in ("fit", "idle") else entry.last
         return book.with_entry(replace(entry, answers=answers, last=last))
 
-    def _mechanism(self, plan: Plan, client: int) -> tuple[Any, ...]:
-        if plan.privacy.clip is None or plan.privacy.source != "system":
+    def _cost(self, plan: Plan, client: int) -> tuple[Any, ...]:
+        if not plan.privacy.protects or plan.privacy.source != "system":
             return ()
-        return plan.privacy.level, *mechanism(plan, client)
+        return plan.privacy.unit, *plan.privacy.cost(plan, client)
 
     def _check_left(self, plan: Plan, book: Book, rounds: int) -> None:
-        allow, more = self.site.allow, mechanism(plan, book.client).times(rounds)
+        allow, more = self.site.allow, plan.privacy.cost(plan, book.client).times(rounds)
         found, total = book.epsilon(allow.delta, more), allow.total or 0.0
         if not found <= total:
             raise RunError(

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from .. import catalog
-from ..accounting import account
 from ..config import Choice, Experiment, experiment_from, read_toml
 from ..engine.options import Engine
 from ..engine.plan import Plan
 from ..errors import ConfigError, HeadwiseError, RunError, nearest
 from ..method import Method, record_types
 from ..models.base import Task
+from ..privacy.accountant import account
 from ..records import fields_of
 from ..settings import Count, Natural, Positive, Range, build
 from .signing import experiment_hash, signed_hashes
@@ -192,13 +192,13 @@ def check_networks(site: SiteSettings, asked: Experiment, task: Task) -> None:
             raise RunError(f"{site.name} builds networks of {most:,} bytes at most, but {choice.name} has {size:,}.")
 
 
-def check_privacy(site: SiteSettings, asked: Experiment, plan: Plan) -> None:
+def check_privacy(site: SiteSettings, plan: Plan) -> None:
     """Refuse a run that tells more than this site allows; what it tells, the site reckons itself."""
     limit = site.allow.epsilon
     if limit is None:
         return
-    spent = account(asked, plan.method, plan)
-    if not spent or asked.privacy.source != "system":
+    spent = account(plan)
+    if not spent or plan.privacy.source != "system":
         raise RunError(f"{site.name} asks for privacy of epsilon {limit:g} at most, but the experiment has none.")
     if not (spent["epsilon"] <= limit and spent["delta"] <= site.allow.delta):
         raise RunError(

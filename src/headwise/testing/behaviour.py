@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from ..engine.bench import ServerBench
 from ..engine.options import Train
 from ..engine.plan import Plan
+from ..engine.server import ServerBench
 from ..engine.state import encode_state
 from ..engine.worker import Job, handle
 from ..method import Reply, record_types

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..seeds import seed_of
-from .options import Privacy
 
 PIECE = 2**20
 """random numbers that are drawn at once"""
 
 
-def source_of(privacy: Privacy, seed: int, client: int, t: int) -> torch.Generator | None:
+def source_of(source: Literal["system", "seed"], seed: int, client: int, t: int) -> torch.Generator | None:
     """The generator of this client's noise in this round; none stands for the system's source."""
-    if privacy.source == "system":
+    if source == "system":
         return None
     return torch.Generator().manual_seed(seed_of(seed, "privacy", client, t))
 

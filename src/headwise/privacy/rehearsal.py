@@ -8,17 +8,36 @@ from typing import Any
 
 import torch
 
+from ..config import Experiment
 from ..data.federated import Clients
+from ..engine.options import Faults
+from ..engine.plan import Plan
+from ..engine.server import ServerBench
+from ..engine.state import ClientState
+from ..engine.worker import Job, handle
 from ..errors import AccountingError, ClientError, ConfigError
 from ..method import Reply
-from .options import Faults
-from .plan import Plan
-from .server import ServerBench
-from .state import ClientState
-from .worker import Job, handle
+from .mechanisms import mechanism_for
 
 ROUNDS = 2
 """some methods do more once a client has a model of its own"""
+
+
+def protected(experiment: Experiment, plan: Plan) -> Plan:
+    """The plan with its mechanism, once it is known that its privacy can be accounted for; what can't be is refused."""
+    privacy, name = experiment.privacy, experiment.method.name
+    if privacy.clip is None:
+        return plan
+    clip = f"privacy.clip is {privacy.clip:g}" + f" and privacy.level {privacy.level!r}" * (privacy.level != "client")
+    if experiment.buffers == "all":
+        raise ConfigError(f"{clip}, but buffers is 'all', and BatchNorm's counters can't be protected.")
+    if experiment.faults.policy == "retry":
+        raise ConfigError(f"{clip}, but faults.on_failure is 'retry', and a client that answers again tells more.")
+    try:
+        plan = replace(plan, privacy=mechanism_for(privacy, plan.method))
+        return replace(plan, epochs_accounted=rehearse(plan))
+    except AccountingError as error:
+        raise ConfigError(f"{clip}, but {name} can't be accounted for: {error}.") from error
 
 
 def rehearse(plan: Plan) -> int:

@@ -1,26 +1,80 @@
-"""Training in which every single example is protected: DP-SGD, by Opacus.
+"""DP-SGD, which protects every single example: the training itself is private. By Opacus.
 
 Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016. https://arxiv.org/abs/1607.00133
 What leaves a client may then be anything, for it is made of parameters trained this way and of nothing else: whatever
-a method asks of the data but plain training is refused.
+else a method asks of the data is refused.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..errors import AccountingError
+from ..benches import Local
+from ..engine.bench import ClientBench, learning
+from ..engine.devices import on, samples_on
+from ..engine.mechanism import Mechanism, Releases
+from ..engine.options import Train
+from ..engine.plan import Plan
+from ..errors import AccountingError, ConfigError
 from ..models.split import SplitModel
-from .bench import ClientBench, learning
-from .devices import on
-from .options import Train
+from ..records import Record
+from .fence import fenced
+from .gaussian import messages_of
 from .randomness import chosen, gaussian, source_of
+
+ALLOWS = frozenset(
+    {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
+    | {"sgd"}  # in its private form
+)
+"""what a method may use of a client's bench; of these, only `sgd` looks at the data"""
+REFUSES = {
+    "validation": "samples to validate on",
+    "class_counts": "the number of samples of each class",
+    "batches": "batches",
+    "descend": "gradients of something that is no network",
+    "window": "a part of the samples",
+    "hold_out": "samples to validate on",
+    "features": "features",
+    "class_means": "class means",
+}
+"""words for what is refused; what has no words is refused by its name"""
+
+
+class DPSGD(Mechanism):
+    """Clipped gradients of single examples, noise on their sum, and batches drawn by Poisson sampling."""
+
+    unit = "example"
+    messages = (Record,)
+    relation = "one example of a client without effect, the number of its examples known"
+    hides_sizes = False
+
+    def protect(self, down: Record, up: Record, *, classes: int, seed: int, client: int, t: int) -> Record:
+        """The message itself: it was made by private training."""
+        return up
+
+    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+        """A bench whose only way to the data is private training; outside a round's training nobody counts it."""
+        training = PrivateTraining(self, plan, local, plan.epochs_accounted if task == "fit" else 0)
+        return fenced(local, ALLOWS, {"sgd": training.sgd}, _refusal)
+
+    def cost(self, plan: Plan, client: int) -> Releases:
+        """The steps of a round. That examples are drawn is a credit: each by itself in every step, in secret."""
+        n = plan.data.sizes(client)[0]
+        if not n:  # of clients elsewhere nothing is known, and they answer for themselves
+            return Releases(self.noise, 1.0, 0)
+        if plan.epochs_accounted is None:
+            raise ConfigError("privacy.level is 'example', but how often clients train was not rehearsed.")
+        steps = messages_of(plan) * plan.epochs_accounted * steps_per_epoch(n, plan.train)
+        return Releases(self.noise, batch_size(n, plan.train) / n, steps)
+
+
+def _refusal(name: str) -> str:
+    return f"its clients need {REFUSES.get(name, name)}, and only plain training protects single examples"
 
 
 def steps_per_epoch(n: int, train: Train) -> int:
@@ -33,14 +87,13 @@ def batch_size(n: int, train: Train) -> int:
     return min(n, train.batch)
 
 
-class PrivateBench(ClientBench):
-    """A client's workbench whose only way to the data is plain training, and that is private."""
+class PrivateTraining:
+    """The training of one client in one round; more than `epochs` are refused, none stands for any number."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        ClientBench.__init__(self, *args, **settings)
-        self._secret = source_of(self._plan.privacy, self._plan.seed, self.client, self.t)
-        self._left = self._plan.epochs_accounted if settings["purpose"] == "fit" else 0  # no other training is counted
-        self._clip = self._plan.privacy.clip or 0.0  # there is one, or this bench would not be asked for
+    def __init__(self, mechanism: DPSGD, plan: Plan, local: ClientBench, epochs: int | None) -> None:
+        self._mechanism, self._plan, self._local, self._left = mechanism, plan, local, epochs
+        self._data = samples_on(plan.data.client(local.client).train, plan.device)
+        self._secret = source_of(mechanism.source, plan.seed, local.client, local.t)
 
     def sgd(
         self,
@@ -59,13 +112,13 @@ class PrivateBench(ClientBench):
         parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
         if not any(True for part in parts for _ in part.parameters()):
             return 0
-        passes = self._spend(self.epochs if epochs is None else epochs)
-        x = self._train.x
+        passes = self._spend(self._local.epochs if epochs is None else epochs)
+        x = self._data.x
         if isinstance(model, SplitModel) and parts == (model.head,):
-            model, x = model.head, ClientBench.features(self, model.body)
-        steps = passes * steps_per_epoch(self.n, self._plan.train)
-        with self.clock("training"), learning(models, parts):
-            self._descend(model, parts, x, steps, self.lr if lr is None else lr)
+            model, x = model.head, self._local.features(model.body)
+        steps = passes * steps_per_epoch(len(x), self._plan.train)
+        with self._local.clock("training"), learning(models, parts):
+            self._descend(model, parts, x, steps, self._local.lr if lr is None else lr)
         return steps
 
     def _spend(self, epochs: int) -> int:
@@ -80,7 +133,8 @@ class PrivateBench(ClientBench):
         from opacus.optimizers import DPOptimizer
         from opacus.validators import ModuleValidator
 
-        train, size = self._plan.train, batch_size(self.n, self._plan.train)
+        train, n = self._plan.train, len(x)
+        size = batch_size(n, train)
         for part in parts:
             part.train()
             if ModuleValidator.validate(part):
@@ -89,7 +143,7 @@ class PrivateBench(ClientBench):
         optimiser = DPOptimizer(
             torch.optim.SGD(weights, lr=lr, momentum=train.momentum, weight_decay=train.weight_decay),
             noise_multiplier=0.0,  # Opacus draws from torch's generators, which can be predicted: noise is added below
-            max_grad_norm=self._clip,
+            max_grad_norm=self._mechanism.clip,
             expected_batch_size=size,
         )
         optimiser.attach_step_hook(lambda _: self._add_noise(weights, size))
@@ -97,58 +151,20 @@ class PrivateBench(ClientBench):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # inputs need no gradient
             for _ in range(steps):
-                i = on(chosen(self.n, size / self.n, self._secret), self._plan.device)
-                self.samples[0] += size  # how many were drawn is nobody's business
+                i = on(chosen(n, size / n, self._secret), self._plan.device)
+                self._local.samples[0] += size  # how many were drawn is nobody's business
                 optimiser.zero_grad()
-                _slopes(sampled, weights, x[i], self._train.y[i])
+                _slopes(sampled, weights, x[i], self._data.y[i])
                 optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         sampled.to_standard_module()
 
     def _add_noise(self, weights: Sequence[nn.Parameter], size: int) -> None:
         """To the mean of the clipped gradients, of which one example moves the sum by at most the clip."""
-        scale = self._plan.privacy.noise * self._clip / size
+        scale = self._mechanism.noise * self._mechanism.clip / size
         for p in weights:
             assert p.grad is not None  # Opacus has just written it
             p.grad += on(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
-
-    # -- everything else that a method can ask of the data
-    @property
-    def class_counts(self) -> Tensor:
-        """Refused."""
-        self._refuse("the number of samples of each class")
-
-    @property
-    def validation(self) -> NoReturn:
-        """Refused."""
-        self._refuse("samples to validate on")
-
-    def batches(self, *args: Any, **settings: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("batches")
-
-    def descend(self, *args: Any, **settings: Any) -> NoReturn:
-        """Refused."""
-        self._refuse("gradients of something that is no network")
-
-    def window(self, share: float) -> NoReturn:
-        """Refused."""
-        self._refuse("a part of the samples")
-
-    def hold_out(self, share: float) -> NoReturn:
-        """Refused."""
-        self._refuse("samples to validate on")
-
-    def features(self, body: nn.Module) -> NoReturn:
-        """Refused."""
-        self._refuse("features")
-
-    def class_means(self, body: nn.Module) -> NoReturn:
-        """Refused."""
-        self._refuse("class means")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise AccountingError(f"its clients need {what}, and only plain training protects single examples")
 
 
 def _slopes(model: nn.Module, weights: Sequence[nn.Parameter], x: Tensor, y: Tensor) -> None:

@@ -1,0 +1,54 @@
+"""What a run with privacy comes to: epsilon and delta, by the accountant of a maintained library."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+from ..engine.mechanism import Releases
+from ..engine.plan import Plan
+from ..errors import ConfigError
+
+ORDERS = (*(1 + k / 10 for k in range(1, 110)), *range(12, 64), *(2**k for k in range(6, 15)))
+"""of Renyi's divergences, among which the accountant chooses; the highest take long for samples, and are not best"""
+FAINT, NONE = 1e-3, 1e-100
+"""noise below which sampling earns no credit, as sums in Opacus may not end there; and which is none at all"""
+
+
+def account(plan: Plan) -> dict[str, Any]:
+    """Epsilon and delta against the server, who sees all messages; nothing where nothing is protected.
+
+    A client takes part in every round at worst. The largest epsilon of a client is the run's.
+    """
+    privacy = plan.privacy
+    if not privacy.protects:
+        return {}
+    rounds = [privacy.cost(plan, c).times(plan.rounds) for c in range(len(plan.data))]
+    each = [composed((spent,), privacy.delta) for spent in rounds]
+    found = {"delta": privacy.delta, "unit": privacy.unit, "against": "server", "source": privacy.source}
+    clients = {} if privacy.hides_sizes else {"clients": each}  # else they cost alike
+    return {"epsilon": max(each), "relation": privacy.relation, **found, **clients}
+
+
+def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
+    """Epsilon after `steps` Gaussian releases on Poisson samples at this rate."""
+    return composed((Releases(noise, rate, steps),), delta)
+
+
+@cache
+def composed(releases: tuple[Releases, ...], delta: float) -> float:
+    """Epsilon of all of these together, each chosen knowing what those before it told: Renyi's divergences add up."""
+    history = [m if m.noise >= FAINT else m._replace(rate=1.0) for m in releases if m.steps]
+    if not history:
+        return 0.0
+    if (faintest := min(m.noise for m in history)) < NONE:
+        raise ConfigError(f"privacy.noise is {faintest:g}, but below {NONE:g} there is no epsilon to reckon.")
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [tuple(m) for m in history]
+    orders = [a for a in ORDERS if a <= 512 or all(m.rate == 1 for m in history)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order is the")  # the bound holds; another order might be tighter
+        return max(0.0, float(accountant.get_epsilon(delta, alphas=orders)))

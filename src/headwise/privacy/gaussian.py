@@ -1,0 +1,59 @@
+"""What mechanisms that protect a client as a whole share: one message is clipped, and noise is added to it.
+
+Whatever a client's data are, clipped messages differ by at most twice the clip: that is the sensitivity of one message.
+Everything else about it must not depend on the data.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ..benches import Local
+from ..engine.bench import ClientBench
+from ..engine.mechanism import Mechanism, Releases
+from ..engine.plan import Plan
+from ..method import record_types
+from ..params import Params
+from ..records import Nothing, Record
+from .randomness import gaussian, source_of
+
+
+class ClientGaussian(Mechanism):
+    """Gaussian noise on a client's only message of a round."""
+
+    unit = "client"
+    relation = "all data of one client replaced by any other"
+    hides_sizes = True
+
+    @abstractmethod
+    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+        """The message, clipped and with noise."""
+
+    def protect(self, down: Record, up: Record, *, classes: int, seed: int, client: int, t: int) -> Record:
+        """The message with noise of this client and round; a client that sends nothing tells nothing."""
+        return up if isinstance(up, Nothing) else self.noisy(down, up, classes, source_of(self.source, seed, client, t))
+
+    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+        """The bench itself: a method may use every primitive, as all that it makes of the data leaves under noise."""
+        return local
+
+    def cost(self, plan: Plan, client: int) -> Releases:
+        """One message. That clients are drawn earns no credit: the server knows who takes part."""
+        return Releases(self.noise, 1.0, messages_of(plan))
+
+    def clipped(self, value: Params, rng: torch.Generator | None) -> Params:
+        """Shrunk to the norm of the clip where it is longer, and with noise on every number."""
+        norm = float(value.map(Tensor.double).sq_norm().sqrt())
+        shrink = min(1.0, self.clip / norm) if norm > 0 else 1.0
+        if not norm < float("inf"):  # a model that diverged tells that it did: nothing may leave in its place
+            value, shrink = value.zeros(), 1.0
+        scale = self.noise * 2 * self.clip
+        return value.map(lambda d: d * shrink + (scale * gaussian(d.shape, rng)).to(d.dtype))
+
+
+def messages_of(plan: Plan) -> int:
+    """How many messages a client sends in a round: one or none."""
+    return 0 if record_types(type(plan.method)).up is Nothing else 1

@@ -1,0 +1,29 @@
+"""Noise on shared models: the change that a client makes to the model it was sent is clipped and noisy.
+
+McMahan et al., *Learning Differentially Private Recurrent Language Models*, ICLR 2018. https://arxiv.org/abs/1710.06963
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..averaging import Shared
+from ..errors import AccountingError
+from ..records import Nothing, Record, fields_of
+from .gaussian import ClientGaussian
+
+
+class NoisyModels(ClientGaussian):
+    """Protects a shared model that has the same parameters as the one that was sent."""
+
+    messages = (Shared, Nothing)
+
+    def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
+        """What was sent, plus the clipped and noisy change."""
+        if isinstance(up, Shared) and isinstance(down, Shared) and _layout(up) == _layout(down):
+            return Shared(down.w + self.clipped(up.w - down.w, rng))
+        raise AccountingError(f"what it sends ({', '.join(fields_of(type(up)))}) has no known sensitivity")
+
+
+def _layout(shared: Shared) -> dict[str, torch.Size]:
+    return {name: t.shape for name, t in shared.w.items()}

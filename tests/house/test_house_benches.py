@@ -1,0 +1,66 @@
+"""Who may ask for what: neither bench is the other, and under privacy a primitive is refused until somebody decides."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from rooms import FILES, HOME, name_of
+
+from headwise.benches import Bench, Central, Local
+from headwise.engine.bench import ClientBench
+from headwise.engine.mechanism import Mechanism
+from headwise.engine.options import Privacy
+from headwise.engine.server import ServerBench
+from headwise.methods.fedavg import FedAvg
+from headwise.params import Params
+from headwise.privacy import dp_sgd
+from headwise.privacy.mechanisms import MECHANISMS
+from headwise.settings import field_types
+from headwise.testing.toy import toy_plan
+
+
+def names(*interfaces: type[Any]) -> set[str]:
+    """What these interfaces offer to a method."""
+    return {n for kind in interfaces for n in {**vars(kind), **kind.__annotations__} if not n.startswith("_")}
+
+
+def test_somebody_has_decided_about_every_primitive() -> None:
+    """A new one on `Local` is refused under DP-SGD, and this test fails until it stands in one of the two lists."""
+    assert dp_sgd.ALLOWS.isdisjoint(dp_sgd.REFUSES)
+    assert dp_sgd.ALLOWS | dp_sgd.REFUSES.keys() == names(Bench, Local)
+
+
+def test_a_client_cannot_ask_what_only_the_server_may() -> None:
+    plan = toy_plan(FedAvg())
+    client = ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
+    server = ServerBench(plan, 1)
+    assert names(Central) == {"labels", "mean"}
+    assert names(Bench, Local) <= {*dir(client)}
+    assert names(Bench, Central) <= {*dir(server)}
+    assert not names(Central) & {*dir(client)}
+    assert not names(Local) & {*dir(server)}
+
+
+def test_neither_bench_is_the_other() -> None:
+    assert ClientBench.__bases__ == ServerBench.__bases__ == (object,)
+
+
+@pytest.mark.parametrize("kind", MECHANISMS, ids=lambda k: k.__name__)
+def test_every_mechanism_says_what_it_is(kind: type[Mechanism]) -> None:
+    assert kind.protects
+    assert kind.__doc__
+    assert kind.relation
+    assert kind.messages
+
+
+def test_every_level_has_a_mechanism() -> None:
+    assert {kind.unit for kind in MECHANISMS} == set(get_args(field_types(Privacy)["level"]))
+
+
+def test_every_mechanism_of_the_room_is_in_its_table() -> None:
+    """One that is forgotten there would never be found."""
+    files = {name_of(HOME / "privacy" / f"{kind.__module__.rsplit('.', 1)[1]}.py") for kind in MECHANISMS}
+    shared = {"__init__", "accountant", "fence", "gaussian", "mechanisms", "randomness", "rehearsal"}
+    room = {name_of(p) for p in FILES if p.parent == HOME / "privacy" and p.stem not in shared}
+    assert room == files
