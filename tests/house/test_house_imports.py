@@ -37,6 +37,7 @@ ALLOWED = {
         "benches",
         "data",
         "errors",
+        "jsontext",
         "layout",
         "method",
         "models",

@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from ..errors import AccountingError
 from ..models.split import SplitModel
-from .bench import ClientBench, learning
+from .bench import ClientBench
 from .devices import on
+from .kernels.plain import learning
 from .options import Train
 from .randomness import chosen, gaussian, source_of
 

@@ -18,6 +18,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from ...jsontext import to_json
+
 MEMORY = Path("/dev/shm")
 PREFIX, MARK = ".headwise-shelf-", "owner.json"
 """of a shelf's folder, and the file in it that says whose it is; the owner holds the lock on it"""
@@ -49,7 +51,7 @@ class Shelf:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         mark = (folder / MARK).open("w", encoding="utf-8")
         fcntl.flock(mark, fcntl.LOCK_EX)
-        json.dump(_owner(os.getpid()), mark)
+        mark.write(to_json(_owner(os.getpid())))
         mark.flush()
         return cls(folder, mark)
 
