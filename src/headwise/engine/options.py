@@ -232,8 +232,9 @@ class Engine:
 
     gone: ClassVar[Mapping[str, str]] = {"stack": "kernels", "cache": "kernels"}
 
-    kind: Literal["local", "flower-sim", "flower"] = "local"
-    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy"""
+    kind: str = "local"
+    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy; or
+    an executor that another package offers"""
     workers: Workers = field(default_factory=Workers)
     """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
     device: str = "cpu"
