@@ -14,7 +14,7 @@ from broken import BREAKAGES, DeadOption
 
 import headwise as hw
 from headwise import catalog
-from headwise.engine.executors import pool
+from headwise.engine.executors import crew
 from headwise.testing import CHECKS, check_method, run_check
 from headwise.testing.formulas import evaluate
 
@@ -91,7 +91,7 @@ def one_import_of_torch() -> Iterator[None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headwise.testing", "pytest", "torch._dynamo"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "multiprocessing", SimpleNamespace(get_context=lambda name: context))
+        patch.setattr(crew, "multiprocessing", SimpleNamespace(get_context=lambda name: context))
         yield
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import headwise as hw
 from headwise import catalog
 from headwise.engine.events import ClientDone, Event
-from headwise.engine.executors import pool, shelf
+from headwise.engine.executors import crew, pool, shelf
 from headwise.errors import ClientError
 from headwise.method import record_types
 from headwise.records import encode
@@ -140,8 +141,7 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that need not import torch first: they are forks of a process that has it."""
     context = forks()
-    monkeypatch.setattr(pool.multiprocessing, "get_context", lambda kind: context)
-    monkeypatch.setattr(pool, "PATIENCE", 0.1)
+    monkeypatch.setattr(crew, "multiprocessing", SimpleNamespace(get_context=lambda kind: context))
 
 
 quick = pytest.mark.usefixtures("quick_workers")

@@ -45,7 +45,8 @@ import headwise as hw
 from headwise.flower.grid import Simulation, client_app
 from headwise.flower.remote import Copies, Remote
 from headwise.flower.simulation import backend
-from headwise.flower.site import Simulated, Site
+from headwise.flower.grounds import Simulated
+from headwise.flower.site import Site
 from headwise.flower.states import SiteStates
 from headwise.launch import Place, data_folder, run
 from headwise.plans import make_plan

@@ -94,9 +94,10 @@ def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
         ("", {"rounds": "many"}, "site can't read this experiment: rounds is 'many'"),
         ('fields = ["protos"]', {}, "site lets protos leave, not w."),
         ("epsilon = 3.0", {}, "site asks for privacy of epsilon 3 at most, but the experiment has none."),
-        ("", {"clients": 10**9}, "site takes experiments with 100,000 clients and 100 networks at most, but this one"),
+        ("", {"clients": 10**9}, "site can't read this experiment: clients is 1000000000, but must be from 1 to"),
+        ("", {"clients": 10**6}, "site takes experiments with 100,000 clients and 100 networks at most, but this one"),
         ("", {"model": ["linear"] * 101}, "site takes experiments with 100,000 clients and 100 networks at most"),
-        ("", {"model": "mlp:65536:100"}, "site builds networks of 500,000,000 bytes at most, but mlp has 1,700,"),
+        ("", {"model": "mlp:12000:2"}, "site builds networks of 500,000,000 bytes at most, but mlp has 576,"),
         ("largest = 1", {"server_model": "mlp:65536"}, "site builds networks of 1,000,000 bytes at most, but mlp has"),
     ],
 )

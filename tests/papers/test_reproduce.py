@@ -222,7 +222,7 @@ def test_a_plan_runs_nothing(call: Call, tmp_path: Path) -> None:
         ([TABLE, "--rules", "cod"], "rules is 'cod': did you mean 'code'?"),
         ([TABLE, "--columns", "skewd"], "columns is 'skewd', which is not in the table: did you mean 'skewed'?"),
         ([TABLE, "--methods", "FedAvgg"], "methods is 'FedAvgg', which is not in the table: did you mean 'FedAvg'?"),
-        ([TABLE, "--seeds", "0"], "seeds is 0, but must be from 1 to 1,000,000,000."),
+        ([TABLE, "--seeds", "0"], "seeds is 0, but must be from 1 to 10,000."),
         ([TABLE, "--workers", "many"], "workers is 'many', but must be auto, a number"),
         ([TABLE, "--budget", "soon"], "budget is 'soon', but must be a time such as 30m, 1h30m or 90s."),
         ([TABLE, "--budget", "1h", "--scale", "quick"], "but a budget chooses the scale: give one of them."),

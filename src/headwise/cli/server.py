@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from ..config import experiment_from, read_toml
-from ..errors import RunError
 from .options import PORT
 from .paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
 
@@ -56,8 +55,6 @@ def register(folder: Path, keys: tuple[Path, ...]) -> None:
     from ..flower.processes import NAME, flwr
 
     for key in keys:
-        if not key.is_file():
-            raise RunError(f"{key} is no file: it must be a site's public key, site.key.pub.")
         flwr(folder.absolute(), "supernode", "register", str(key.absolute()), NAME)
         click.echo(f"registered {key}")
 

@@ -27,16 +27,16 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
 
     A link stays what it is: the file behind it is replaced. A device, a pipe or a folder is refused.
     """
-    path = behind_links(path)
-    temporary = draft_of(path)
+    target = behind_links(path)
+    temporary = draft_of(target)
     with failing_clearly(path):
         try:
             with open(temporary, "wb", opener=_only_mine if private else None) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
-            _flush_folder(path.parent)
+            temporary.replace(target)
+            _flush_folder(target.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

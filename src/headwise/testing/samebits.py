@@ -22,6 +22,7 @@ from ..engine.plan import Plan
 from ..engine.state import encode_state
 from ..method import record_types
 from ..runs.checkpoint import Checkpoints
+from ..runs.lines import Extent
 from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
 from .watching import Apart, Backwards
 
@@ -85,7 +86,8 @@ def _interrupted(plan: Plan, folder: Path) -> Recorder:
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):
-            checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, {})
+            changed = {c: encode_state(event.states[c]) for c in event.changed}
+            checkpoints.save(event.progress, changed, dict.fromkeys(("rounds.jsonl", "clients.jsonl"), Extent(0, None)))
 
     with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
         return play(plan, rounds=plan.rounds - 1, watching=save, nervous=True)
