@@ -165,7 +165,7 @@ def rounds() -> list[str]:
     for name, (method, options, plain) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
-        racers = {"cached": Ours(plan), "uncached": Ours(dataclasses.replace(plan, cache=False, stack=False))}
+        racers = {"cached": Ours(plan), "uncached": Ours(dataclasses.replace(plan, kernels="plain"))}
         turns: dict[str, Callable[[], object]] = {k: partial(r.round, 1) for k, r in racers.items()}
         if plain:
             turns["whole"] = partial(plain(plan).round, 1)
@@ -234,7 +234,7 @@ W1, wall seconds per round.
 ## Frozen bodies
 
 Whole rounds of five clients of W1. *uncached*: every batch passes the frozen body again, every head is trained by
-autograd (`engine.cache = false`, `engine.stack = false`). *whole*: every phase passes the whole network there and back
+autograd (`engine.kernels = "plain"`). *whole*: every phase passes the whole network there and back
 and uses only a part of the gradients, as code does that does not freeze anything.
 
 | method | Headwise s | uncached s | gain | whole s | gain |

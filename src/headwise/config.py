@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from . import catalog
+from .engine.executors.registry import check_name
 from .engine.options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 from .errors import ConfigError, HeadwiseError, nearest
 from .settings import Natural, Plain, Range, Share, build, convert, dump, field_types
@@ -133,6 +134,7 @@ class Experiment:
         if low is not None and low > high:
             raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")
         kind, workers = self.engine.kind, self.engine.workers
+        check_name(kind)
         if kind != "local" and workers.kind == "threads":
             raise ConfigError(f"engine.workers is {workers.plain()!r}, but with engine.kind {kind!r} must be a number.")
 

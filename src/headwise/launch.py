@@ -16,11 +16,9 @@ from .config import Experiment, experiment_from
 from .engine.driver import drive
 from .engine.estimate import is_long
 from .engine.events import Observer
-from .engine.executors.base import Executor
+from .engine.executors.base import Executor, Setup
 from .engine.executors.faulty import Faulty
-from .engine.executors.pool import Pool
-from .engine.executors.serial import Serial
-from .engine.executors.threads import Threads
+from .engine.executors.registry import find
 from .engine.interrupts import politely_interrupted
 from .engine.plan import Plan
 from .engine.process import cores, keep_freed_memory, one_thread, spared_collections
@@ -150,17 +148,12 @@ def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Ob
 
 
 def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
-    workers = experiment.engine.workers
-    if experiment.engine.kind == "flower-sim":
-        from .flower.simulation import simulated  # most people have no Flower
-
-        return simulated(experiment, plan, states, data_dir, folder)
-    if workers.kind == "threads":
-        return Threads(plan, workers.count, states)
-    count = workers.count or (cores() if is_long(plan) else 1)
-    if count == 1:
-        return Serial(plan, states)
-    return Pool(plan, partial(plan_from_json, to_json(experiment.plain())), count, states)
+    engine, text = experiment.engine, to_json(experiment.plain())
+    here = engine.kind == "local"
+    count = engine.workers.count or (1 if here and not is_long(plan) else cores())
+    local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"
+    setup = Setup(plan, states, engine, count, text, partial(plan_from_json, text), data_dir, folder)
+    return find(local if here else engine.kind)(setup)
 
 
 def data_folder(given: str | Path | None) -> Path:

@@ -17,6 +17,7 @@ from .data.federated import Clients, FederatedData
 from .data.splits import divide_all, parse
 from .data.stats import Summary
 from .engine.devices import check_device, check_kind
+from .engine.executors.registry import SITES
 from .engine.plan import Plan
 from .errors import ConfigError
 from .method import Method, record_types
@@ -43,9 +44,11 @@ class Made(NamedTuple):
 def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     """Build everything that the experiment names."""
     check_device(experiment.engine.device)
-    check_kind(experiment.engine.kind)
-    if experiment.secure.sums and experiment.engine.kind == "local":
-        raise ConfigError("secure.sums is true, but engine.kind is 'local', which has no sites: it must be flower-sim.")
+    kind = experiment.engine.kind
+    check_kind(kind)
+    if experiment.secure.sums and kind not in SITES:
+        said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
+        raise ConfigError(f"secure.sums is true, but {said}")
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
@@ -80,8 +83,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         rounds=experiment.rounds,
         seed=experiment.seed,
         device=experiment.engine.device,
-        cache=experiment.engine.cache,
-        stack=experiment.engine.stack,
+        kernels=experiment.engine.kernels,
         faults=experiment.faults,
         robust=experiment.robust,
         secure=experiment.secure,

@@ -77,6 +77,9 @@ def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:
     kinds = field_types(cls)
     for key in values:
         if key not in kinds:
+            if key in (gone := getattr(cls, "gone", {})):  # settings of earlier versions, and what they became
+                now = _join(at, gone[key])
+                raise ConfigError(f"{_join(at, key)} is now {now}, which is {type_words(kinds[gone[key]])}.")
             raise ConfigError(f"{_join(at, key)} is not a setting: {nearest(str(key), kinds)}")
     given = {k: convert(v, kinds[k], _join(at, k)) for k, v in values.items()}
     for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]

@@ -12,21 +12,22 @@ from torch import Tensor, nn
 
 from headwise import catalog
 from headwise.engine.bench import ClientBench
-from headwise.engine.options import Train
+from headwise.engine.options import Kernels, Train
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.testing.toy import play, toy_plan
 
+KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
 FROZEN = ["fedrep", "fedah", "fedftha", "fedafk", "fedgh", "fedgmh", "fedbabu", "fedproto", "fedala"]
 
 
-def plan(*, cache: bool, batch: int = 40, model: SplitModel | None = None) -> Plan:
+def plan(kernels: Kernels = "fast", *, batch: int = 40, model: SplitModel | None = None) -> Plan:
     data = federation([([k % 3 for k in range(96)], [], [0])])
     torch.manual_seed(0)
     net = model or SplitModel(nn.Sequential(nn.Linear(4, 20), nn.ReLU()), nn.Linear(20, 3))
-    return make_plan(FedAvg(), data, [net], cache=cache, stack=False, train=Train(batch=batch, lr=0.5))
+    return make_plan(FedAvg(), data, [net], kernels=kernels, train=Train(batch=batch, lr=0.5))
 
 
 def bench(plan: Plan) -> ClientBench:
@@ -51,16 +52,16 @@ def learned(local: ClientBench) -> Tensor:
 @pytest.mark.parametrize("train", [fitted, learned])
 def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], batch: int) -> None:
     """Not to the bit: libraries multiply few rows with other kernels than many, whose last bits differ."""
-    cached, plain = (train(bench(plan(cache=c, batch=batch))) for c in (True, False))
+    cached, plain = (train(bench(plan(k, batch=batch))) for k in KERNELS)
     torch.testing.assert_close(cached, plain, rtol=0, atol=1e-6)
-    start = torch.cat([p.detach().flatten() for p in bench(plan(cache=True)).init().head.parameters()])
+    start = torch.cat([p.detach().flatten() for p in bench(plan()).init().head.parameters()])
     assert (cached - start).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
-    made = toy_plan(catalog.find("method", name)(), rounds=2, stack=False)
-    with_it, without = (play(dataclasses.replace(made, cache=c)).trace().parsed()[-1] for c in (True, False))
+    made = toy_plan(catalog.find("method", name)(), rounds=2)
+    with_it, without = (play(dataclasses.replace(made, kernels=k)).trace().parsed()[-1] for k in KERNELS)
     for moment in ("pre", "post"):
         assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)
 
@@ -71,10 +72,10 @@ def counted(model: SplitModel) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize(("cache", "samples"), [(True, 96), (False, 2 * 3 * 96 + 2 * 96)])
-def test_a_body_is_passed_once_however_often_its_features_are_asked_for(cache: bool, samples: int) -> None:
+@pytest.mark.parametrize(("kernels", "samples"), [("fast", 96), ("plain", 2 * 3 * 96 + 2 * 96)])
+def test_a_body_is_passed_once_however_often_its_features_are_asked_for(kernels: Kernels, samples: int) -> None:
     """Two head phases of three epochs, the features themselves and their class means."""
-    local = bench(plan(cache=cache))
+    local = bench(plan(kernels))
     m = local.init()
     rows = counted(m)
     for _ in range(2):
@@ -85,7 +86,7 @@ def test_a_body_is_passed_once_however_often_its_features_are_asked_for(cache: b
 
 
 def test_a_body_that_has_changed_is_passed_again() -> None:
-    local = bench(plan(cache=True))
+    local = bench(plan())
     m = local.init()
     before = local.features(m.body)
     with torch.no_grad():
@@ -96,7 +97,7 @@ def test_a_body_that_has_changed_is_passed_again() -> None:
 def test_dropout_and_batchnorm_of_a_frozen_body_are_at_rest() -> None:
     """That is what makes its features the same in every epoch: in evaluation mode nothing is random or moves."""
     body = nn.Sequential(nn.Linear(4, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5))
-    local = bench(plan(cache=True, model=SplitModel(body, nn.Linear(20, 3))))
+    local = bench(plan(model=SplitModel(body, nn.Linear(20, 3))))
     m = local.init()
     before = {k: t.clone() for k, t in m.body.state_dict().items()}
     local.sgd(m, only=m.head, epochs=2)

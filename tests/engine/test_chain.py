@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.engine.chain import Chain
-from headwise.engine.descent import Descent
+from headwise.engine.kernels.chain import Chain
+from headwise.engine.kernels.descent import Descent
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
 from headwise.models.split import SplitModel, laid_out

@@ -15,26 +15,27 @@ from headwise import catalog
 from headwise.engine.bench import ClientBench
 from headwise.engine.clock import Clock
 from headwise.engine.executors.serial import Serial
-from headwise.engine.layers import chain_of
-from headwise.engine.options import Train
+from headwise.engine.kernels.layers import chain_of
+from headwise.engine.kernels.stacked import Phase
+from headwise.engine.kernels.together import side_by_side
+from headwise.engine.options import Kernels, Train
 from headwise.engine.plan import Plan
-from headwise.engine.stacked import Phase
-from headwise.engine.together import side_by_side
 from headwise.methods.fedavg import FedAvg
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.testing.toy import play, toy_plan
 
+KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
 SIZES = (1, 3, 4, 9, 14)
 """training samples of the clients: less than a batch of four, exactly one, and several with a rest"""
 
 
-def plan(*, stack: bool, model: SplitModel | None = None, **train: Any) -> Plan:
+def plan(kernels: Kernels = "fast", *, model: SplitModel | None = None, **train: Any) -> Plan:
     data = federation([([k % 3 for k in range(n)], [], [0]) for n in SIZES])
     torch.manual_seed(3)
     models = [model or MLP(hidden=5, layers=2).build(data.task)]
-    return make_plan(FedAvg(), data, models, stack=stack, train=Train(**{"batch": 4, "lr": 0.3, **train}))
+    return make_plan(FedAvg(), data, models, kernels=kernels, train=Train(**{"batch": 4, "lr": 0.3, **train}))
 
 
 def bench(plan: Plan, client: int) -> ClientBench:
@@ -67,12 +68,12 @@ def trained(plan: Plan, part: str, clients: list[int]) -> dict[int, dict[str, Te
 )
 def test_it_is_training_one_by_one(part: str, train: dict[str, Any]) -> None:
     everybody = list(range(len(SIZES)))
-    stacked, single = (trained(plan(stack=s, **train), part, everybody) for s in (True, False))
+    stacked, single = (trained(plan(s, **train), part, everybody) for s in KERNELS)
     moved = 0.0
     for c in everybody:
         for k, t in single[c].items():
             torch.testing.assert_close(stacked[c][k], t, rtol=0, atol=1e-6)
-            moved = max(moved, float((t - plan(stack=True).models[0].state_dict()[k]).abs().max()))
+            moved = max(moved, float((t - plan().models[0].state_dict()[k]).abs().max()))
     assert moved > 0.01
 
 
@@ -80,9 +81,9 @@ def test_it_is_training_one_by_one(part: str, train: dict[str, Any]) -> None:
 def test_nobody_depends_on_the_company(part: str) -> None:
     """To the bit: engines form different groups, and must agree."""
     everybody = list(range(len(SIZES)))
-    together = trained(plan(stack=True), part, everybody)
+    together = trained(plan(), part, everybody)
     for company in ([4], [0, 4], [3, 4, 1], everybody[::-1]):
-        for c, state in trained(plan(stack=True), part, company).items():
+        for c, state in trained(plan(), part, company).items():
             assert all(torch.equal(t, together[c][k]) for k, t in state.items())
 
 
@@ -90,7 +91,7 @@ def test_nobody_depends_on_the_company(part: str) -> None:
 def test_every_method_comes_to_the_same_without_it(method: str) -> None:
     """A round of everybody: server, states and scores agree to rounding."""
     made = catalog.find("method", method)()
-    with_it, without = (play(toy_plan(made, rounds=1, stack=s)).trace() for s in (True, False))
+    with_it, without = (play(toy_plan(made, rounds=1, kernels=s)).trace() for s in KERNELS)
     for a, b in zip(with_it.parsed(), without.parsed(), strict=True):
         for moment in ("pre", "post"):
             assert a[moment]["loss"] == pytest.approx(b[moment]["loss"], rel=1e-4)
@@ -100,13 +101,13 @@ def test_every_method_comes_to_the_same_without_it(method: str) -> None:
 def test_a_linear_network_without_bias_is_stacked_too() -> None:
     model = SplitModel(nn.Flatten(), nn.Linear(4, 3, bias=False))
     assert chain_of(model, [model]) is not None
-    stacked, single = (trained(plan(stack=s, model=model), "", [1, 3]) for s in (True, False))
+    stacked, single = (trained(plan(s, model=model), "", [1, 3]) for s in KERNELS)
     for c in (1, 3):
         torch.testing.assert_close(stacked[c], single[c], rtol=0, atol=1e-6)
 
 
 def test_a_part_without_weights_takes_no_steps() -> None:
-    local = bench(plan(stack=True, model=SplitModel(nn.Flatten(), nn.Linear(4, 3))), 3)
+    local = bench(plan(model=SplitModel(nn.Flatten(), nn.Linear(4, 3))), 3)
     m = local.init()
     assert local.sgd(m, only=m.body) == 0
 
@@ -160,7 +161,7 @@ def test_only_what_agrees_is_stacked() -> None:
 
 def test_a_client_that_diverges_takes_nobody_with_it() -> None:
     """Its slices become NaN, the others' do not."""
-    loud = plan(stack=True, lr=0.1)
+    loud = plan(lr=0.1)
     start = loud.data.ends[2][2]
     loud.data.x[start : loud.data.ends[3][0]] = float("inf")
     found = trained(loud, "", [2, 3, 4])
@@ -171,7 +172,7 @@ def test_a_client_that_diverges_takes_nobody_with_it() -> None:
 def test_memory_bounds_how_many_are_handled_at_once() -> None:
     from headwise.engine.executors.base import MEMORY, TOGETHER, side_by_side_limit
 
-    small = plan(stack=True)
+    small = plan()
     assert side_by_side_limit(small) == TOGETHER
     huge = nn.Linear(1, MEMORY // 4 // 3, bias=False)
     assert side_by_side_limit(dataclasses.replace(small, models=(SplitModel(nn.Flatten(), huge),))) == 3

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headwise.engine.clock import Clock
-from headwise.engine.together import Work, ask, side_by_side
+from headwise.engine.kernels.together import Work, ask, side_by_side
 
 LOG: list[list[int]] = []
 

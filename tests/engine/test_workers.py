@@ -106,7 +106,9 @@ def test_a_run_tells_where_its_time_went(tmp_path: Any) -> None:
     for row in run.rounds:
         seconds = row["seconds"]
         assert (
-            {"data", "training", "features", "method", "evaluation", "idle"} <= set(seconds["workers"]) <= set(SECTIONS)
+            {"data", "training.stacked", "features", "method", "evaluation", "idle"}
+            <= set(seconds["workers"])
+            <= {*SECTIONS, "training.stacked"}
         )
         assert sum(seconds["workers"].values()) == pytest.approx(seconds["train"] + seconds["evaluate"], rel=0.05)
         assert seconds["round"] >= seconds["train"] + seconds["evaluate"] + seconds["server"]

@@ -12,9 +12,7 @@ import pytest
 
 import headwise as hw
 from headwise import catalog
-from headwise.config import Experiment
-from headwise.engine.plan import Plan
-from headwise.engine.state import States
+from headwise.engine.executors.base import Setup
 from headwise.flower.deployment import serve
 from headwise.flower.grounds import Simulated
 from headwise.flower.remote import Copies, Remote
@@ -111,12 +109,12 @@ def elsewhere(
 ) -> None:
     """From now on the nodes of flower-sim are in this process, without Flower."""
 
-    def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
-        site = Site(folder / "sites", Simulated(data_dir))
+    def make(setup: Setup) -> Remote:
+        site = Site(setup.folder / "sites", Simulated(setup.data_dir))
         kept = SiteStates(site.folder, "run")
-        return Remote(plan, experiment, "run", Here(site, meddle, nodes), Copies(states, kept))
+        return Remote(setup.plan, setup.experiment, "run", Here(site, meddle, nodes), Copies(setup.states, kept))
 
-    monkeypatch.setattr("headwise.flower.simulation.simulated", simulated)
+    monkeypatch.setattr("headwise.flower.simulation.make", make)
 
 
 def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true", data: str = DATA) -> Path:

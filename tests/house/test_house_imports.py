@@ -67,6 +67,15 @@ ALLOWED = {
     "trackers": {"trackers", "engine", "errors", "runs"},
     "report": {"report", "catalog", "config", "errors", "headwise", "jsontext", "paths", "runs", "settings"},
 }
+# and what the engine's sub-rooms may import; whatever is not of the engine, only where it is allowed above
+SUB_ROOMS = {
+    "engine/kernels": {"engine.kernels", "engine.clock", "layout", "models"},
+    "engine/executors": {
+        *("engine.executors", "engine.clock", "engine.devices", "engine.events", "engine.options", "engine.plan"),
+        *("engine.process", "engine.state", "engine.worker"),
+        *("averaging", "data", "errors", "jsontext", "method", "records", "seeds"),
+    },
+}
 FORBIDDEN_IN_METHODS = {
     "logging", "time", "random", "numpy", "os", "sys", "pickle", "multiprocessing", "flwr", "io", "pathlib",
     "subprocess", "threading", "socket", "concurrent",
@@ -84,6 +93,15 @@ def test_imports_go_down_only(path: Path) -> None:
     own = {room_of(m) for m in imports(path) if m.split(".")[0] == "headwise"}
     if room in ALLOWED:
         assert own <= ALLOWED[room], f"{name_of(path)} must not import {sorted(own - ALLOWED[room])}"
+
+
+@pytest.mark.parametrize("room", SUB_ROOMS)
+def test_sub_rooms_import_little_and_say_what_lives_there(room: str) -> None:
+    files = [p for p in FILES if name_of(p).startswith(f"{room}/")]
+    assert len(files) > 5
+    used = {m.removeprefix("headwise.") for p in files for m in imports(p) if m.startswith("headwise.")}
+    assert {m for m in used if not any(f"{m}.".startswith(f"{known}.") for known in SUB_ROOMS[room])} == set()
+    assert len((ast.get_docstring(tree(HOME / room / "__init__.py")) or "").splitlines()) == 3
 
 
 def test_every_room_is_known() -> None:

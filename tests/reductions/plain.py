@@ -6,4 +6,4 @@ from functools import partial
 
 from headwise.testing import toy
 
-toy_plan = partial(toy.toy_plan, stack=False)
+toy_plan = partial(toy.toy_plan, kernels="plain")

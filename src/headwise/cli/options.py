@@ -26,7 +26,7 @@ FLAGS = {
     "seed": ("seed", "of everything random but the partition"),
     "faults": ("faults.inject", "failures made on purpose, by share of a round's clients: drop=0.3,nan=0.05; or fedah"),
     "workers": ("engine.workers", "processes that train clients side by side: auto, a number, or threads:2"),
-    "engine": ("engine.kind", "local, or flower-sim for Flower's simulation engine"),
+    "engine": ("engine.kind", "local, flower-sim for Flower's simulation engine, or another package's executor"),
     "device": ("engine.device", "cpu, cuda, cuda:1 or mps"),
 }
 

@@ -1,1 +1,4 @@
-"""The engine: one round loop, one worker, and executors between them."""
+"""The engine: one round loop (`driver`), one worker at each client, `executors` between them, `kernels` that train.
+
+It may import the contract of methods, data and networks; no method, run folder, site or command line.
+"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -16,15 +15,12 @@ from ..data.federated import Samples
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..seeds import seed_of
-from .chain import Chain
 from .clock import Clock
-from .descent import Descent
 from .devices import on, samples_on
-from .layers import Layer, chain_of
+from .kernels.base import Feed, Rates
+from .kernels.choosing import choose
 from .plan import Plan
 from .predictions import passed
-from .stacked import Phase
-from .together import ask
 from .tools import Tools
 
 FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
@@ -75,7 +71,7 @@ class ClientBench:
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Freshly shuffled batches; `through` a frozen body, they are features."""
-        frozen = through if through is not None and not self._plan.cache else None
+        frozen = None if self._plan.fast else through
         x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
         for m in train:  # one sample alone has no variance to normalise with
@@ -101,44 +97,30 @@ class ClientBench:
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
         parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
-        plain = self._plan.stack and loss is None and project is None and clip is None
-        loss, through = (loss, None) if loss is not None else self._plain_loss(models, parts)
-        rate, settings, steps = self.lr if lr is None else lr, self._plan.train, 0
-        network = models[0] if through is None else parts[0]
-        if plain and (through is None or self._plan.cache) and (layers := chain_of(network, parts)):
-            return self._stacked(layers, through, epochs, rate)
-        weights = [p for part in parts for p in part.parameters()]
-        if not weights:
-            return 0
-        descent = Descent(weights, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, clip=clip)
-        chain = Chain.of(network, descent) if plain else None
-        learn = chain.step if chain else lambda x, y: descent.step(loss(x, y))
-        with self.clock("training"), learning(models, parts):
-            for x, y in self.batches(epochs, through=through, train=parts):
-                learn(x, y)
-                if project is not None:
-                    with torch.no_grad():
-                        project()
-                steps += 1
-        return steps
+        network, through = self._halves(models, parts) if loss is None else (models[0], None)
+        settings = self._plan.train
+        rates = Rates(self.lr if lr is None else lr, settings.momentum, settings.weight_decay, clip)
+        kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
+        feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
+        with self.clock(kernel.section):
+            return kernel.train(feed)
 
-    def _stacked(self, chain: list[Layer], through: nn.Module | None, epochs: int | None, lr: float) -> int:
-        """The same descent, in step with that of other clients."""
-        x, train = self._train.x if through is None else self.features(through), self._plan.train
-        batches = self._shuffled(epochs, train.batch)
-        nobody = 0 if self._full(train.batch) else int((batches < 0).sum())
+    def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
+        """All samples or their features, the labels, and the indices of all batches."""
+        x = self._train.x if through is None else self.features(through)
+        batches = self._shuffled(epochs, self._plan.train.batch)
+        nobody = 0 if self._full(self._plan.train.batch) else int((batches < 0).sum())
         self.samples[0] += batches.numel() - nobody
-        ask(Phase(chain, x, self._train.y, on(batches, self._plan.device), lr, train.momentum, train.weight_decay))
-        return len(batches)
+        return x, self._train.y, on(batches, self._plan.device)
 
-    def _plain_loss(
+    def _halves(
         self, models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]
-    ) -> tuple[Callable[[Tensor, Tensor], Tensor], nn.Module | None]:
-        """Cross-entropy of the only model; under a frozen body, of its head on features that never change."""
+    ) -> tuple[nn.Module, nn.Module | None]:
+        """What learns by cross-entropy: the only model; or its head, on features of a frozen body that never change."""
         (model,) = models
         if isinstance(model, SplitModel) and parts == (model.head,):
-            return partial(self.loss, model.head), model.body
-        return partial(self.loss, model), None
+            return model.head, model.body
+        return model, None
 
     def descend(
         self,
@@ -189,7 +171,7 @@ class ClientBench:
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
         state = body.state_dict()
-        known, found = self._features if self._plan.cache else NO_FEATURES
+        known, found = self._features if self._plan.fast else NO_FEATURES
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
             return found  # phases of a round often ask for the same body
         mode = body.training
@@ -234,17 +216,3 @@ class ClientBench:
 @torch.no_grad()
 def _frozen(body: nn.Module, x: Tensor) -> Tensor:
     return body(x)
-
-
-@contextmanager
-def learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Only `parts` take gradients. All else is in evaluation mode too, so that its statistics stay as they are."""
-    for m in models:
-        m.eval().requires_grad_(False)
-    for part in parts:
-        part.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for m in models:
-            m.eval().requires_grad_(True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..data.federated import Samples
 from ..errors import ConfigError
 from ..layout import settled
+from .executors.registry import KINDS, SITES, find
 
 T = TypeVar("T", bound="Tensor | nn.Module")
 
@@ -26,9 +27,11 @@ def check_device(device: str) -> None:
 
 
 def check_kind(kind: str) -> None:
-    """Raise if what this kind of engine needs is not installed."""
-    if kind != "local" and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
+    """Raise if what this kind of engine needs is not installed, before anything is begun."""
+    if kind in SITES and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
         raise ConfigError(f"engine.kind is {kind!r}, which needs: pip install 'headwise[flower]'.")
+    if kind not in KINDS:
+        find(kind)
 
 
 def device_of(worker: int, device: str) -> str:

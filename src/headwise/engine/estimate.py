@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..models.replicas import replica
-from .descent import Descent
-from .layers import chain_of
+from .kernels.descent import Descent
+from .kernels.layers import chain_of
 from .plan import Plan
 
 LONG = 20.0
@@ -38,7 +38,7 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
         step()
         times.append(time.perf_counter() - begun)
     found = median(times[1:])
-    return found / STACKED if plan.stack and chain_of(model, [model]) else found
+    return found / STACKED if plan.fast and chain_of(model, [model]) else found
 
 
 def training_seconds(plan: Plan) -> float:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ..errors import ConfigError, nearest
 from ..settings import Count, Epochs, Natural, NonNegative, Plain, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
+Kernels = Literal["fast", "plain"]
 
 
 @dataclass(frozen=True)
@@ -218,15 +220,17 @@ class Flower:
 class Engine:
     """Where it runs, and by which shortcuts."""
 
-    kind: Literal["local", "flower-sim", "flower"] = "local"
-    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy"""
+    gone: ClassVar[Mapping[str, str]] = {"stack": "kernels", "cache": "kernels"}
+
+    kind: str = "local"
+    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy; or
+    an executor that another package offers"""
     workers: Workers = field(default_factory=Workers)
     """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
     device: str = "cpu"
     """cpu, cuda (all GPUs, shared by the workers), cuda:1, mps"""
-    cache: bool = True
-    """keep the features of a body that is frozen for a phase, instead of passing every batch through it"""
-    stack: bool = True
-    """train fully connected layers of several clients at once, and simple networks without autograd; to about 1e-6"""
+    kernels: Kernels = "fast"
+    """fast: many clients' layers at once, simple networks without autograd, features of a frozen body computed once;
+    plain: autograd for one client after the other, and nothing kept; both agree to about 1e-6"""
     flower: Flower = field(default_factory=Flower)
     """nodes and resources, where Flower runs"""

@@ -12,7 +12,7 @@ from ..data.federated import Clients
 from ..method import Method
 from ..models.split import SplitModel
 from .mechanism import UNPROTECTED, Mechanism
-from .options import Evaluate, Faults, Robust, Sampling, Secure, Stop, Train
+from .options import Evaluate, Faults, Kernels, Robust, Sampling, Secure, Stop, Train
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,8 @@ class Plan:
     device: str = "cpu"
     server_model: SplitModel | None = None
     """the server's own architecture, where it is not the first client's"""
-    cache: bool = True
-    """whether features of a frozen body are kept between steps and phases"""
-    stack: bool = True
-    """whether fully connected layers of several clients are trained at once"""
+    kernels: Kernels = "fast"
+    """how clients train; see `Engine.kernels`"""
     faults: Faults = field(default_factory=Faults)
     """what happens when a client fails"""
     robust: Robust = field(default_factory=Robust)
@@ -47,6 +45,11 @@ class Plan:
     epochs_accounted: int | None = None
     """epochs of a round that epsilon counts where examples are protected; none: any number, in a rehearsal"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
+
+    @property
+    def fast(self) -> bool:
+        """Whether to take shortcuts: kernels without autograd, and features that are kept."""
+        return self.kernels == "fast"
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
         """The shape of everything that this initial network's state names."""

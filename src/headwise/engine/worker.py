@@ -23,11 +23,11 @@ from .bench import ClientBench
 from .clock import Clock
 from .deadline import Late, within
 from .devices import home, on
+from .kernels.together import side_by_side
 from .plan import Plan
 from .predictions import passed
 from .scores import Score, score
 from .state import ClientState
-from .together import side_by_side
 
 Task = Literal["fit", "idle", "pre", "global"]
 

@@ -13,6 +13,7 @@ from ..config import Experiment, experiment_from
 from ..engine.plan import Plan
 from ..engine.state import States
 from ..errors import HeadwiseError, RunError
+from ..jsontext import to_json
 from ..launch import Place, run_or_resume
 from ..method import record_types
 from ..plans import Made
@@ -89,7 +90,7 @@ def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
         def note(row: dict[str, Any]) -> None:
             append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
 
-        return Remote(plan, experiment, run, nodes, memory, workers=len(clients), note=note)
+        return Remote(plan, to_json(experiment.plain()), run, nodes, memory, workers=len(clients), note=note)
 
     def make(experiment: Experiment) -> Made:
         return made_from(experiment, nodes.known.told)

@@ -152,7 +152,7 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
         raise RunError(f"{site.name} lets only masked sums leave, but secure.sums is false in the experiment.")
     _check_list(site, home, asked)
     _check_fields(site, method)
-    engine = Engine(device=site.device, cache=asked.engine.cache, stack=asked.engine.stack)
+    engine = Engine(device=site.device, kernels=asked.engine.kernels)
     return replace(asked, data=Choice(site.data), partition=Choice("natural"), engine=engine)
 
 
@@ -209,5 +209,5 @@ def check_privacy(site: SiteSettings, plan: Plan) -> None:
 
 def travelling(experiment: Experiment) -> Experiment:
     """The experiment as it is sent to sites: without what only concerns the server's machine."""
-    engine = Engine(kind="flower", cache=experiment.engine.cache, stack=experiment.engine.stack)
+    engine = Engine(kind="flower", kernels=experiment.engine.kernels)
     return replace(experiment, engine=engine)

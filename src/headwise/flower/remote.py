@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..config import Experiment
 from ..engine.clock import Clock
 from ..engine.plan import Plan
 from ..engine.state import States
 from ..engine.worker import Answer, Job, unanswered
 from ..errors import ClientError
-from ..jsontext import to_json
 from ..method import record_types
 from ..records import RecordError
 from .states import SiteStates, digest_of
@@ -69,7 +67,7 @@ class Remote:
     def __init__(
         self,
         plan: Plan,
-        experiment: Experiment,
+        experiment: str,
         run: str,
         link: Link,
         memory: Memory,
@@ -80,7 +78,7 @@ class Remote:
         self._plan, self._types, self._faults = plan, record_types(type(plan.method)), plan.faults
         self._memory, self.states = memory, memory.states
         self.workers, self.clock = workers, Clock()
-        self._experiment, self._run = to_json(experiment.plain()), run
+        self._experiment, self._run = experiment, run
         self._link, self._note = link, note
         self._lost: dict[int, Lost] = {}
         """clients that gave no answer when they were last asked"""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
-from ..config import Experiment
+from ..engine.executors.base import Setup
 from ..engine.options import Engine
-from ..engine.plan import Plan
-from ..engine.process import cores
-from ..engine.state import States
 from .grounds import Simulated
 from .remote import Copies, Remote
 from .site import Site
@@ -19,17 +15,16 @@ from .states import SiteStates
 RUN = "run"  # the folder of the nodes is that of one run only
 
 
-def simulated(experiment: Experiment, plan: Plan, states: States, data_dir: Path, folder: Path) -> Remote:
+def make(setup: Setup) -> Remote:
     """The executor of ``engine.kind = "flower-sim"``; the nodes keep their states in the run's own folder."""
     from .grid import Simulation, client_app  # here, because all else can be tested without Flower
 
-    engine = experiment.engine
-    site = Site((folder / "sites").absolute(), Simulated(data_dir.absolute()))
-    workers = engine.workers.count or cores()
-    nodes = min(engine.flower.nodes or len(plan.data), len(plan.data))
-    link = Simulation(client_app(site.answer), nodes, backend(engine, workers))
-    memory = Copies(states, SiteStates(site.folder, RUN))
-    return Remote(plan, experiment, RUN, link, memory, workers=min(workers, nodes))
+    site = Site((setup.folder / "sites").absolute(), Simulated(setup.data_dir.absolute()))
+    clients = len(setup.plan.data)
+    nodes = min(setup.engine.flower.nodes or clients, clients)
+    link = Simulation(client_app(site.answer), nodes, backend(setup.engine, setup.workers))
+    memory = Copies(setup.states, SiteStates(site.folder, RUN))
+    return Remote(setup.plan, setup.experiment, RUN, link, memory, workers=min(setup.workers, nodes))
 
 
 def backend(engine: Engine, workers: int) -> dict[str, Any]:

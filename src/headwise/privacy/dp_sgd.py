@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..benches import Local
-from ..engine.bench import ClientBench, learning
+from ..engine.bench import ClientBench
 from ..engine.devices import on, samples_on
+from ..engine.kernels.plain import learning
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.options import Train
 from ..engine.plan import Plan

@@ -66,7 +66,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
     check(found, MANIFEST, folder / "manifest.json")
-    return found
+    return {**found, "experiment": _renewed(found["experiment"])}
+
+
+def _renewed(experiment: dict[str, Any]) -> dict[str, Any]:
+    """The experiment in today's words: `engine.cache` and `engine.stack`, which nearly nobody set, are one setting now.
+
+    A run in which only one of them was off goes on with plain kernels, whose results are the same to rounding.
+    """
+    engine = experiment.get("engine")
+    if not isinstance(engine, dict) or not (before := engine.keys() & {"cache", "stack"}):
+        return experiment
+    kernels = "fast" if all(engine[name] for name in before) else "plain"
+    return {**experiment, "engine": {**{k: v for k, v in engine.items() if k not in before}, "kernels": kernels}}
 
 
 def _kernels() -> dict[str, str]:

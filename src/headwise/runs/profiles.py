@@ -17,7 +17,8 @@ SECTIONS = {
     "stored": ("checkpoint and lines", "write rounds to disk: a faster disk, or less state per client, would help"),
     "idle": ("idle", "wait: clients of very different size, or too few for so many workers"),
 }
-"""what each section is called, and what its workers do who spend most of their time there"""
+"""what each section is called, and what its workers do who spend most of their time there; ``training.stacked`` is the
+part of ``training`` that this kernel took"""
 
 
 class Section(NamedTuple):
@@ -26,6 +27,7 @@ class Section(NamedTuple):
     name: str
     seconds: float
     share: float
+    advice: str
 
 
 def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
@@ -38,8 +40,11 @@ def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
         for lap in ("server", "stored"):
             spent[lap] += seconds.get(lap, 0.0)
     total = sum(spent.values())
-    known = [s for s in SECTIONS if spent.get(s)]
-    lines = [Section(SECTIONS[s][0], spent[s], spent[s] / total) for s in known]
+    lines: list[Section] = []
+    for part, (name, advice) in SECTIONS.items():
+        for section in (s for s, value in spent.items() if value and s.partition(".")[0] == part):
+            kernel = section.removeprefix(part).replace(".", ", ", 1)
+            lines.append(Section(name + kernel, spent[section], spent[section] / total, advice))
     return sorted(lines, key=lambda line: -line.seconds)
 
 
@@ -47,6 +52,5 @@ def in_words(lines: list[Section]) -> str:
     """The profile as a table, and the next bottleneck in a sentence."""
     if not lines:
         return "  no profile: this run was made by an older version."
-    table = [f"  {line.name:26} {line.seconds:9.2f} s {line.share:6.1%}" for line in lines]
-    advice = dict(SECTIONS.values())[lines[0].name]
-    return "\n".join([*table, f"  next bottleneck: {lines[0].name}. Workers mostly {advice}."])
+    table = [f"  {line.name:30} {line.seconds:9.2f} s {line.share:6.1%}" for line in lines]
+    return "\n".join([*table, f"  next bottleneck: {lines[0].name}. Workers mostly {lines[0].advice}."])

@@ -21,7 +21,7 @@ from ..engine.driver import drive
 from ..engine.events import Event, Progress, RoundEnded
 from ..engine.executors.base import Executor
 from ..engine.executors.serial import Serial
-from ..engine.options import Evaluate, Moment, Sampling, Stop, Train
+from ..engine.options import Evaluate, Kernels, Moment, Sampling, Stop, Train
 from ..engine.plan import Plan
 from ..engine.process import one_thread
 from ..engine.sampling import sample
@@ -90,7 +90,7 @@ def toy_plan(
     train: Train = TRAIN,
     moments: tuple[Moment, ...] = ("pre", "post"),
     every: int | None = None,
-    stack: bool = True,
+    kernels: Kernels = "fast",
 ) -> Plan:
     """A run of this method, on the awkward federation unless told otherwise; measured at its end, or more often."""
     models = tuple(models) or (network(),)
@@ -106,7 +106,7 @@ def toy_plan(
         stop=Stop(),
         rounds=rounds,
         seed=_seed(),
-        stack=stack,
+        kernels=kernels,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
+from ...data.federated import Clients
 from ...method import record_types
 from ..clock import Clock
 from ..events import ClientDone, ClientFailed, Observer
+from ..options import Engine
 from ..plan import Plan
 from ..state import States
 from ..worker import Answer, Job
@@ -36,6 +39,24 @@ class Executor(Protocol):
     def close(self) -> None:
         """Give back what it holds."""
         ...
+
+
+class Setup(NamedTuple):
+    """What an executor is made of."""
+
+    plan: Plan
+    states: States
+    """from which the clients go on"""
+    engine: Engine
+    workers: int
+    """clients to handle at the same time: what `engine.workers` comes to"""
+    experiment: str
+    """as JSON, from which another process or machine can build the same plan"""
+    rebuild: Callable[[Clients], Plan]
+    """builds it in another process, which has the data already"""
+    data_dir: Path
+    folder: Path
+    """the run's"""
 
 
 def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, Answer]:

@@ -24,7 +24,7 @@ from ..plan import Plan
 from ..process import keep_freed_memory
 from ..state import States, encode_state, stored_state
 from ..worker import Answer, Job, handle_all
-from .base import balanced, states_of
+from .base import Setup, balanced, states_of
 from .crew import Crew, Work, WorkerLostError
 from .shelf import Parcel, Shelf, shared
 
@@ -97,6 +97,11 @@ class Pool:
             if state is not None:
                 self.states[answer.client] = self._shelf.take(state)
             yield answer if up is None else replace(answer, up=decode(self._types.up, self._shelf.take(up)))
+
+
+def make(setup: Setup) -> Pool:
+    """The executor of this name."""
+    return Pool(setup.plan, setup.rebuild, setup.workers, setup.states)
 
 
 class _Visit(NamedTuple):

@@ -8,7 +8,7 @@ from ..clock import Clock
 from ..plan import Plan
 from ..state import States
 from ..worker import Answer, Job, handle_all
-from .base import side_by_side_limit, states_of
+from .base import Setup, side_by_side_limit, states_of
 
 
 class Serial:
@@ -37,3 +37,8 @@ class Serial:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def make(setup: Setup) -> Serial:
+    """The executor of this name."""
+    return Serial(setup.plan, setup.states)

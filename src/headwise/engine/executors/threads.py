@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..plan import Plan
 from ..state import ClientState, States
 from ..worker import Answer, Job, handle_all
-from .base import balanced, states_of
+from .base import Setup, balanced, states_of
 
 
 class Threads:
@@ -59,3 +59,8 @@ class Threads:
         done = handle_all(self.plan, visits, clock, seeded=False)
         clock.stop()
         return done, clock
+
+
+def make(setup: Setup) -> Threads:
+    """The executor of this name."""
+    return Threads(setup.plan, setup.workers, setup.states)

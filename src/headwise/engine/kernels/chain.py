@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from .base import Feed, Kernel
 from .descent import Descent
 from .layers import layers_of
 from .stacked import slope_of
@@ -38,8 +39,10 @@ class _Stage(ABC):
         """Take the layer's step, if it learns; the gradient by its input from that by its output, if it is needed."""
 
 
-class Chain:
+class Chain(Kernel):
     """A network that learns batch by batch, by the cross-entropy of its scores."""
+
+    name: ClassVar[str] = "chain"
 
     def __init__(self, stages: list[_Stage]) -> None:
         self._stages = stages
@@ -59,6 +62,14 @@ class Chain:
             return None
         stages = [STAGES[type(layer)](layer, descent) for layer in layers]
         return Chain(stages) if any(stage.learns for stage in stages) else None
+
+    def train(self, feed: Feed) -> int:
+        """Batch by batch."""
+        steps = 0
+        for x, y in feed.batches():
+            self.step(x, y)
+            steps += 1
+        return steps
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor) -> None:

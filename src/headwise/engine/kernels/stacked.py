@@ -20,16 +20,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..layout import LINE
+from ...layout import LINE
+from .base import Feed, Kernel, Rates
 from .layers import Layer
-from .together import Work
+from .together import Work, ask
+
+
+class Stacked(Kernel):
+    """A client's plain SGD on a chain of layers, in step with that of other clients."""
+
+    name: ClassVar[str] = "stacked"
+
+    def __init__(self, chain: Sequence[Layer], rates: Rates) -> None:
+        self._chain, self._rates = chain, rates
+
+    def train(self, feed: Feed) -> int:
+        """Ask for all steps at once."""
+        x, y, batches = feed.whole()
+        ask(Phase(self._chain, x, y, batches, self._rates.lr, self._rates.momentum, self._rates.weight_decay))
+        return len(batches)
 
 
 @dataclass(frozen=True)
 class Phase(Work):
-    """One client's plain SGD on a chain of layers, whose weights it renews in place."""
+    """What one client asks for: the weights of its chain are renewed in place."""
 
-    section: ClassVar[str] = "training"
+    section: ClassVar[str] = f"training.{Stacked.name}"
 
     chain: Sequence[Layer]
     x: Tensor

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..models.split import SplitModel
+from ...models.split import SplitModel
 
 DENSE = (nn.Linear, nn.ReLU, nn.Flatten)
 

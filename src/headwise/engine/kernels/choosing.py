@@ -1,0 +1,39 @@
+"""Which kernel trains a phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .base import Kernel, Rates
+from .chain import Chain
+from .descent import Descent
+from .layers import chain_of
+from .plain import Plain
+from .stacked import Stacked
+
+
+def choose(
+    network: nn.Module,
+    parts: Sequence[nn.Module],
+    loss: Callable[[Tensor, Tensor], Tensor] | None,
+    rates: Rates,
+    *,
+    models: Sequence[nn.Module],
+    project: Callable[[], None] | None = None,
+    fast: bool = True,
+) -> Kernel:
+    """The kernel for descent on `parts`, with the rest of `models` frozen.
+
+    No `loss` means the cross-entropy of what the network says. Only that has fast kernels, and only where nothing is
+    clipped or projected: everything else takes autograd.
+    """
+    usual = fast and loss is None and project is None and rates.clip is None
+    if usual and (layers := chain_of(network, parts)):
+        return Stacked(layers, rates)
+    descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())
+    if usual and (chain := Chain.of(network, descent)):
+        return chain
+    return Plain(models, parts, loss or (lambda x, y: cross_entropy(network(x), y)), descent, project)
