@@ -15,6 +15,7 @@ from rooms import FILES, HOME, imports, name_of, room_of, tree
 ALLOWED = {
     "errors": set(),
     "jsontext": set(),
+    "log": {"log", "errors"},
     "memory": {"errors"},
     "paths": {"errors"},
     "seeds": set(),
@@ -38,6 +39,7 @@ ALLOWED = {
         "data",
         "errors",
         "layout",
+        "log",
         "method",
         "models",
         "params",
@@ -46,12 +48,12 @@ ALLOWED = {
         "seeds",
         "settings",
     },
-    "runs": {"runs", "engine", "errors", "jsontext", "method", "paths", "records", "params", "headwise"},
+    "runs": {"runs", "engine", "errors", "jsontext", "log", "method", "paths", "records", "params", "headwise"},
     "catalog": {"errors", "settings"},
     "config": {"catalog", "engine", "errors", "settings"},
     "accounting": {"config", "engine", "errors", "method", "records"},
     "trackers": {"trackers", "engine", "errors", "runs"},
-    "report": {"report", "catalog", "config", "errors", "headwise", "jsontext", "paths", "runs", "settings"},
+    "report": {"report", "catalog", "config", "errors", "headwise", "jsontext", "log", "paths", "runs", "settings"},
 }
 FORBIDDEN_IN_METHODS = {
     "logging", "time", "random", "numpy", "os", "sys", "pickle", "multiprocessing", "flwr", "io", "pathlib",
@@ -145,6 +147,7 @@ def test_zip_says_whether_it_is_strict(path: Path) -> None:
     "code",
     [
         "import headwise",
+        "import headwise.log.schema",
         "import headwise.runs.query",
         "import headwise.config",
         "import headwise.cli",
