@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from rooms import FILES, HOME, imports, name_of, room_of, tree
 
+from headwise.log import metrics
+
 # what each room may import of Headwise itself; the ground floor first
 ALLOWED = {
     "errors": set(),
@@ -165,6 +167,18 @@ def test_quick_things_do_not_wait_for_torch(code: str) -> None:
         cwd=HOME,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_names_of_metrics_stand_in_the_registry_only(path: Path) -> None:
+    """A number has one home: whoever needs one of them takes its name from there."""
+    if name_of(path).split("/")[0] in ("log", "testing", "papers"):  # the contract looks at losses, papers name metrics
+        return
+    texts = {n.value for n in ast.walk(tree(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    names = {m.name for m in metrics.OURS} - {metrics.ACCURACY.name} | {metrics.VALIDATION}
+    assert not texts & names
+    asked = [ast.unparse(n) for n in ast.walk(tree(path)) if isinstance(n, ast.Compare)]
+    assert not [text for text in asked if text.startswith("'bytes_evaluation' in")], "ask `evaluated(row)`"
 
 
 def test_the_reader_of_imports_reads_them() -> None:

@@ -54,11 +54,12 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     for moment, s in summary["accuracy"].items():
         selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
-        mean, std = s[CLIENT_MEAN.name], s[CLIENT_STD.name]
+        values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
+        clients = "" if None in values else ", clients {:.4f} ± {:.4f}".format(*values)
         more = "".join(f", {m.label} {s[m.name]:.4f}" for m in extras() if s.get(m.name) is not None)
         click.echo(
-            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}, "
-            f"clients {mean:.4f} ± {std:.4f}{more}"
+            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
+            f"{clients}{more}"
         )
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")

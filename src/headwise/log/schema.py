@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 from .metrics import ACCURACY, VALIDATION, Score
 
 MOMENTS = ("pre", "post", "stale", "global")
-_NUMBERS = {f"{ACCURACY.name}?": float, str: (float, None)}
+_NUMBERS = {f"{ACCURACY.name}?": float, f"{VALIDATION}?": float, str: (float, None)}
 """as files hold them: JSON has no infinity, so the loss of a model that diverged is null"""
 
 Figures = Annotated[dict[str, float], _NUMBERS]

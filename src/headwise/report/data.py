@@ -76,11 +76,17 @@ def _line(line: Line, room: int) -> dict[str, Any]:
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(runs, m))},
             "clients": {m: _by_client(line.runs[0], a) for m, a in accuracies(line).items()},
-            "worst": _round(line.mean(WORST_DECILE.name, line.moment)) if line.measured else None,
+            "worst": _round(_worst(line)),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
             "inside": diagnostics(line.runs[0], room),
         }
+
+
+def _worst(line: Line) -> float | None:
+    """The mean of the worst tenth of its clients; none where that was not measured."""
+    known = line.measured and line.values(WORST_DECILE.name, line.moment)
+    return line.mean(WORST_DECILE.name, line.moment) if known else None
 
 
 def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..errors import ConfigError, nearest
-from ..log.metrics import ACCURACY, WORST_DECILE, Metric, extras, percent
+from ..log.metrics import ACCURACY, OURS, Metric, extras, percent
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
@@ -20,7 +20,7 @@ COSTS = ["KB up / round", "KB down", "s / round"]
 
 def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method gives and costs, mean and standard deviation over the seeds."""
-    more = [m for m in extras() if m is WORST_DECILE or any(_extra(line, m) for line in lines)]
+    more = [m for m in extras() if m in OURS or any(_extra(line, m) for line in lines)]
     head = [*GIVES, *(metric.label for metric in more), *COSTS]
     rows = [_cells(line, more) for line in lines]
     return head, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(head) - 2)]]
