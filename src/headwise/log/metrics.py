@@ -6,7 +6,6 @@ somewhere, because an older Headwise or a site without it wrote the numbers, was
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import numpy as np
     from torch import Tensor
 
@@ -146,7 +147,9 @@ VALIDATION = f"val_{ACCURACY.name}"
 @cache
 def metrics() -> tuple[Metric, ...]:
     """All metrics: ours, then those of installed packages by name."""
-    points = sorted(importlib.metadata.entry_points(group="headwise.metrics"), key=lambda point: point.name)
+    from importlib.metadata import entry_points  # takes as long to import as all else here together
+
+    points = sorted(entry_points(group="headwise.metrics"), key=lambda point: point.name)
     found = {metric.name: metric for metric in OURS}
     for point in points:
         metric = _loaded(point)
@@ -165,7 +168,7 @@ def extras() -> list[Metric]:
     return [metric for metric in metrics() if metric.column and metric is not ACCURACY]
 
 
-def _loaded(point: importlib.metadata.EntryPoint) -> Metric:
+def _loaded(point: EntryPoint) -> Metric:
     try:
         metric = point.load()
     except (ImportError, AttributeError) as error:
