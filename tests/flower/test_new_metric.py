@@ -145,6 +145,11 @@ def test_an_entry_that_is_no_metric_is_one_sentence(
         metrics()
 
 
+def test_a_heading_says_where_less_is_better() -> None:
+    assert Metric("errors", "errors", "accuracy", mean).heading == "errors"
+    assert Metric("errors", "errors", "accuracy", mean, "down").heading == "errors (less is better)"
+
+
 def test_a_name_that_would_overwrite_a_figure_is_refused() -> None:
     for name in ("best", "clients", "val_accuracy", "top 2", ""):
         with pytest.raises(ConfigError, match=r"metric\.name is"):

@@ -99,6 +99,11 @@ class Metric:
             raise ConfigError(f"metric.name is {self.name!r}, but must be an identifier other than {sorted(TAKEN)}.")
 
     @property
+    def heading(self) -> str:
+        """Above its column; more is better unless it says so."""
+        return self.label if self.better == "up" else f"{self.label} (less is better)"
+
+    @property
     def source(self) -> str:
         """The name of what it combines in the clients' scores."""
         return self.of if isinstance(self.of, str) else self.name

@@ -21,7 +21,7 @@ COSTS = ["KB up / round", "KB down", "s / round"]
 def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method gives and costs, mean and standard deviation over the seeds."""
     more = [m for m in extras() if m in OURS or any(_extra(line, m) for line in lines)]
-    head = [*GIVES, *(metric.label for metric in more), *COSTS]
+    head = [*GIVES, *(metric.heading for metric in more), *COSTS]
     rows = [_cells(line, more) for line in lines]
     return head, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(head) - 2)]]
 
