@@ -14,6 +14,7 @@ from .config import Choice, Experiment
 from .engine.events import Observer
 from .errors import ConfigError, RunError
 from .launch import data_folder, free_folder, run_or_resume
+from .log.metrics import CLIENT_MEAN, extras
 from .method import record_types
 from .plans import make_plan
 from .records import Nothing
@@ -122,5 +123,6 @@ def _keeps(method: str) -> bool:
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
-    whats = ("last", "best", "last_ten", "client_mean", "worst_decile")
-    return {w: line.mean(w, moment) for w in whats} | {"std": line.spread("last", moment)}
+    whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *(metric.name for metric in extras()))
+    known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
+    return known | {"std": line.spread("last", moment)}

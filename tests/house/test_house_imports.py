@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from rooms import FILES, HOME, imports, name_of, room_of, tree
 
+from headwise.log import metrics
+
 # what each room may import of Headwise itself; the ground floor first
 ALLOWED = {
     "errors": set(),
     "jsontext": set(),
+    "log": {"log", "errors"},
     "memory": {"errors"},
     "paths": {"errors"},
     "seeds": set(),
@@ -39,6 +42,7 @@ ALLOWED = {
         "errors",
         "jsontext",
         "layout",
+        "log",
         "method",
         "models",
         "params",
@@ -47,7 +51,7 @@ ALLOWED = {
         "seeds",
         "settings",
     },
-    "runs": {"runs", "engine", "errors", "jsontext", "method", "paths", "records", "params", "headwise"},
+    "runs": {"runs", "engine", "errors", "jsontext", "log", "method", "paths", "records", "params", "headwise"},
     "catalog": {"errors", "settings"},
     "config": {"catalog", "engine", "errors", "settings"},
     "privacy": {
@@ -65,7 +69,7 @@ ALLOWED = {
         "seeds",
     },
     "trackers": {"trackers", "engine", "errors", "runs"},
-    "report": {"report", "catalog", "config", "errors", "headwise", "jsontext", "paths", "runs", "settings"},
+    "report": {"report", "catalog", "config", "errors", "headwise", "jsontext", "log", "paths", "runs", "settings"},
 }
 # and what the engine's sub-rooms may import; whatever is not of the engine, only where it is allowed above
 SUB_ROOMS = {
@@ -177,6 +181,7 @@ def test_zip_says_whether_it_is_strict(path: Path) -> None:
     "code",
     [
         "import headwise",
+        "import headwise.log.schema",
         "import headwise.runs.query",
         "import headwise.config",
         "import headwise.cli",
@@ -194,6 +199,18 @@ def test_quick_things_do_not_wait_for_torch(code: str) -> None:
         cwd=HOME,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_names_of_metrics_stand_in_the_registry_only(path: Path) -> None:
+    """A number has one home: whoever needs one of them takes its name from there."""
+    if name_of(path).split("/")[0] in ("log", "testing", "papers"):  # the contract looks at losses, papers name metrics
+        return
+    texts = {n.value for n in ast.walk(tree(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    names = {m.name for m in metrics.OURS} - {metrics.ACCURACY.name} | {metrics.VALIDATION}
+    assert not texts & names
+    asked = [ast.unparse(n) for n in ast.walk(tree(path)) if isinstance(n, ast.Compare)]
+    assert not [text for text in asked if text.startswith("'bytes_evaluation' in")], "ask `evaluated(row)`"
 
 
 def test_the_reader_of_imports_reads_them() -> None:

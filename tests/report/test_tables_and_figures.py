@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,9 +13,12 @@ from xml.etree import ElementTree
 import pytest
 from made_runs import make_run
 
+from headwise.cli.run import show
 from headwise.errors import ConfigError
+from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.report.tables import tables
+from headwise.runs.query import Run
 
 
 def test_markdown_has_a_row_for_each_method(three: Path) -> None:
@@ -23,6 +27,24 @@ def test_markdown_has_a_row_for_each_method(three: Path) -> None:
     assert lines[2].startswith("| fedrep | 90.0 % ± 1.4 |")
     assert lines[-1].startswith("| majority floor | 40.0 % |")
     assert {line.count("|") for line in lines} == {8}
+
+
+def with_accuracy_only(run: Path) -> Path:
+    """The run as if nothing else had been measured."""
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {m: {"accuracy": row[m]["accuracy"]} for m in ("pre", "post", "stale")}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_what_was_not_measured_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = with_accuracy_only(make_run(tmp_path / "a"))
+    [setting] = collect([run])
+    assert tables([setting], "markdown").splitlines()[2].startswith("| fedavg | 90.0 % | 90.0 % |  | 4.9 |")
+    assert '"worst": null' in render([setting])
+    show(Run(run), as_json=False)
+    assert "pre    last 0.9000, best 0.9000 in round 6\n" in capsys.readouterr().out
 
 
 def test_latex_is_ready_for_a_paper(three: Path) -> None:
@@ -95,3 +117,11 @@ def test_without_matplotlib_the_remedy_is_said(three: Path, tmp_path: Path, monk
     with pytest.raises(ConfigError, match=r"pip install 'headwise\[figures\]'"):
         write_figures(collect([three]), tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
+
+
+def test_figures_leave_out_what_was_not_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'headwise[figures]'")
+    from headwise.report.figures import FIGURES, write_figures
+
+    written = write_figures(collect([with_accuracy_only(make_run(tmp_path / "a"))]), tmp_path / "figures")
+    assert len(written) >= len(FIGURES)

@@ -28,8 +28,10 @@ class Field:
 def fields(scene: Scene) -> list[Field]:
     """All that a client of this run tells the server, which knows whose each message is."""
     up, rows = record_types(type(scene.plan.method)).up, scene.run.rounds
-    replies = sum(len(row["clients"]) - len({c for who in row.get("failed", {}).values() for c in who}) for row in rows)
-    sizes = {name: sum(row["fields"]["up"].get(name, 0) for row in rows) / max(replies, 1) for name in fields_of(up)}
+    failed = [{c for who in row.get("failed", {}).values() for c in who} for row in rows]
+    replies = sum(len(row.get("clients", ())) for row in rows) - sum(map(len, failed))
+    told = [by_field["up"] for row in rows if (by_field := row.get("fields"))]
+    sizes = {name: sum(ups.get(name, 0) for ups in told) / max(replies, 1) for name in fields_of(up)}
     found = [Field(name, _what(up, name), size, True) for name, size in sizes.items()]
     asked = [len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := asked_for(scene, c)) is not None]
     if asked:

@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted
+from ..log.metrics import ACCURACY
+from ..log.schema import MOMENTS, evaluated, figures
 
 
 @contextmanager
@@ -59,15 +61,15 @@ class Watch:
     def line(self, event: Event) -> None:
         """Take note, and say a line after each evaluation."""
         self.see(event)
-        if isinstance(event, RoundEnded) and "bytes_evaluation" in event.row:
+        if isinstance(event, RoundEnded) and evaluated(event.row):
             click.echo(f"{self.title}: {', '.join(f'{k} {v}' for k, v in self.facts())}", err=True)
 
     def facts(self) -> list[tuple[str, str]]:
         """The figures worth showing."""
         spent = max(time.monotonic() - self.begun, 1e-9)
         left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
-        moments = [(m, f"{self.row[m]['accuracy']:.4f}") for m in ("pre", "post", "stale", "global")
-                   if "accuracy" in self.row.get(m, {})]  # fmt: skip
+        measured = {m: found for m in MOMENTS if (found := figures(self.row, m))}
+        moments = [(m, f"{found[ACCURACY.name]:.4f}") for m, found in measured.items()]
         return [
             ("round", f"{self.t}/{self.rounds}"),
             *moments,

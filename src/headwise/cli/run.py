@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..jsontext import to_json
+from ..log.metrics import CLIENT_MEAN, CLIENT_STD, extras
 from .options import experiment_of, experiment_options
 from .paths import INPUT_FILE
 
@@ -53,9 +54,12 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     for moment, s in summary["accuracy"].items():
         selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
+        values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
+        clients = "" if None in values else ", clients {:.4f} ± {:.4f}".format(*values)
+        more = "".join(f", {m.label} {s[m.name]:.4f}" for m in extras() if s.get(m.name) is not None)
         click.echo(
-            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}, "
-            f"clients {s['client_mean']:.4f} ± {s['client_std']:.4f}, worst decile {s['worst_decile']:.4f}"
+            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
+            f"{clients}{more}"
         )
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")

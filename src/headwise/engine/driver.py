@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from ..errors import HeadwiseError, ServerError
 from ..layout import settled
+from ..log.schema import Measured, Round, chosen_by
 from ..method import Reply
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
 from .clock import peak_memory
@@ -93,17 +93,23 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
     sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
-    row: dict[str, Any] = {"round": t, "clients": chosen}
-    row |= {f"bytes_{way}": sum(client[f"bytes_{way}"] for client in traffic.values()) for way in ("up", "down")}
-    row["fields"] = {way: _added(ways[way] for ways in sent.values()) for way in ("up", "down")}
-    row |= {"bytes_idle": sum(idle.values())} if idle else {}
-    row |= {"failed": failed} if failed else {}
-    if t % plan.evaluate.every == 0 or t == plan.rounds:
-        row |= evaluation.measure()
+    measured = evaluation.measure() if t % plan.evaluate.every == 0 or t == plan.rounds else Measured()
     watch.lap("evaluate")
-    row["samples"] = sum(a.samples for a in answers.values())
-    row["seconds"] = {**watch.seconds(), "stored": stored}
-    row["memory"] = peak_memory() + sum(executor.clock.memory.values())
+    row: Round = {
+        "round": t,
+        "clients": chosen,
+        "bytes_up": sum(client["bytes_up"] for client in traffic.values()),
+        "bytes_down": sum(client["bytes_down"] for client in traffic.values()),
+        "fields": {"up": _added(w["up"] for w in sent.values()), "down": _added(w["down"] for w in sent.values())},
+        **measured,
+        "samples": sum(a.samples for a in answers.values()),
+        "seconds": watch.seconds(stored),
+        "memory": peak_memory() + sum(executor.clock.memory.values()),
+    }
+    if idle:
+        row["bytes_idle"] = sum(idle.values())
+    if failed:
+        row["failed"] = failed
     progress = Progress(t, server, evaluation.last, *_patience(now, row))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
 
@@ -144,10 +150,10 @@ def _up(answer: Answer) -> Record:
     return answer.up
 
 
-def _patience(now: Progress, row: dict[str, Any]) -> tuple[float | None, int]:
+def _patience(now: Progress, row: Round) -> tuple[float | None, int]:
     """The best evaluation so far and how many there were since; on validation samples where there are any."""
-    name = next((m for m in ("pre", "stale", "global") if m in row), None)
-    if name is None:
+    found = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
+    if found is None:
         return now.best, now.waited
-    value = row[name].get("val_accuracy", row[name].get("accuracy", 0.0))
+    value = chosen_by(found)
     return (value, 0) if now.best is None or value > now.best else (now.best, now.waited + 1)

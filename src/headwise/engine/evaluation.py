@@ -9,20 +9,18 @@ global   the one global model on everybody's test samples, where the method has 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
+from typing import cast
 
 from ..averaging import Shared
+from ..log.metrics import ACCURACY, VALIDATION
+from ..log.schema import MOMENTS, ClientLine, Figures, Measured, Parts
 from ..records import Record, nbytes
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
-from .scores import Score, over_clients
+from .scores import over_clients
 from .server import ServerBench, broadcasts
 from .worker import Answer, Job, Task
-
-Plain = dict[str, Any]
-"""a client's scores on its test and validation samples, as they are stored: {"test": {...}, "val": {...}}"""
 
 
 class Evaluation:
@@ -36,17 +34,17 @@ class Evaluation:
         server: Record,
         t: int,
         answers: Mapping[int, Answer],
-        last: Mapping[int, Plain],
+        last: Mapping[int, Parts],
     ) -> None:
         self.plan, self.executor, self.tell, self.server, self.t = plan, executor, tell, server, t
         self.answers = answers
-        self.scores: dict[str, dict[int, Plain]] = {}
+        self.scores: dict[str, dict[int, Parts]] = {}
         if "post" in plan.evaluate.moments:
-            self.scores["post"] = {c: _plain(a) for c, a in answers.items()}
+            self.scores["post"] = {c: _parts(a) for c, a in answers.items()}
         self.last = {**last, **self.scores.get("post", {})}
         """each client's scores after its last training, by client"""
 
-    def measure(self) -> dict[str, Any]:
+    def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes that only the evaluation sent."""
         moments, everyone = self.plan.evaluate.moments, range(len(self.plan.data))
         sent = self._ask("pre", everyone) if "pre" in moments else 0
@@ -57,21 +55,21 @@ class Evaluation:
             self.scores["stale"] = self.last | fallback
         if "global" in moments:
             sent += self._ask_global(everyone)
-        wanted = [m for m in ("pre", "post", "stale", "global") if m in self.scores and (m in moments or m == "stale")]
-        found: dict[str, Any] = {m: _summary(self.scores[m]) for m in wanted}
+        wanted = [m for m in MOMENTS if m in self.scores and (m in moments or m == "stale")]
+        found = {m: _summary(self.scores[m]) for m in wanted}
         if "stale" in found:
             found["stale"]["untrained"] = len(self.scores["stale"]) - len(self.last)
-        return {**found, "bytes_evaluation": sent}
+        return cast(Measured, {**found, "bytes_evaluation": sent})
 
-    def lines(self, traffic: Mapping[int, Mapping[str, int]]) -> list[dict[str, Any]]:
+    def lines(self, traffic: Mapping[int, Mapping[str, int]]) -> list[ClientLine]:
         """What this round found out about each client."""
         found = {m: s for m, s in self.scores.items() if m != "stale"}
         clients = sorted({*self.answers, *(c for scores in found.values() for c in scores)})
-        lines: list[dict[str, Any]] = []
+        lines: list[ClientLine] = []
         for c in clients:
             trained = {**traffic[c], "samples": self.answers[c].samples} if c in traffic else {}
             scores = {m: s[c] for m, s in found.items() if c in s}
-            lines.append({"round": self.t, "client": c, **trained, **scores})
+            lines.append(cast(ClientLine, {"round": self.t, "client": c, **trained, **scores}))
         return lines
 
     def _ask(self, task: Task, clients: Iterable[int]) -> int:
@@ -88,16 +86,16 @@ class Evaluation:
         return self._send([Job("global", c, self.t, down) for c in clients])
 
     def _send(self, jobs: list[Job]) -> int:
-        self.scores[jobs[0].task] = {c: _plain(a) for c, a in collect(self.executor, jobs, self.tell).items()}
+        self.scores[jobs[0].task] = {c: _parts(a) for c, a in collect(self.executor, jobs, self.tell).items()}
         return sum(nbytes(job.down) for job in jobs)
 
 
-def _plain(answer: Answer) -> Plain:
-    return {"test": asdict(answer.test) if answer.test else None, "val": asdict(answer.val) if answer.val else None}
+def _parts(answer: Answer) -> Parts:
+    return {"test": answer.test, "val": answer.val}
 
 
-def _summary(scores: Mapping[int, Plain]) -> dict[str, Any]:
+def _summary(scores: Mapping[int, Parts]) -> Figures:
     """The metrics over all clients that have test samples; validation beside them where there is any."""
-    found: dict[str, Any] = over_clients({c: Score(**p["test"]) for c, p in scores.items() if p["test"]})
-    judged = {c: Score(**p["val"]) for c, p in scores.items() if p["val"]}
-    return {**found, "val_accuracy": over_clients(judged)["accuracy"]} if judged else found
+    found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]})
+    judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]})
+    return {**found, VALIDATION: judged[ACCURACY.name]} if ACCURACY.name in judged else found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from ..log.schema import ClientLine, Parts, Round
 from ..records import Record
 from .state import States
 
@@ -18,8 +19,8 @@ class Progress:
 
     t: int
     server: Record
-    last: Mapping[int, Any]
-    """each client's scores after its last training, as plain values"""
+    last: Mapping[int, Parts]
+    """each client's scores after its last training"""
     best: float | None = None
     """the best evaluation so far"""
     waited: int = 0
@@ -70,9 +71,9 @@ class ClientFailed:
 class RoundEnded:
     """Round t is complete; whoever stores it may now do so."""
 
-    row: dict[str, Any]
+    row: Round
     """the line of rounds.jsonl"""
-    clients: list[dict[str, Any]]
+    clients: list[ClientLine]
     """the lines of clients.jsonl"""
     progress: Progress
     states: States

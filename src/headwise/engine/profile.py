@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from typing import cast
 
+from ..log.schema import Seconds
 from .executors.base import Executor
 
 WAITING = ("train", "evaluate")
@@ -25,10 +27,11 @@ class Stopwatch:
         self._laps[name] += now - self._last
         self._last = now
 
-    def seconds(self) -> dict[str, object]:
+    def seconds(self, stored: float) -> Seconds:
         """The whole round, its laps, and what the workers did in them, all workers together; idle is the rest."""
         spent = {k: v - self._before.get(k, 0.0) for k, v in self._executor.clock.seconds.items()}
         waited = self._executor.workers * sum(self._laps[name] for name in WAITING)
         spent["idle"] = max(0.0, waited - sum(spent.values()))
         workers = {k: round(v, 6) for k, v in spent.items()}
-        return {"round": time.perf_counter() - self._begun, **self._laps, "workers": workers}
+        whole = {"round": time.perf_counter() - self._begun}
+        return cast(Seconds, {**whole, **self._laps, "workers": workers, "stored": stored})

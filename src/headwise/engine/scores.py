@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-
-@dataclass(frozen=True)
-class Score:
-    """One model on one client's samples."""
-
-    n: int
-    accuracy: float
-    balanced: float
-    """mean recall over the classes that the samples have"""
-    f1: float
-    """mean F1 over the classes that the samples or the predictions have"""
-    loss: float
+from ..log.metrics import Metric, Predictions, Score, metrics
 
 
 def score(z: Tensor, y: Tensor) -> Score:
     """How good the class scores `z`, [n, classes], are for these labels."""
-    classes = z.shape[1]
-    loss = cross_entropy(z, y).item()
-    pairs = y * classes + z.argmax(1)
-    confusion = torch.bincount(pairs, minlength=classes * classes).view(classes, classes).double()
-    hits, truth, guess = confusion.diag(), confusion.sum(1), confusion.sum(0)
-    recall = hits[truth > 0] / truth[truth > 0]
-    f1 = (2 * hits / (truth + guess))[truth + guess > 0]
-    return Score(len(y), hits.sum().item() / len(y), recall.mean().item(), f1.mean().item(), loss)
+    said = Predictions(z, y)
+    values = {m.name: m.of(said) for m in metrics() if not isinstance(m.of, str)}
+    return {"n": len(y), **{name: float(value) for name, value in values.items() if value is not None}}
 
 
-def over_clients(scores: Mapping[int, Score]) -> dict[str, float | int]:
-    """Means and spread over the clients that have a score."""
-    if not scores:
-        return {"clients": 0, "samples": 0}
+def over_clients(scores: Mapping[int, Score]) -> dict[str, float]:
+    """Each metric over the clients that have it, and how many clients and samples there are."""
     ordered = [scores[c] for c in sorted(scores)]
-    n = np.array([s.n for s in ordered], dtype=float)
-    accuracy = np.array([s.accuracy for s in ordered])
-    worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
-    return {
-        "accuracy": float((accuracy * n).sum() / n.sum()),
-        "client_mean": float(accuracy.mean()),
-        "client_std": float(accuracy.std()),
-        "worst_decile": float(worst.mean()),
-        "balanced": float(np.mean([s.balanced for s in ordered])),
-        "f1": float(np.mean([s.f1 for s in ordered])),
-        "loss": float((np.array([s.loss for s in ordered]) * n).sum() / n.sum()),
-        "clients": len(ordered),
-        "samples": int(n.sum()),
-    }
+    found = {m.name: value for m in metrics() if (value := _combined(m, ordered)) is not None}
+    return {**found, "clients": len(ordered), "samples": sum(int(s["n"]) for s in ordered)}
+
+
+def _combined(metric: Metric, scores: list[Score]) -> float | None:
+    measured = [s for s in scores if metric.source in s]
+    if not measured:
+        return None
+    values, n = (np.array([s[name] for s in measured], dtype=float) for name in (metric.source, "n"))
+    return metric.over(values, n)

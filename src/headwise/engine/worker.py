@@ -14,6 +14,7 @@ import torch
 
 from ..averaging import Shared
 from ..errors import ClientError
+from ..log.metrics import Score
 from ..method import Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
@@ -26,7 +27,7 @@ from .devices import home, on
 from .kernels.together import side_by_side
 from .plan import Plan
 from .predictions import passed
-from .scores import Score, score
+from .scores import score
 from .state import ClientState
 
 Task = Literal["fit", "idle", "pre", "global"]

@@ -70,8 +70,8 @@ def _show(run: Run, shown: int, tell: Callable[[str], None]) -> int:
     """Say what is new, round by round."""
     rows = run.rounds
     for row in rows[shown:]:
-        failed = sum(map(len, row.get("failed", {}).values()))
-        tell(f"round {row['round']}: {len(row['clients']) - failed} of {len(row['clients'])} clients")
+        asked, failed = len(row.get("clients", ())), sum(map(len, row.get("failed", {}).values()))
+        tell(f"round {row['round']}: {asked - failed} of {asked} clients")
     return len(rows)
 
 

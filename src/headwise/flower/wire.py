@@ -7,17 +7,16 @@ What a server reads is checked as strictly: a site may be anybody's.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..averaging import Shared
-from ..engine.scores import Score
 from ..engine.worker import Answer, Failure, Job, Task
 from ..errors import ClientError, ConfigError
 from ..jsontext import to_json
+from ..log.metrics import restored
 from ..method import RecordTypes
 from ..records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ..settings import Natural, build, convert
@@ -211,7 +210,7 @@ def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
     with reading("report"):
         values = said_in(parcel)
         for given in values["answers"]:
-            test, val = (_score(given.pop(part)) for part in ("test", "val"))
+            test, val = (restored(given.pop(part)) for part in ("test", "val"))
             said = build(_Said, given)
             failure = None if said.failure is None else Failure(*said.failure)
             up = None if said.up is None else decode(types.up, parcel.records[said.up])
@@ -220,15 +219,6 @@ def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}
         masked = from_bytes(parcel.records[values["masked"]]) if "masked" in values else None
         return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
-
-
-def _score(given: dict[str, Any] | None) -> Score | None:
-    """A score; its loss is null where a model diverged, because JSON has no infinity."""
-    if given is None:
-        return None
-    loss = math.nan if given["loss"] is None else float(given["loss"])
-    accuracy, balanced, f1 = (float(given[k]) for k in ("accuracy", "balanced", "f1"))
-    return Score(int(given["n"]), accuracy, balanced, f1, loss)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -18,6 +17,7 @@ from ..engine.executors.serial import Serial
 from ..engine.options import Evaluate, Sampling
 from ..engine.plan import Plan
 from ..engine.process import one_thread
+from ..log.schema import Round
 from ..models import base
 from ..models.split import SplitModel
 from .schema import Task
@@ -28,7 +28,7 @@ SCALAR = 4
 
 def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
     """Bytes down and up per client in the second round, when everybody has been heard once."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Round] = []
 
     def keep(event: Event) -> None:
         if isinstance(event, RoundEnded):
@@ -48,8 +48,8 @@ def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
     )
     with one_thread():
         drive(plan, Serial(plan), (keep,))
-    last = rows[-1]
-    return last["bytes_down"] / len(last["clients"]), last["bytes_up"] / len(last["clients"])
+    last, clients = rows[-1], len(plan.data)
+    return last["bytes_down"] / clients, last["bytes_up"] / clients
 
 
 def build(choice: Choice, task: Task) -> SplitModel:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..log.metrics import ACCURACY
+from ..log.schema import figures
 from ..runs.query import Run
 from .cells import Ask
 from .schema import Column, Moment
@@ -11,8 +13,8 @@ from .schema import Column, Moment
 
 def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
     """Rounds and accuracies at this moment."""
-    rows = [(row["round"], row.get(moment, {})) for row in run.rounds]
-    return [(t, figures[metric]) for t, figures in rows if metric in figures]
+    rows = [(row["round"], figures(row, moment)) for row in run.rounds]
+    return [(t, found[metric]) for t, found in rows if metric in found]
 
 
 def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
@@ -28,5 +30,5 @@ def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None
 def floor(run: Run, ask: Ask) -> float | None:
     """What guessing each client's most frequent class scores, in percent, by the paper's mean."""
     found: dict[str, Any] = run.manifest["partition"]["floor"]
-    value = found["weighted" if ask.paper.metric == "accuracy" else "mean"]
+    value = found["weighted" if ask.paper.metric == ACCURACY.name else "mean"]
     return None if value is None else value * 100

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from .. import catalog
-from ..runs.query import MOMENTS, Run
+from ..log.metrics import ACCURACY, WORST_DECILE
+from ..log.schema import MOMENTS, Round, figures
+from ..runs.query import Run
 from .clients import accuracies, floors
 from .inside import diagnostics, thinned
 from .results import Line, Setting, reading
@@ -21,7 +23,7 @@ INSIDE = 2_000_000
 """characters of the page for what methods show of their inside, all lines together"""
 MEGABYTE = 2**20
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Round]
 
 
 def page_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
@@ -74,21 +76,27 @@ def _line(line: Line, room: int) -> dict[str, Any]:
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(runs, m))},
             "clients": {m: _by_client(line.runs[0], a) for m, a in accuracies(line).items()},
-            "worst": _round(line.mean("worst_decile", line.moment)) if line.measured else None,
+            "worst": _round(_worst(line)),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
             "inside": diagnostics(line.runs[0], room),
         }
 
 
+def _worst(line: Line) -> float | None:
+    """The mean of the worst tenth of its clients; none where that was not measured."""
+    known = line.measured and line.values(WORST_DECILE.name, line.moment)
+    return line.mean(WORST_DECILE.name, line.moment) if known else None
+
+
 def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
     """Mean and spread over the seeds, as far as all of them go."""
-    seeds = [{row["round"]: row for row in rows if "accuracy" in row.get(moment, {})} for rows in runs]
+    seeds = [{row["round"]: found for row in rows if (found := figures(row, moment))} for rows in runs]
     rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
         return None
     sent = [_sent(rows) for rows in runs]
-    values = [[seed[t][moment]["accuracy"] for seed in seeds] for t in rounds]
+    values = [[seed[t][ACCURACY.name] for seed in seeds] for t in rounds]
     return {
         "round": rounds,
         "mb": [round(fmean(s[t] for s in sent) / MEGABYTE, 4) for t in rounds],
@@ -113,25 +121,25 @@ def _by_client(run: Run, found: dict[int, float]) -> list[float | None]:
 def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
     """Bytes per round over all its clients, by direction and by field of the message, and to one client of them."""
     rows = [row for rows in runs for row in rows]
-    ways = {way: _fields(rows, way) for way in ("up", "down")}
+    ways = {"up": _fields(rows, "up"), "down": _fields(rows, "down")}
     idle = _mean(row.get("bytes_idle", 0) for row in rows)
     chosen = _mean(len(row.get("clients", ())) for row in rows)
     return {**ways, "idle": idle, "clients": chosen}
 
 
-def _fields(rows: Rows, way: str) -> dict[str, float]:
+def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
     """By field where the rows tell, else all together."""
-    if not rows or not all("fields" in row for row in rows):
-        return {"message": _mean(row[f"bytes_{way}"] for row in rows)}
-    names = {name for row in rows for name in row["fields"][way]}
-    return {name: _mean(row["fields"][way].get(name, 0) for row in rows) for name in sorted(names)}
+    told = [found[way] for row in rows if (found := row.get("fields"))]
+    if not rows or len(told) < len(rows):
+        return {"message": _mean(row["bytes_up" if way == "up" else "bytes_down"] for row in rows)}
+    return {name: _mean(found.get(name, 0) for found in told) for name in sorted({k for found in told for k in found})}
 
 
 def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
     """Seconds per round by phase, those of the workers apart, samples per second, and memory where the rows tell."""
     rows = [row for rows in runs for row in rows]
     spent = sum(row["seconds"]["round"] for row in rows)
-    memory = [row["memory"] for row in rows if isinstance(row.get("memory"), (int, float))]
+    memory = [found for row in rows if (found := row.get("memory")) is not None]
     return {
         "seconds": _by_phase([row["seconds"] for row in rows]),
         "workers": _by_phase([row["seconds"].get("workers", {}) for row in rows]),
@@ -140,7 +148,7 @@ def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
     }
 
 
-def _by_phase(rows: Rows) -> dict[str, float]:
+def _by_phase(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The means of whatever phases the rows tell; the whole round last."""
     phases = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, (int, float)))
     return {k: _mean(row.get(k, 0.0) for row in rows) for k in sorted(phases, key=lambda k: k == "round")}

@@ -93,7 +93,8 @@ def _clients(axes: Axes, data: Data) -> None:
         found = [100 * v for v in line["clients"].get(line["moment"], []) if v is not None]
         heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(found))]
         axes.scatter(found, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
-        axes.plot([100 * line["worst"]], [i], "k|", markersize=12)
+        if line["worst"] is not None:
+            axes.plot([100 * line["worst"]], [i], "k|", markersize=12)
     axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
     axes.invert_yaxis()
     axes.set_xlabel("accuracy of each client in %; | is the worst tenth")

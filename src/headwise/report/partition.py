@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..log.metrics import percent
 from .page import render_page
 from .tables import Table
-from .words import percent
 
 Histograms = dict[str, list[list[int]]]
 """for each part, how many samples of each class every client has"""

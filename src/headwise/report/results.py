@@ -13,6 +13,8 @@ from typing import Any
 from .. import catalog
 from ..errors import RunError
 from ..jsontext import to_json
+from ..log.metrics import ACCURACY
+from ..log.schema import Round
 from ..runs.files import read_json
 from ..runs.query import Run, find_runs
 
@@ -32,7 +34,7 @@ class Line:
     """whether its clients keep anything: if not, a model of their own is no result of the method"""
 
     @cached_property
-    def rows(self) -> list[list[dict[str, Any]]]:
+    def rows(self) -> list[list[Round]]:
         """Each run's rounds."""
         return [run.rounds for run in self.runs]
 
@@ -46,8 +48,9 @@ class Line:
         return found
 
     def values(self, what: str, moment: str) -> list[float]:
-        """One figure per seed."""
-        return [s["accuracy"][moment][what] for s in self.summaries if moment in s["accuracy"]]
+        """One figure per seed that measured it."""
+        found = [s[ACCURACY.name].get(moment, {}).get(what) for s in self.summaries]
+        return [value for value in found if value is not None]
 
     @cached_property
     def measured(self) -> list[str]:

@@ -8,26 +8,33 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..errors import ConfigError, nearest
-from .results import Line, Setting
-from .words import percent
+from ..log.metrics import ACCURACY, OURS, Metric, extras, percent
+from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
 """headings and cells, as texts"""
 
-HEAD = ["method", "accuracy (pre)", "own model (stale)", "worst decile", "KB up / round", "KB down", "s / round"]
+GIVES = ["method", f"{ACCURACY.label} (pre)", "own model (stale)"]
+COSTS = ["KB up / round", "KB down", "s / round"]
 
 
 def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method gives and costs, mean and standard deviation over the seeds."""
-    rows = [_cells(line) for line in lines]
-    return HEAD, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(HEAD) - 2)]]
+    more = [m for m in extras() if m in OURS or any(_extra(line, m) for line in lines)]
+    head = [*GIVES, *(metric.heading for metric in more), *COSTS]
+    rows = [_cells(line, more) for line in lines]
+    return head, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(head) - 2)]]
 
 
-def _cells(line: Line) -> list[str]:
-    shown = [_with_spread(line, m) if line.values("last", m) else "" for m in ("pre", "stale")]
-    worst = next((percent(line.mean("worst_decile", m)) for m in ("pre", "stale") if line.values("last", m)), "")
+def _cells(line: Line, more: Sequence[Metric]) -> list[str]:
+    shown = [_with_spread(line, m) if line.values("last", m) else "" for m in OWN]
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
-    return [line.name, *shown, worst, *traffic, f"{line.per_round('seconds'):.2f}"]
+    return [line.name, *shown, *(_extra(line, m) for m in more), *traffic, f"{line.per_round('seconds'):.2f}"]
+
+
+def _extra(line: Line, metric: Metric) -> str:
+    """What the clients download measures, or else what they keep; nothing where it was not measured."""
+    return next((metric.form(line.mean(metric.name, m)) for m in OWN if line.values(metric.name, m)), "")
 
 
 def _with_spread(line: Line, moment: str) -> str:

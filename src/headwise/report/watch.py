@@ -17,13 +17,13 @@ from starlette.routing import Route
 
 from ..errors import HeadwiseError, RunError
 from ..jsontext import to_json
+from ..log.metrics import percent
 from ..paths import input_folder
 from ..runs.files import checksum
 from ..runs.query import Run, find_runs
 from .data import page_data
 from .page import Live, render, render_list, render_said
 from .results import Setting, collect
-from .words import percent
 
 HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 """names by which only this machine reaches itself: a foreign name means that a web page was tricked into asking"""

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ..log.metrics import percent
 from .clients import Accuracies, accuracies, floors
 from .results import Line, Setting
 
 NAMED = 5
 """so many clients are named; more are counted"""
-
-
-def percent(value: float) -> str:
-    """A share as people say it."""
-    return f"{value * 100:.1f} %"
 
 
 def failure_words(setting: Setting) -> list[str]:

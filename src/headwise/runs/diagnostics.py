@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..engine.events import Event, RoundEnded, RunStarted
 from ..engine.state import ClientState
+from ..log.schema import evaluated
 from ..method import Method
 from ..params import Params
 from ..records import Record
@@ -39,7 +40,7 @@ class Diagnostics:
             case RunStarted(start=start) if self.path.exists():
                 with failing_clearly(self.path):
                     os.truncate(self.path, _size_up_to(self.path, start))
-            case RoundEnded(row, _, progress, states) if self.shows and "bytes_evaluation" in row:
+            case RoundEnded(row, _, progress, states) if self.shows and evaluated(row):
                 found = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
                 known = {name.split(".")[1]: q for name, q in found.items() if q}
                 append_lines(self.path, [{"round": row["round"], "quantities": known}])

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def write_json(path: Path, value: Any, *, private: bool = False) -> None:
     write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
 
 
-def append_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add one JSON line per row, flushed to disk."""
     with failing_clearly(path), path.open("ab") as file:
         file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))

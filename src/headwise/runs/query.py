@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from ..errors import RunError
+from ..log.metrics import ACCURACY, VALIDATION, metrics
+from ..log.schema import MOMENTS, ClientLine, Round, evaluated, figures
 from .files import digest, from_json, read_bytes, read_json
 from .lines import Extent, content, parse
 from .manifest import read_manifest
 from .shapes import PARTITION, RESULT, check
 
-MOMENTS = ("pre", "post", "stale", "global")
 ENDS = ("finished", "patience", "budget", "interrupted", "unfinished")
 
 
@@ -64,14 +65,14 @@ class Run:
         return self.ended in ("finished", "patience")
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[Round]:
         """The lines of rounds.jsonl: one per round, metrics by moment."""
-        return list(parse(self.path / "rounds.jsonl", self._content("rounds.jsonl")))
+        return [cast(Round, row) for row in parse(self.path / "rounds.jsonl", self._content("rounds.jsonl"))]
 
     @property
-    def clients(self) -> list[dict[str, Any]]:
+    def clients(self) -> list[ClientLine]:
         """The lines of clients.jsonl: one per client and round."""
-        return list(parse(self.path / "clients.jsonl", self._content("clients.jsonl")))
+        return [cast(ClientLine, row) for row in parse(self.path / "clients.jsonl", self._content("clients.jsonl"))]
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -94,14 +95,15 @@ class Run:
             if row["round"] < last and all(len(seen) in (0, clients) for seen in found.values()):
                 break
             for moment, seen in found.items():
-                if row.get(moment, {}).get("test") and row["client"] not in seen:
-                    seen[row["client"]] = row[moment]["test"]["accuracy"]
+                score = row.get(moment, {}).get("test") or {}
+                if ACCURACY.name in score and row["client"] not in seen:
+                    seen[row["client"]] = score[ACCURACY.name]
         found["stale"] = {**found["pre"], **found.pop("post")}
         return {m: seen for m, seen in found.items() if seen}
 
     def _last_evaluation(self) -> int:
         """The last round in which everybody was measured."""
-        return max((row["round"] for row in self.rounds if "bytes_evaluation" in row), default=0)
+        return max((row["round"] for row in self.rounds if evaluated(row)), default=0)
 
     @property
     def partition(self) -> dict[str, Any]:
@@ -132,7 +134,7 @@ class Run:
 
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment, over all samples of all clients."""
-        curve = [row[moment]["accuracy"] for row in self.rounds if "accuracy" in row.get(moment, {})]
+        curve = [found[ACCURACY.name] for row in self.rounds if (found := figures(row, moment))]
         if not curve:
             raise RunError(f"{self.path} has no evaluation at the moment {moment!r}.")
         return curve[-1]
@@ -149,7 +151,7 @@ class Run:
             "seed": experiment["seed"],
             "rounds": len(rows),
             "floor": self.floor,
-            "accuracy": {m: s for m in MOMENTS if (s := summarize([r for r in rows if "accuracy" in r.get(m, {})], m))},
+            ACCURACY.name: {m: s for m in MOMENTS if (s := summarize(rows, m))},
             "bytes_up": sum(r["bytes_up"] for r in rows),
             "bytes_down": sum(r["bytes_down"] for r in rows),
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
@@ -177,28 +179,28 @@ class Run:
         return _failures(self.rounds)
 
 
-def summarize(rows: list[dict[str, Any]], moment: str) -> dict[str, Any]:
+def summarize(rows: list[Round], moment: str) -> dict[str, Any]:
     """What a curve comes to: its last, best and last ten, and the round chosen on the validation part."""
-    if not rows:
+    by_round = {row["round"]: found for row in rows if (found := figures(row, moment))}
+    if not by_round:
         return {}
-    curve = [r[moment]["accuracy"] for r in rows]
-    best = max(range(len(curve)), key=lambda i: (curve[i], -i))
-    last = rows[-1][moment]
-    found = {
-        "last": curve[-1],
+    curve = {t: found[ACCURACY.name] for t, found in by_round.items()}
+    best, last = max(curve, key=lambda t: (curve[t], -t)), by_round[max(by_round)]
+    summary = {
+        "last": last[ACCURACY.name],
         "best": curve[best],
-        "best_round": rows[best]["round"],
-        "last_ten": fmean(curve[-10:]),
-        **{k: last[k] for k in ("client_mean", "client_std", "worst_decile", "balanced", "f1", "loss")},
+        "best_round": best,
+        "last_ten": fmean(list(curve.values())[-10:]),
+        **{m.name: last[m.name] for m in metrics() if m is not ACCURACY and m.name in last},
     }
-    judged = [i for i, r in enumerate(rows) if "val_accuracy" in r[moment]]
+    judged = {t: found[VALIDATION] for t, found in by_round.items() if VALIDATION in found}
     if judged:
-        chosen = max(judged, key=lambda i: (rows[i][moment]["val_accuracy"], -i))
-        found |= {"selected": curve[chosen], "selected_round": rows[chosen]["round"]}
-    return found
+        chosen = max(judged, key=lambda t: (judged[t], -t))
+        summary |= {"selected": curve[chosen], "selected_round": chosen}
+    return summary
 
 
-def _failures(rows: list[dict[str, Any]]) -> dict[str, int]:
+def _failures(rows: list[Round]) -> dict[str, int]:
     found = Counter[str]()
     for row in rows:
         found.update({reason: len(who) for reason, who in row.get("failed", {}).items()})

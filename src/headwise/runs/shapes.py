@@ -7,10 +7,13 @@ with any names, or ``{"name": shape, "other?": shape}``, where the second may be
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..errors import RunError
+from ..log.schema import ClientLine, Round
 
 Shape = Any
 MOST = 2**63
@@ -28,24 +31,25 @@ MANIFEST: Shape = {
 PARTITION: Shape = {"train": [[int]], "test": [[int]]}
 RESULT: Shape = {"ended": str, "lines?": {str: {"size": int, "digest": str}}}
 
-_FIGURES = ("client_mean", "client_std", "worst_decile", "balanced", "f1", "loss")
-_MEASURED = {"accuracy": float, "val_accuracy?": float, **dict.fromkeys(_FIGURES, (float, None))}
-_ON_NOBODY = {"clients": int, "samples": int}
-_COUNTS = {"up": {str: float}, "down": {str: float}}
-ROUND: Shape = {
-    "round": int,
-    "bytes_up": float,
-    "bytes_down": float,
-    "seconds": {"round": float, "server?": float, "stored?": float, "workers?": {str: float}},
-    "clients?": [int],
-    "fields?": _COUNTS,
-    "failed?": {str: [int]},
-    **dict.fromkeys(("bytes_idle?", "bytes_evaluation?", "samples?"), float),
-    **dict.fromkeys(("pre?", "post?", "stale?", "global?"), (_MEASURED, _ON_NOBODY)),
-}
-_SCORE = {"n": int, "accuracy": float, "balanced": float, "f1": float, "loss": (float, None)}
-_SCORES = {"test": (_SCORE, None), "val": (_SCORE, None)}
-CLIENT: Shape = {"round": int, "client": int, "pre?": _SCORES, "post?": _SCORES, "global?": _SCORES}
+
+def shape_of(kind: Any) -> Shape:
+    """The shape of what has this type: a typed dictionary, a list, a table or a number."""
+    inner = get_args(kind)
+    if is_typeddict(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return {k if k in kind.__required_keys__ else f"{k}?": shape_of(hint) for k, hint in hints.items()}
+    if get_origin(kind) is Annotated:
+        return inner[1]
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(shape_of(each) for each in inner)
+    if get_origin(kind) is list:
+        return [shape_of(inner[0])]
+    if get_origin(kind) is Mapping:
+        return {inner[0]: shape_of(inner[1])}
+    return None if kind is NoneType else kind
+
+
+ROUND, CLIENT = shape_of(Round), shape_of(ClientLine)
 DIAGNOSTIC: Shape = {"round": int, "quantities": {str: {"axes": [str], "ids": [int], "values": list}}}
 SITE: Shape = {
     "round": int,

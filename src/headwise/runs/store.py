@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,8 @@ from ..engine.events import Event, Progress, RoundEnded, RunEnded
 from ..engine.state import States
 from ..errors import RunError
 from ..jsontext import to_json
+from ..log.metrics import restored
+from ..log.schema import Parts
 from ..method import RecordTypes
 from .checkpoint import Checkpoint, Checkpoints
 from .files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
@@ -72,7 +73,8 @@ class RunStore:
         if found is None:
             return Start(None, self._checkpoints.states())
         path = self.folder / "clients.jsonl"
-        last = {line["client"]: _scores(line["post"]) for line in parse(path, content(path)) if "post" in line}
+        posts = {line["client"]: line["post"] for line in parse(path, content(path)) if "post" in line}
+        last: dict[int, Parts] = {c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()}
         return Start(replace(found.progress, last=last), found.states)
 
     def _check_lines(self, found: Checkpoint) -> None:
@@ -93,11 +95,6 @@ class RunStore:
     def close(self) -> None:
         """Close the files."""
         self._checkpoints.close()
-
-
-def _scores(line: dict[str, Any]) -> dict[str, Any]:
-    """Scores as they were: JSON has no infinity, and a loss that was not finite is null there."""
-    return {part: s and {**s, "loss": math.nan if s["loss"] is None else s["loss"]} for part, s in line.items()}
 
 
 def _cut(path: Path, size: int) -> None:

@@ -75,7 +75,7 @@ def unseen_client(method: AnyMethod) -> None:
     plan = toy_plan(Watched(method), ratio=SOME, every=1)
     ended = _finish(plan).ended
     lines = [line for e in ended for line in e.clients if line["client"] == NEVER]
-    scores = [line["pre"]["test"]["loss"] for line in lines]
+    scores = [test["loss"] for line in lines if (parts := line.get("pre")) and (test := parts["test"])]
     need(len(scores) == plan.rounds and all(map(math.isfinite, scores)), "a client that never trained got no model")
     server, central = ended[-1].progress.server, ServerBench(plan, plan.rounds)
     job = Job("fit", NEVER, plan.rounds, plan.method.broadcast(server, NEVER, central))
