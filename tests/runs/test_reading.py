@@ -186,3 +186,13 @@ def test_a_run_that_diverged_can_be_stored_resumed_and_read(tmp_path: Path) -> N
         hw.resume(run.path)
     assert run.rounds[-1]["stale"]["loss"] is None
     assert "NaN" not in (run.path / "clients.jsonl").read_text() + (run.path / "result.json").read_text()
+
+
+def test_a_loss_may_be_larger_than_any_whole_number(tmp_path: Path) -> None:
+    """That of a model that diverges; a count never is, and nothing that is read is infinite."""
+    figures = {**REST, "accuracy": 0.5, "loss": 1e30}
+    row = {"round": 1, "bytes_up": 0, "bytes_down": 0, "seconds": {"round": 0.1}, "post": figures}
+    assert write(tmp_path / "run", [row]).rounds[0]["post"]["loss"] == 1e30
+    for name, value in (("bytes_up", 2**64), ("bytes_up", 1e999)):
+        with pytest.raises(RunError, match="rounds.jsonl is damaged"):
+            _ = write(tmp_path / f"{value}", [{**row, name: value}]).rounds

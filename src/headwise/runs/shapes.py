@@ -17,7 +17,7 @@ from ..log.schema import ClientLine, Round
 
 Shape = Any
 MOST = 2**63
-"""no number in a run's files is as large"""
+"""no whole number in a run's files is as large; the loss of a model that diverges may be"""
 
 _CHOICE = {"name": str}
 MANIFEST: Shape = {
@@ -104,7 +104,8 @@ def _join(at: str, name: str) -> str:
 
 
 def _is_a(value: Any, kind: type) -> bool:
-    if kind in (int, float):
-        number = type(value) is int or (kind is float and type(value) is float)
-        return number and math.isfinite(value) and abs(value) < MOST
-    return isinstance(value, kind)
+    if kind in (int, float) and type(value) is int:
+        return abs(value) < MOST
+    if kind is float:
+        return type(value) is float and math.isfinite(value)
+    return type(value) is int if kind is int else isinstance(value, kind)
