@@ -194,5 +194,5 @@ def test_a_loss_may_be_larger_than_any_whole_number(tmp_path: Path) -> None:
     row = {"round": 1, "bytes_up": 0, "bytes_down": 0, "seconds": {"round": 0.1}, "post": figures}
     assert write(tmp_path / "run", [row]).rounds[0]["post"]["loss"] == 1e30
     for name, value in (("bytes_up", 2**64), ("bytes_up", 1e999)):
-        with pytest.raises(RunError, match="rounds.jsonl is damaged"):
+        with pytest.raises(RunError, match=r"rounds\.jsonl is damaged"):
             _ = write(tmp_path / f"{value}", [{**row, name: value}]).rounds
