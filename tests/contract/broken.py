@@ -74,7 +74,7 @@ class ChangesAReply(Simple):
 
 class ChangesTheInitialModel(FedAvg):
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
-        next(iter(local._template.parameters())).data.add_(0.1)  # type: ignore[attr-defined]
+        next(iter(local._plan.models[0].parameters())).data.add_(0.1)  # type: ignore[attr-defined]
         return FedAvg.local_update(self, me, down, local)
 
 

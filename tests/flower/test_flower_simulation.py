@@ -48,6 +48,7 @@ from headwise.flower.simulation import backend
 from headwise.flower.grounds import Simulated
 from headwise.flower.site import Site
 from headwise.flower.states import SiteStates
+from headwise.jsontext import to_json
 from headwise.launch import Place, data_folder, run
 from headwise.plans import make_plan
 
@@ -56,7 +57,8 @@ class Kept(Remote):
         pass
 
 def executor(experiment, plan, states, folder):
-    return Kept(plan, experiment, folder.name, link, Copies(states, SiteStates(site.folder, folder.name)), workers=2)
+    copies = Copies(states, SiteStates(site.folder, folder.name))
+    return Kept(plan, to_json(experiment.plain()), folder.name, link, copies, workers=2)
 
 asked, data = json.loads(sys.argv[1]), data_folder(None)
 site = Site(Path("sites").absolute(), Simulated(data))

@@ -460,7 +460,8 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
     "change",
     [
         {"client": 3}, {"t": 7}, {"task": "idle"}, {"n": -1}, {"n": "9"}, {"up": 5}, {"up": "0"}, {"state": None},
-        {"samples": 1e9}, {"failure": ["one"]}, {"test": {"n": 1}}, {"more": 1},
+        {"samples": 1e9}, {"failure": ["one"]}, {"test": {"accuracy": 0.5}},
+        {"test": {"n": 1, "accuracy": "high"}}, {"more": 1},
     ],
 )  # fmt: skip
 def test_a_report_that_lies_is_refused(change: dict[str, Any], tmp_path: Path) -> None:

@@ -204,11 +204,12 @@ def test_quick_things_do_not_wait_for_torch(code: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_names_of_metrics_stand_in_the_registry_only(path: Path) -> None:
     """A number has one home: whoever needs one of them takes its name from there."""
-    if name_of(path).split("/")[0] in ("log", "testing", "papers"):  # the contract looks at losses, papers name metrics
+    room = name_of(path).split("/")[0]
+    if room in ("log", "testing", "papers"):  # the contract looks at losses, papers name metrics
         return
     texts = {n.value for n in ast.walk(tree(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     names = {m.name for m in metrics.OURS} - {metrics.ACCURACY.name} | {metrics.VALIDATION}
-    assert not texts & names
+    assert not texts & (names - {"loss"} if room == "privacy" else names), "there, loss is what a bench computes"
     asked = [ast.unparse(n) for n in ast.walk(tree(path)) if isinstance(n, ast.Compare)]
     assert not [text for text in asked if text.startswith("'bytes_evaluation' in")], "ask `evaluated(row)`"
 

@@ -7,10 +7,10 @@ with any names, or ``{"name": shape, "other?": shape}``, where the second may be
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..errors import RunError
 from ..log.schema import ClientLine, Round
@@ -68,44 +68,95 @@ CHECKPOINT: Shape = {
 }
 
 
+class Misfit(NamedTuple):
+    """What is wrong, and where."""
+
+    at: str
+    said: str
+
+    def below(self, name: str) -> Misfit:
+        """The same, seen from further outside."""
+        joint = "" if not self.at or self.at.startswith("[") else "."
+        return Misfit(f"{name}{joint}{self.at}", self.said)
+
+
+Judge = Callable[[Any], Misfit | None]
+_judges: dict[int, tuple[Shape, Judge]] = {}
+"""those of shapes that were asked for, which are kept so that no other one gets their ids"""
+
+
 def check(value: Any, shape: Shape, path: Path, where: str = "") -> None:
     """One sentence about the file if what was read from it does not have this shape."""
     if wrong := misfit(value, shape):
-        raise RunError(f"{path} is damaged{where}: {wrong}.")
+        raise RunError(f"{path} is damaged{where}: {f'its {wrong.at}' if wrong.at else 'it'} is {wrong.said}.")
 
 
-def misfit(value: Any, shape: Shape, at: str = "") -> str:
-    """What is wrong with the value, in a few words; nothing if it has this shape."""
+def misfit(value: Any, shape: Shape) -> Misfit | None:
+    """What is wrong with the value; nothing if it has this shape."""
+    if id(shape) not in _judges:
+        _judges[id(shape)] = shape, judge_of(shape)
+    return _judges[id(shape)][1](value)
+
+
+def judge_of(shape: Shape) -> Judge:
+    """What says of a value whether it has this shape; made once, since runs have a great many lines."""
     if isinstance(shape, tuple):
-        found = [misfit(value, each, at) for each in shape]
-        return "" if "" in found else found[0]
-    if isinstance(shape, list) and isinstance(value, list):
-        return next((w for k, v in enumerate(value) if (w := misfit(v, shape[0], f"{at}[{k}]"))), "")
-    if isinstance(shape, dict) and isinstance(value, dict):
-        return next(filter(None, (_entry(value, name, inner, at) for name, inner in shape.items())), "")
-    if value is None if shape is None else isinstance(shape, type) and _is_a(value, shape):
-        return ""
+        return _one_of([judge_of(each) for each in shape])
+    if isinstance(shape, list):
+        return _all(list, judge_of(shape[0]), lambda value: ((f"[{k}]", v) for k, v in enumerate(value)))
+    if isinstance(shape, dict) and str in shape:
+        return _all(dict, judge_of(shape[str]), dict.items)
+    if isinstance(shape, dict):
+        return _named({str(name): judge_of(inner) for name, inner in shape.items()})
+    return _leaf(_KINDS.get(shape, lambda value: value is None if shape is None else isinstance(value, shape)))
+
+
+_KINDS: dict[Any, Callable[[Any], bool]] = {
+    int: lambda v: type(v) is int and -MOST < v < MOST,
+    float: lambda v: math.isfinite(v) if type(v) is float else type(v) is int and -MOST < v < MOST,
+}
+
+
+def _leaf(fits: Callable[[Any], bool]) -> Judge:
+    return lambda value: None if fits(value) else _wrong(value)
+
+
+def _one_of(judges: list[Judge]) -> Judge:
+    def judge(value: Any) -> Misfit | None:
+        found = [each(value) for each in judges]
+        return None if None in found else found[0]
+
+    return judge
+
+
+def _all(kind: type, inner: Judge, named: Callable[[Any], Iterable[tuple[str, Any]]]) -> Judge:
+    """Of a list, or a table with any names: all that is in it."""
+
+    def judge(value: Any) -> Misfit | None:
+        if not isinstance(value, kind):
+            return _wrong(value)
+        return next((wrong.below(name) for name, v in named(value) if (wrong := inner(v))), None)
+
+    return judge
+
+
+def _named(judges: dict[str, Judge]) -> Judge:
+    entries = [(name.removesuffix("?"), name.endswith("?"), judge) for name, judge in judges.items()]
+
+    def judge(value: Any) -> Misfit | None:
+        if not isinstance(value, dict):
+            return _wrong(value)
+        for name, optional, inner in entries:
+            if name in value:
+                if wrong := inner(value[name]):
+                    return wrong.below(name)
+            elif not optional:
+                return Misfit(name, "missing")
+        return None
+
+    return judge
+
+
+def _wrong(value: Any) -> Misfit:
     said = repr(value)
-    return f"{f'its {at}' if at else 'it'} is {said if len(said) < 60 else f'{said[:60]}...'}"
-
-
-def _entry(value: dict[str, Any], name: Any, inner: Shape, at: str) -> str:
-    """What is wrong with one entry of a table, or with all of them where the shape has no names."""
-    if name is str:
-        return next((w for k, v in value.items() if (w := misfit(v, inner, _join(at, k)))), "")
-    key = name.removesuffix("?")
-    if key in value:
-        return misfit(value[key], inner, _join(at, key))
-    return "" if name != key else f"its {_join(at, key)} is missing"
-
-
-def _join(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if kind in (int, float) and type(value) is int:
-        return abs(value) < MOST
-    if kind is float:
-        return type(value) is float and math.isfinite(value)
-    return type(value) is int if kind is int else isinstance(value, kind)
+    return Misfit("", said if len(said) < 60 else f"{said[:60]}...")
