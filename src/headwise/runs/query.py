@@ -64,10 +64,17 @@ class Run:
         """Whether no round is left to run."""
         return self.ended in ("finished", "patience")
 
+    @cached_property
+    def _read(self) -> dict[str, Any]:
+        return {}
+
     @property
     def rounds(self) -> list[Round]:
         """The lines of rounds.jsonl: one per round, metrics by moment."""
-        return [cast(Round, row) for row in parse(self.path / "rounds.jsonl", self._content("rounds.jsonl"))]
+        data = self._content("rounds.jsonl")
+        if self._read.get("data") != data:  # a report asks several times, and a run that goes on has more each time
+            self._read.update(data=data, rounds=list(parse(self.path / "rounds.jsonl", data)))
+        return [cast(Round, row) for row in self._read["rounds"]]
 
     @property
     def clients(self) -> list[ClientLine]:

@@ -103,9 +103,9 @@ def judge_of(shape: Shape) -> Judge:
     if isinstance(shape, tuple):
         return _one_of([judge_of(each) for each in shape])
     if isinstance(shape, list):
-        return _all(list, judge_of(shape[0]), lambda value: ((f"[{k}]", v) for k, v in enumerate(value)))
+        return _all(list, judge_of(shape[0]), iter, lambda value: (f"[{k}]" for k in range(len(value))))
     if isinstance(shape, dict) and str in shape:
-        return _all(dict, judge_of(shape[str]), dict.items)
+        return _all(dict, judge_of(shape[str]), dict.values, dict.keys)
     if isinstance(shape, dict):
         return _named({str(name): judge_of(inner) for name, inner in shape.items()})
     return _leaf(_KINDS.get(shape, lambda value: value is None if shape is None else isinstance(value, shape)))
@@ -123,19 +123,24 @@ def _leaf(fits: Callable[[Any], bool]) -> Judge:
 
 def _one_of(judges: list[Judge]) -> Judge:
     def judge(value: Any) -> Misfit | None:
-        found = [each(value) for each in judges]
-        return None if None in found else found[0]
+        return judges[0](value) if all(each(value) for each in judges) else None
 
     return judge
 
 
-def _all(kind: type, inner: Judge, named: Callable[[Any], Iterable[tuple[str, Any]]]) -> Judge:
+def _all(
+    kind: type, inner: Judge, values: Callable[[Any], Iterable[Any]], names: Callable[[Any], Iterable[str]]
+) -> Judge:
     """Of a list, or a table with any names: all that is in it."""
 
     def judge(value: Any) -> Misfit | None:
         if not isinstance(value, kind):
             return _wrong(value)
-        return next((wrong.below(name) for name, v in named(value) if (wrong := inner(v))), None)
+        if not any(map(inner, values(value))):
+            return None
+        return next(
+            wrong.below(name) for name, v in zip(names(value), values(value), strict=True) if (wrong := inner(v))
+        )
 
     return judge
 
