@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import headwise as hw
-from headwise.flower.signing import node_key
+from headwise.sites.site.signing import node_key
 
 ROUNDS, NODES, PORT = 4, 4, 18700
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "flower.md"

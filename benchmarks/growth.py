@@ -18,13 +18,13 @@ import torch
 from matplotlib import pyplot
 from workloads import Workload, plan_of
 
-from headwise.engine.clock import peak_memory
+from headwise.contract.method import record_types
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import Sampling
-from headwise.method import record_types
+from headwise.engine.host.clock import peak_memory
 from headwise.runs.store import RunStore
+from headwise.settings.options import Sampling
 
 ROUNDS, WARM = 12, 40
 HEADS = Workload("personal heads of 20 KB", "mlp:512", (64,), 0, 20, 10)

@@ -11,15 +11,61 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import headwise as hw
-from headwise.testing.killing import Kill, bits, forks, killed_and_resumed, seconds_of
+from headwise.app.launch import run_or_resume
+from headwise.runs.query import Run
+from headwise.settings.experiment import Experiment
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from killing import bits, forks  # beside the tests, which use it too
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "kills.md"
 ROUNDS = 30
+
+
+class Kill(NamedTuple):
+    """What became of a run that was killed."""
+
+    rounds: int
+    """that were done when it was killed; -1: it had no manifest yet"""
+    same: bool
+    """whether it ended with the bits of the undisturbed run"""
+
+
+def seconds_of(experiment: Experiment, folder: Path, context: ForkServerContext) -> float:
+    """What a whole run takes in a process of its own."""
+    begun = 0.0
+    for name in ("first", "second"):  # the first one also waits for the fork server to import torch
+        process = context.Process(target=run_or_resume, args=(experiment, folder / name))
+        begun = time.monotonic()
+        process.start()
+        process.join()
+    return time.monotonic() - begun
+
+
+def killed_and_resumed(
+    experiment: Experiment, folder: Path, wanted: dict[str, Any], delay: float, context: ForkServerContext
+) -> Kill | None:
+    """Begin a run, kill its process after so many seconds, go on with it; None if it was quicker than that."""
+    process = context.Process(target=run_or_resume, args=(experiment, folder))
+    process.start()
+    time.sleep(delay)
+    process.kill()
+    process.join()
+    if process.exitcode != -signal.SIGKILL:
+        return None
+    rounds = len(Run(folder).rounds) if (folder / "manifest.json").exists() else -1
+    run_or_resume(experiment, folder)
+    return Kill(rounds, bits(folder) == wanted)
 
 
 def killed(count: int, room: Path) -> Iterator[Kill]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from headwise import catalog
-from headwise.config import experiment_from
-from headwise.launch import run_or_resume
+from headwise.app.launch import run_or_resume
 from headwise.runs.query import Run
+from headwise.settings import catalog
+from headwise.settings.experiment import experiment_from
 
 RATES = (0.03, 0.1, 0.3)
 SEEDS = (0, 1, 2)

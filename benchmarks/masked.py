@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from flower import LARGE, NODES, SMALL, contention, deployed
-from headwise.flower.masks import deal, masked, needed, new_secrets, read_share
+from headwise.sites.secagg.protocol import deal, masked, needed, new_secrets, read_share
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "masked.md"
 ROUNDS = 2

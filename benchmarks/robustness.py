@@ -8,6 +8,7 @@ seeds.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,16 +17,18 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 import headwise as hw
+from headwise.app.launch import data_folder
+from headwise.app.prepare import make_plan
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import Faults, Robust
+from headwise.engine.host.process import one_thread
 from headwise.engine.plan import Plan
-from headwise.engine.process import one_thread
-from headwise.launch import data_folder
-from headwise.plans import make_plan
 from headwise.records import Record, pack
-from headwise.testing.attacks import ATTACKS, PROTOTYPES, Attack, Hostile, label_flip
+from headwise.settings.options import Faults, Robust
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from attacks import ATTACKS, PROTOTYPES, Attack, Hostile, label_flip  # beside the tests, which use it too
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "robustness.md"
 LIARS = frozenset({1, 6, 11, 16})

@@ -31,8 +31,8 @@ from headwise.engine.executors.base import Executor
 from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
+from headwise.engine.host.process import keep_freed_memory, spared_collections
 from headwise.engine.plan import Plan
-from headwise.engine.process import keep_freed_memory, spared_collections
 from headwise.runs.manifest import machine
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"

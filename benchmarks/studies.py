@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import headwise as hw
+from headwise.app.launch import run_or_resume
 from headwise.cli.display import watching
-from headwise.config import experiment_from, override
-from headwise.launch import run_or_resume
+from headwise.settings.experiment import experiment_from, override
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from headwise import catalog
-from headwise.config import Choice
 from headwise.data.federated import Clients
-from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
+from headwise.settings import catalog
+from headwise.settings.experiment import Choice
+from headwise.settings.options import Evaluate, Sampling, Stop, Train
 
 
 @dataclass(frozen=True)

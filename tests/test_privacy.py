@@ -13,12 +13,12 @@ import torch
 from opacus.accountants import RDPAccountant
 
 import headwise as hw
-from headwise.averaging import Shared
-from headwise.benches import ClassMeans
-from headwise.engine.options import Privacy
-from headwise.engine.worker import Job, handle
+from headwise.app.launch import data_folder
+from headwise.app.prepare import make_plan
+from headwise.contract.averaging import Shared
+from headwise.contract.benches import ClassMeans
+from headwise.engine.client.jobs import Job, handle
 from headwise.errors import ConfigError
-from headwise.launch import data_folder
 from headwise.methods.fd import FD, Logits
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
@@ -26,7 +26,6 @@ from headwise.methods.fedgmh import FedGMH
 from headwise.methods.fedproto import FedProto
 from headwise.methods.scaffold import Global, Trained
 from headwise.params import Params
-from headwise.plans import make_plan
 from headwise.privacy import mechanisms
 from headwise.privacy.accountant import account, epsilon
 from headwise.privacy.gaussian import ClientGaussian
@@ -35,6 +34,7 @@ from headwise.privacy.noisy_means import NoisyMeans
 from headwise.privacy.noisy_models import NoisyModels
 from headwise.privacy.randomness import gaussian
 from headwise.records import Record, same
+from headwise.settings.options import Privacy
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
 
 SIZE = 40_000

@@ -12,16 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .averaging import Averaging, Shared
-    from .comparing import compare
-    from .config import Experiment
+    from .app.compare import compare
+    from .app.launch import resume, run
+    from .contract.averaging import Averaging, Shared
+    from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
-    from .launch import resume, run
-    from .method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .models.split import SplitModel, split
     from .params import Params, mean
     from .records import Nothing, Record
     from .runs.query import Run
+    from .settings.experiment import Experiment
     from .testing import check_method
 
 __version__ = "0.1.0"
@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "averaging": ("Averaging", "Shared"),
-    "comparing": ("compare",),
-    "config": ("Experiment",),
+    "contract.averaging": ("Averaging", "Shared"),
+    "app.compare": ("compare",),
+    "settings.experiment": ("Experiment",),
     "errors": ("HeadwiseError",),
-    "launch": ("resume", "run"),
-    "method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
+    "app.launch": ("resume", "run"),
+    "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
     "models.split": ("SplitModel", "split"),
     "params": ("Params", "mean"),
     "records": ("Nothing", "Record"),

@@ -28,8 +28,8 @@ from typing import (
 import torch
 from torch import Tensor
 
+from .packed import TENSORS, Packed, RecordError, Scalar, from_bytes, to_bytes
 from .params import Params
-from .wire import TENSORS, Packed, RecordError, Scalar, from_bytes, to_bytes
 
 R = TypeVar("R", bound="Record")
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise import catalog
 from headwise.audit import features, gradients, labels, members
 from headwise.audit.auditing import Audit, audit
 from headwise.audit.scene import scene_of, sent
 from headwise.cli import main
 from headwise.errors import RunError
+from headwise.settings import catalog
 
 SMALL = {"data": "synthetic:240:4:6:sites=2", "partition": "dirichlet:0.5", "model": "mlp:16", "clients": 5}
 

@@ -14,7 +14,7 @@ from saying import Said, assert_refused, small, snapshot
 
 import headwise as hw
 from headwise.cli import main
-from headwise.runs.files import only_writer
+from headwise.disk.files import only_writer
 
 Headwise = Callable[..., Said]
 

@@ -15,8 +15,8 @@ import pytest
 from saying import Said, small, snapshot
 
 import headwise as hw
-from headwise import catalog
 from headwise.cli import VERBS
+from headwise.settings import catalog
 from waiting import PATIENCE
 
 Headwise = Callable[..., Said]
@@ -182,7 +182,7 @@ def test_an_option_of_a_model_that_a_flag_names_can_be_set(headwise: Headwise, h
 def test_what_was_resolved_gives_the_same_run_again(headwise: Headwise, here: Path) -> None:
     headwise(*small(out="first"), "--quiet")
     tree = hw.Run(here / "first").manifest["experiment"]
-    from headwise.config import experiment_from
+    from headwise.settings.experiment import experiment_from
 
     again = hw.run(experiment_from(json.loads(json.dumps(tree))), here / "second")
     assert again.manifest["experiment"] == tree

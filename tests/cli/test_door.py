@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from saying import Said, assert_refused, small, snapshot
 
-from headwise import catalog
+from headwise.settings import catalog
 
 Headwise = Callable[..., Said]
 

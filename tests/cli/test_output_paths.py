@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from saying import Said, assert_refused, small, snapshot
 
+from headwise.disk.files import write_bytes
+from headwise.disk.paths import output_folder
 from headwise.errors import ConfigError, RunError
-from headwise.flower.submit import end_file
-from headwise.paths import output_folder
-from headwise.runs.files import write_bytes
+from headwise.sites.server.submit import end_file
 
 Headwise = Callable[..., Said]
 
@@ -100,7 +100,7 @@ def test_a_deployment_to_the_current_folder_has_a_place_for_its_end(
     headwise: Headwise, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`Path(".")` has no name that a file beside it could be named by."""
-    from headwise.flower import submit
+    from headwise.sites.server import submit
 
     def refuse(home: Path, *_: str) -> str:
         raise RunError("nobody is there.")

@@ -18,7 +18,7 @@ from headwise.methods.fedproto import FedProto
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.scaffold import Scaffold
 from headwise.methods.standalone import Own, Standalone
-from headwise.settings import NonNegative
+from headwise.settings.fields import NonNegative
 
 
 class Mean:

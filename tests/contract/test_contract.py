@@ -13,11 +13,11 @@ import torch
 from broken import BREAKAGES, DeadOption
 
 import headwise as hw
-from headwise import catalog
+from headwise.contract.formulas import evaluate
 from headwise.engine.executors import crew
 from headwise.errors import ConfigError
+from headwise.settings import catalog
 from headwise.testing import CHECKS, check_method, run_check
-from headwise.testing.formulas import evaluate
 
 # a user's own method, as it stands in their own file
 MINE = '''"""MyMethod — nobody yet, an idea of today.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headwise import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
-from headwise.settings import Unit
+from headwise.settings.fields import Unit
 
 
 class Head(Record):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise import catalog
 from headwise.data.partition.base import Partition
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir, draw_owners
@@ -17,7 +16,8 @@ from headwise.data.partition.pathological import Pathological, grouped_owners
 from headwise.data.partition.shamsian import Shamsian, even_owners
 from headwise.data.partition.shares import histograms
 from headwise.errors import ConfigError, DataError
-from headwise.settings import build, check, field_help, field_types
+from headwise.settings import catalog
+from headwise.settings.fields import build, check, field_help, field_types
 
 MNIST = np.arange(70_000) % 10
 DIGITS = np.random.default_rng(0).permutation(np.arange(1_797) % 10)

@@ -24,7 +24,6 @@ from tiny_files import (
     write_tiny,
 )
 
-from headwise import catalog
 from headwise.data.sources.ag_news import AGNews, words
 from headwise.data.sources.cifar10 import CIFAR10
 from headwise.data.sources.cifar100 import CIFAR100
@@ -36,7 +35,8 @@ from headwise.data.sources.office_caltech10 import DOMAINS, OfficeCaltech10
 from headwise.data.sources.synthetic import Synthetic
 from headwise.data.sources.tiny_imagenet import TinyImageNet
 from headwise.errors import DataError
-from headwise.settings import check, field_help
+from headwise.settings import catalog
+from headwise.settings.fields import check, field_help
 
 ALL = (
     *("ag-news", "cifar10", "cifar100", "digits", "fashion-mnist", "heart-disease"),

@@ -15,7 +15,7 @@ from headwise.data.partition.iid import IID
 from headwise.data.partition.pathological import Pathological
 from headwise.data.splits import Parts, divide_all, parse
 from headwise.data.stats import Floor, histograms, majority_floor, partition_hash, summarize
-from headwise.settings import dump
+from headwise.settings.fields import dump
 
 LABELS = np.array([0, 1, 1, 2, 0, 2])
 

@@ -10,13 +10,13 @@ import itertools
 
 import torch
 
-from headwise import catalog
 from headwise.data.federated import Clients
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
+from headwise.settings import catalog
+from headwise.settings.options import Evaluate, Sampling, Stop, Train
 from headwise.testing.toy import equal, play
 from headwise.testing.watching import Apart, Backwards
 

@@ -16,10 +16,10 @@ from headwise.data.splits import Parts
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import Evaluate, Sampling, Stop, Train
 from headwise.engine.plan import Plan
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
+from headwise.settings.options import Evaluate, Sampling, Stop, Train
 
 
 def federation(parts: Sequence[tuple[Sequence[int], ...]], features: int = 4, classes: int = 3) -> FederatedData:

@@ -7,10 +7,10 @@ import torch
 from bench_of_tests import even_federation, make_plan
 from torch import Tensor
 
-from headwise.engine.bench import ROW, ClientBench
-from headwise.engine.options import Train
+from headwise.engine.client.client_bench import ROW, ClientBench
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
+from headwise.settings.options import Train
 
 N = 9
 

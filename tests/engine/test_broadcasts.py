@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headwise import catalog
-from headwise.engine.server import ServerBench, broadcasts
+from headwise.engine.server_bench import ServerBench, broadcasts
+from headwise.settings import catalog
 from headwise.testing.toy import play, toy_plan
 
 

@@ -10,13 +10,13 @@ import torch
 from bench_of_tests import federation, make_plan
 from torch import Tensor, nn
 
-from headwise import catalog
-from headwise.engine.bench import ClientBench
-from headwise.engine.options import Kernels, Train
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
+from headwise.settings import catalog
+from headwise.settings.options import Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")

@@ -10,7 +10,7 @@ import pytest
 
 import headwise as hw
 from headwise.cli import main
-from headwise.engine.executors import registry
+from headwise.settings import executors as registry
 
 PACKAGE = """
 from headwise.engine.executors.base import Setup

@@ -14,21 +14,21 @@ import torch
 from bench_of_tests import Played, even_federation, make_plan
 
 import headwise as hw
-from headwise import catalog
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Update
+from headwise.engine.answers import judge
+from headwise.engine.client.jobs import Answer
 from headwise.engine.driver import drive
 from headwise.engine.events import ClientFailed, Event
 from headwise.engine.executors.faulty import Faulty
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import FAULTS, Evaluate, Faults, Inject
 from headwise.engine.plan import Plan
-from headwise.engine.replies import judge
-from headwise.engine.worker import Answer
 from headwise.errors import ClientError, ConfigError, ServerError
-from headwise.method import Update
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.records import same
+from headwise.settings import catalog
+from headwise.settings.options import FAULTS, Evaluate, Faults, Inject
 from waiting import PATIENCE
 
 REFUSED = {

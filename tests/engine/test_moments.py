@@ -15,15 +15,15 @@ import pytest
 import torch
 from bench_of_tests import Played, make_plan, play
 
+from headwise.contract.method import Central, Local, Method, Reply, Update
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
-from headwise.engine.options import Evaluate, Sampling
-from headwise.method import Central, Local, Method, Reply, Update
 from headwise.models.linear import Linear
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Nothing, Record
+from headwise.settings.options import Evaluate, Sampling
 
 CLIENTS = 4
 

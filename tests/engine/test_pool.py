@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from headwise import catalog
+from headwise.contract.method import record_types
 from headwise.engine.events import ClientDone, Event
 from headwise.engine.executors import crew, pool, shelf
 from headwise.errors import ClientError
-from headwise.method import record_types
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoints
-from headwise.testing.killing import forks
+from headwise.settings import catalog
+from killing import forks
 from waiting import PATIENCE, until
 
 FAILING = '''

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headwise.engine.predictions import passed
+from headwise.engine.client.predictions import passed
 
 
 def test_a_pass_has_no_more_rows_than_asked_for() -> None:

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import headwise as hw
-from headwise.averaging import Shared
+from headwise.app.launch import data_folder
+from headwise.app.prepare import make_plan
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Local
 from headwise.data.federated import Clients
-from headwise.engine.bench import ClientBench
-from headwise.engine.options import Train
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.client.jobs import Job, handle
 from headwise.engine.plan import Plan
-from headwise.engine.worker import Job, handle
 from headwise.errors import AccountingError, ClientError, ConfigError
-from headwise.launch import data_folder
-from headwise.method import Local
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer
 from headwise.models.base import Task
@@ -32,12 +32,12 @@ from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.plans import make_plan
 from headwise.privacy.accountant import account, epsilon
 from headwise.privacy.dp_sgd import DPSGD, REFUSES
 from headwise.privacy.randomness import chosen
 from headwise.privacy.rehearsal import rehearse
 from headwise.records import Nothing, same
+from headwise.settings.options import Train
 from headwise.testing.toy import network, toy_plan
 
 QUIET = DPSGD(0.5, 1e-9, source="seed")

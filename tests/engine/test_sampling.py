@@ -9,11 +9,11 @@ import pytest
 from bench_of_tests import even_federation, make_plan, play
 from scipy.stats import chisquare
 
-from headwise.engine.options import Sampling
 from headwise.engine.sampling import sample
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer
 from headwise.methods.standalone import Standalone
+from headwise.settings.options import Sampling
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from bench_of_tests import even_federation, make_plan, play
 from sklearn import metrics
 
-from headwise.engine.scores import over_clients, score
+from headwise.engine.client.scores import over_clients, score
 from headwise.log.metrics import Score
 from headwise.methods.fedavg import FedAvg
 

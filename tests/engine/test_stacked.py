@@ -11,19 +11,19 @@ import torch
 from bench_of_tests import federation, make_plan
 from torch import Tensor, nn
 
-from headwise import catalog
-from headwise.engine.bench import ClientBench
-from headwise.engine.clock import Clock
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.executors.serial import Serial
+from headwise.engine.host.clock import Clock
 from headwise.engine.kernels.layers import chain_of
 from headwise.engine.kernels.stacked import Phase
 from headwise.engine.kernels.together import side_by_side
-from headwise.engine.options import Kernels, Train
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
+from headwise.settings import catalog
+from headwise.settings.options import Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")

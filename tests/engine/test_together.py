@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from headwise.engine.clock import Clock
+from headwise.engine.host.clock import Clock
 from headwise.engine.kernels.together import Work, ask, side_by_side
 
 LOG: list[list[int]] = []

@@ -9,10 +9,9 @@ import torch
 from bench_of_tests import even_federation, federation, make_plan, play
 from torch import nn
 
-from headwise.averaging import Averaging, Shared
-from headwise.engine.options import Sampling, Stop, Train
+from headwise.contract.averaging import Averaging, Shared
+from headwise.contract.method import Local, Update
 from headwise.errors import ClientError
-from headwise.method import Local, Update
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedper import FedPer
 from headwise.methods.lg_fedavg import LGFedAvg
@@ -20,6 +19,7 @@ from headwise.methods.standalone import Standalone
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.records import Nothing, same
+from headwise.settings.options import Sampling, Stop, Train
 
 RATES: list[tuple[int, float]] = []
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from bench_of_tests import federation, make_plan, play
 
-from headwise import catalog
-from headwise.engine.options import Evaluate, Sampling, Train
 from headwise.models.mlp import MLP
+from headwise.settings import catalog
+from headwise.settings.options import Evaluate, Sampling, Train
 
 UNUSUAL: dict[str, tuple[list[int], list[int], list[int]]] = {
     "usual": ([0, 1, 2, 0, 1, 2], [], [0, 1, 2]),

@@ -12,16 +12,16 @@ from torch import nn
 
 import headwise as hw
 from headwise.engine import estimate
-from headwise.engine.devices import device_of
+from headwise.engine.client.jobs import Job
 from headwise.engine.executors.base import balanced
 from headwise.engine.executors.threads import Threads
-from headwise.engine.options import Train, Workers
-from headwise.engine.worker import Job
+from headwise.engine.host.devices import device_of
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.records import Nothing
 from headwise.runs.profiles import SECTIONS, in_words, profile
+from headwise.settings.options import Train, Workers
 
 
 @pytest.mark.parametrize("value", ["auto", 1, 256, "threads:2"])

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from headwise import catalog
 from headwise.cli import cli
 from headwise.cli.paths import INPUT_FOLDER, OUTPUT_FOLDER, PathType
-from headwise.config import Experiment
-from headwise.settings import field_types
+from headwise.settings import catalog
+from headwise.settings.experiment import Experiment
+from headwise.settings.fields import field_types
 
 SMALL = {
     "data": "synthetic:120:3:5:sites=2",
@@ -150,7 +150,7 @@ def _settings(verb: str) -> Iterator[Case]:
 def _keys(cls: Any, at: str = "") -> Iterator[str]:
     for name, kind in field_types(cls).items():
         yield f"{at}{name}"
-        if dataclasses.is_dataclass(kind) and kind.__module__ == "headwise.engine.options":
+        if dataclasses.is_dataclass(kind) and kind.__module__ == "headwise.settings.options":
             yield from _keys(kind, f"{at}{name}.")
 
 

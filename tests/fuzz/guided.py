@@ -25,9 +25,9 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
     from test_fuzz_archives import BATCH, tarred, try_to_unpack, zipped
     from test_fuzz_settings import GOOD
 
-    import headwise.config as config
     import headwise.data.pickles as pickles
-    import headwise.engine.state as state
+    import headwise.engine.client.state as state
+    import headwise.settings.experiment as config
     from headwise.errors import ConfigError, DataError
     from headwise.params import Params
     from headwise.records import Record, RecordError, decode, encode, same

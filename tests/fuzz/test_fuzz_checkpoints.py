@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwise as hw
-from headwise.engine.state import decode_state, encode_state
+from headwise.contract.method import record_types
+from headwise.engine.client.state import decode_state, encode_state
 from headwise.errors import RunError
-from headwise.method import record_types
 from headwise.methods.fedper import FedPer
 from headwise.records import RecordError, from_bytes
 from headwise.runs.checkpoint import Checkpoints

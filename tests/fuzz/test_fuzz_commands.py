@@ -18,13 +18,14 @@ import uvicorn
 from commands import GOOD, REFUSED_ANYWAY, SMALL, Case, drawn, every_case, furnish, leaves, typed
 
 import headwise as hw
-from headwise import launch
+from headwise.app import launch
 from headwise.audit import gradients
 from headwise.cli import main
-from headwise.flower import processes, submit
 from headwise.papers import reproduce
 from headwise.papers.cost import Costs
 from headwise.report import figures
+from headwise.sites.server import submit
+from headwise.sites.transport import processes
 
 CASES = drawn(int(os.environ.get("HEADWISE_FUZZ", "250")))
 BOUND = 4 * 2**30

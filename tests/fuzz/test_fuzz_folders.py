@@ -22,7 +22,7 @@ from headwise.audit import features, gradients
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded
 from headwise.report.watch import watch_app
-from headwise.testing.killing import bits, rows
+from killing import bits, rows
 
 COUNT = int(os.environ.get("HEADWISE_FUZZ", "60"))
 FILES = (

@@ -10,11 +10,11 @@ from pathlib import Path
 from opacus.accountants import RDPAccountant
 
 import headwise as hw
-from headwise.averaging import Shared
-from headwise.engine.worker import Job, Task
-from headwise.flower.facts import for_sites
-from headwise.flower.site import open_site
-from headwise.flower.wire import Order, Visit, pack_order
+from headwise.contract.averaging import Shared
+from headwise.engine.client.jobs import Job, Task
+from headwise.sites.facts import for_sites
+from headwise.sites.site.site import open_site
+from headwise.sites.transport.messages import Order, Visit, pack_order
 
 DATA = "synthetic:60:4:6:sites=1"
 SITE = f"""name = "site"

@@ -9,9 +9,9 @@ from fuzzing import damaged, fuzzed, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.config import Experiment, experiment_from, override, read_toml
-from headwise.engine.options import Inject
 from headwise.errors import ConfigError
+from headwise.settings.experiment import Experiment, experiment_from, override, read_toml
+from headwise.settings.options import Inject
 
 GOOD = b"""
 method = "fedrep:head_epochs=2"

@@ -15,8 +15,8 @@ from byhand import START, Weights, close, gradient
 from tiny import bench, plan_of
 from torch.testing import assert_close
 
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.apple import APPLE, Cores, Own, Shared
 from headwise.params import Params
 

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise import catalog
-from headwise.averaging import Averaged, Averaging, Shared
-from headwise.cli.list import method_facts
-from headwise.engine.options import Robust
-from headwise.engine.server import ServerBench
+from headwise.app.prepare import make_plan
+from headwise.cli.commands.list import method_facts
+from headwise.contract.averaging import Averaged, Averaging, Shared
+from headwise.contract.method import Reply, record_types
+from headwise.engine.server_bench import ServerBench
 from headwise.errors import ConfigError
-from headwise.method import Reply, record_types
 from headwise.methods.cd2_pfed import CD2PFed
 from headwise.methods.fedafk import FedAFK
 from headwise.methods.fedbn import FedBN
@@ -31,8 +30,9 @@ from headwise.methods.fml import FML
 from headwise.methods.gpfl import GPFL
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.params import Params
-from headwise.plans import make_plan
 from headwise.records import pack, unpack
+from headwise.settings import catalog
+from headwise.settings.options import Robust
 from headwise.testing.options import variants
 from headwise.testing.toy import toy_plan
 from headwise.testing.watching import heard, up_of

@@ -16,9 +16,9 @@ from byhand import BODY, HEAD, START, A, B, C, V, Weights, close
 from tiny import bench, plan_of, run
 from torch import Tensor
 
-from headwise.averaging import Shared
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.cd2_pfed import CD2PFed, Own
 from headwise.params import Params
 

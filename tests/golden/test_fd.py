@@ -12,8 +12,8 @@ from tiny import bench, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fd import FD, Logits
 
 LR, EPOCHS, LAM = 0.5, 2, 0.6

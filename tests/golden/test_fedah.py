@@ -12,11 +12,11 @@ from byhand import BODY, HEAD, START, Weights, close, gradient, weighted
 from tiny import Client, bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Averaged, Shared
-from headwise.engine.bench import ClientBench
+from headwise.contract.averaging import Averaged, Shared
+from headwise.contract.method import Reply
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedah import FedAH, Own
 from headwise.params import Params
 

@@ -13,8 +13,8 @@ from byhand import BODY, HEAD, START, Weights, close, gradient
 from tiny import bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench
+from headwise.contract.averaging import Shared
+from headwise.engine.client.client_bench import ClientBench
 from headwise.methods.fedala import FedALA, Own
 from headwise.params import Params
 

@@ -14,9 +14,9 @@ import torch
 from byhand import START, Weights, close, gradient
 from tiny import bench, plan_of
 
-from headwise.averaging import Shared
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedamp import FedAMP, Models, Own
 from headwise.params import Params
 

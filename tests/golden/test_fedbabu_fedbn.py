@@ -13,8 +13,8 @@ from byhand import BODY, CLIENTS, HEAD, SIZES, START, A, B, C, V, Weights, close
 from tiny import bench, model_of, plan_of, run
 from torch import Tensor, nn
 
-from headwise.averaging import Shared
-from headwise.engine.server import ServerBench
+from headwise.contract.averaging import Shared
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedbabu import FedBABU
 from headwise.methods.fedbn import FedBN
 from headwise.models.split import Buffers, SplitModel

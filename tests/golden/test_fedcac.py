@@ -12,8 +12,8 @@ import torch
 from byhand import START, Weights, close, descend
 from tiny import bench, plan_of
 
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedcac import Down, FedCAC, Own, Server, Up
 from headwise.params import Params
 

@@ -13,9 +13,9 @@ from tiny import bench, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.engine.bench import ClientBench
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedfomo import Down, FedFomo, Own, Server, Up
 from headwise.params import Params
 

@@ -12,10 +12,10 @@ from byhand import BODY, HEAD, START, Weights, close, gradient
 from tiny import bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedftha import FedFTHA, Head, Server, Up
 from headwise.params import Params
 from headwise.records import pack

@@ -14,9 +14,9 @@ from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient
 from tiny import bench, plan_of
 from torch.testing import assert_close
 
+from headwise.contract.method import ClassMeans, Reply
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import ClassMeans, Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedgmh import ONE, FedGMH, Heads, Own
 from headwise.params import Params
 

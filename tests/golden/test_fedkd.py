@@ -15,8 +15,8 @@ from tiny import bench, model_of, plan_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedkd import Change, FedKD, Own
 from headwise.models.split import SplitModel
 from headwise.params import Params

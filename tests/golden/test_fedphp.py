@@ -11,7 +11,7 @@ from byhand import CLIENTS, START, A, B, Weights, close, features, gradient, wei
 from tiny import bench, plan_of, run
 from torch import Tensor
 
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
 from headwise.methods.fedphp import FedPHP, Inherited
 from headwise.params import Params
 

@@ -13,8 +13,8 @@ from tiny import bench, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedproto import FedProto, Known, Own, Prototypes
 from headwise.params import Params
 

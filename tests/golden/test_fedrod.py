@@ -13,8 +13,8 @@ from byhand import CLIENTS, HEAD, START, A, B, C, V, Weights, close, features, w
 from tiny import bench, plan_of, run
 from torch import Tensor
 
-from headwise.averaging import Shared
-from headwise.engine.server import ServerBench
+from headwise.contract.averaging import Shared
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedrod import FedRoD, Own
 from headwise.params import Params
 

@@ -14,9 +14,9 @@ from byhand import START, A, B, C, V, Weights, close, features, weighted
 from tiny import bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Shared
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fml import FML, Own
 from headwise.params import Params
 

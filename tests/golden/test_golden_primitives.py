@@ -299,7 +299,7 @@ def test_class_means_name_only_the_classes_that_a_client_has() -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 100])
 def test_class_means_do_not_depend_on_the_batch_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.engine.bench.FEATURE_BATCH", batch)
+    monkeypatch.setattr("headwise.engine.client.client_bench.FEATURE_BATCH", batch)
     found: Tensor = bench(plan_of(clients=ALL, batch=batch)).class_means(model_of().body).means
     monkeypatch.undo()
     torch.testing.assert_close(found, bench(plan_of(clients=ALL)).class_means(model_of().body).means)

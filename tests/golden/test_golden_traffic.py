@@ -15,7 +15,6 @@ import torch
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
-from headwise.engine.options import Train
 from headwise.methods.fedafk import FedAFK
 from headwise.methods.fedah import FedAH
 from headwise.methods.fedftha import FedFTHA
@@ -25,6 +24,7 @@ from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.models.cnn import CNN
 from headwise.models.fedgh_cnn import FedGHCNN
 from headwise.records import encode
+from headwise.settings.options import Train
 from headwise.testing.toy import play, toy_plan
 from headwise.testing.watching import Listening
 

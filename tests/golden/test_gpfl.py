@@ -16,10 +16,10 @@ from tiny import bench, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.gpfl import GPFL, Head
 from headwise.params import Params
 

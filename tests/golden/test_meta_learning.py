@@ -15,10 +15,10 @@ from byhand import START, Weights, close, gradient, weighted
 from tiny import Client, bench, plan_of
 from torch import Tensor
 
-from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedmeta import FedMeta, Learner, Slope
 from headwise.methods.per_fedavg import PerFedAvg
 from headwise.params import Params

@@ -14,7 +14,7 @@ from byhand import CLIENTS, START, A, B, Weights, close, gradient, weighted
 from tiny import End, bench, plan_of, run
 from torch import Tensor
 
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
 from headwise.methods.apfl import APFL
 from headwise.methods.ditto import Ditto
 from headwise.methods.pfedme import PFedMe

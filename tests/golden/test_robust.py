@@ -10,20 +10,20 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.averaging import Shared
-from headwise.benches import ClassMeans
+from attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes, swapped_prototypes
+from headwise.app.launch import data_folder
+from headwise.app.prepare import make_plan
+from headwise.contract.averaging import Shared
+from headwise.contract.benches import ClassMeans
+from headwise.contract.robust import combine
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
-from headwise.engine.options import Robust
 from headwise.engine.plan import Plan
 from headwise.errors import ConfigError
-from headwise.launch import data_folder
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params, mean
-from headwise.plans import make_plan
-from headwise.robust import combine
-from headwise.testing.attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes, swapped_prototypes
+from headwise.settings.options import Robust
 from headwise.testing.toy import toy_plan
 
 RULES = ("median", "trimmed", "clipped", "krum", "multi-krum", "geometric")

@@ -15,9 +15,9 @@ import pytest
 import torch
 from tiny import plan_of
 
-from headwise.averaging import Averaged, Shared
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.contract.averaging import Averaged, Shared
+from headwise.contract.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 

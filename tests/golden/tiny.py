@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
-from headwise.engine.bench import ClientBench
-from headwise.engine.options import Evaluate, Sampling, Stop, Train
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.client.state import ClientState
 from headwise.engine.plan import Plan
-from headwise.engine.state import ClientState
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Record
+from headwise.settings.options import Evaluate, Sampling, Stop, Train
 from headwise.testing.toy import play
 
 Client = tuple[Tensor, Tensor]

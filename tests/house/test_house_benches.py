@@ -7,16 +7,16 @@ from typing import Any, get_args
 import pytest
 from rooms import FILES, HOME, name_of
 
-from headwise.benches import Bench, Central, Local
-from headwise.engine.bench import ClientBench
+from headwise.contract.benches import Bench, Central, Local
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.mechanism import Mechanism
-from headwise.engine.options import Privacy
-from headwise.engine.server import ServerBench
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.privacy import dp_sgd
 from headwise.privacy.mechanisms import MECHANISMS
-from headwise.settings import field_types
+from headwise.settings.fields import field_types
+from headwise.settings.options import Privacy
 from headwise.testing.toy import toy_plan
 
 

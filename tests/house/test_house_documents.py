@@ -13,9 +13,9 @@ import pytest
 from rooms import FILES, HOME, ROOT, name_of, tree
 
 import headwise
-from headwise import catalog
-from headwise.config import Experiment
-from headwise.settings import field_help, field_types
+from headwise.settings import catalog
+from headwise.settings.experiment import Experiment
+from headwise.settings.fields import field_help, field_types
 
 METHODS = [p for p in FILES if p.parent.name == "methods" and p.stem not in ("__init__", "standalone")]
 CLASSES = [(kind, name) for kind in catalog.ROOMS for name in catalog.names(kind)]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
-from headwise import catalog
 from headwise.errors import ConfigError
 from headwise.models.base import Model, Task
 from headwise.models.cnn import CNN
@@ -24,7 +23,8 @@ from headwise.models.linear import Linear
 from headwise.models.mlp import MLP
 from headwise.models.resnet18 import ResNet18
 from headwise.models.split import SplitModel
-from headwise.settings import check, field_help, field_types
+from headwise.settings import catalog
+from headwise.settings.fields import check, field_help, field_types
 
 IMAGE, TEXT = Task((3, 32, 32), 7), Task((12,), 4, vocabulary=50)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from headwise import catalog
 from headwise.models.base import Task
 from headwise.models.replicas import replica
+from headwise.settings import catalog
 
 TASK, WORDS = Task((3, 32, 32), 10), Task((20,), 4, 50)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
-from headwise.config import Choice, experiment_from
 from headwise.papers.arithmetic import CLAIMS
 from headwise.papers.cells import ask_for
 from headwise.papers.counting import messages
 from headwise.papers.reproduce import exact_rows
 from headwise.papers.schema import Printed, Task
 from headwise.papers.verdicts import of_accuracy, of_exact, of_rounds
+from headwise.settings.experiment import Choice, experiment_from
 
 
 def verdicts(name: str, **chosen: list[str]) -> dict[tuple[str, str], str]:

@@ -20,7 +20,7 @@ from headwise.errors import ConfigError
 from headwise.papers.cells import ask_for, cells_of
 from headwise.papers.cost import clock, parse_budget
 from headwise.papers.reproduce import estimate, largest, reproduce, rows_of
-from headwise.testing.killing import forks
+from killing import forks
 
 TINY = Path(__file__).parent / "tiny.toml"
 TABLE = f"{TINY}/1"

@@ -16,7 +16,7 @@ from headwise.errors import ConfigError
 from headwise.papers.cells import RUN, ask_for, cells_of, experiment_of, recipe_of
 from headwise.papers.describing import card
 from headwise.papers.tables import choose, find, load, merged, papers
-from headwise.settings import changed
+from headwise.settings.fields import changed
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = Path(__file__).parent / "tiny.toml"

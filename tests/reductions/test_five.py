@@ -9,13 +9,12 @@ import torch
 from plain import toy_plan
 from torch.testing import assert_close
 
-from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench
+from headwise.contract.averaging import Shared
+from headwise.contract.method import ClassMeans, Reply
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.events import RoundEnded
-from headwise.engine.options import Train
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import ClassMeans, Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods import fedafk, fedah, fedftha
 from headwise.methods.fedafk import FedAFK
 from headwise.methods.fedah import FedAH
@@ -27,6 +26,7 @@ from headwise.methods.fedrep import FedRep
 from headwise.methods.standalone import Standalone
 from headwise.params import Params
 from headwise.records import pack, same
+from headwise.settings.options import Train
 from headwise.testing.toy import AWKWARD, CLASSES, EASY, SOME, WIDTH, divided, federation, play
 from headwise.testing.watching import Listening
 

@@ -10,11 +10,10 @@ import torch
 from plain import toy_plan
 from torch.testing import assert_close
 
-from headwise.averaging import Shared
-from headwise.engine.bench import ClientBench
-from headwise.engine.options import Train
+from headwise.contract.averaging import Shared
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.fd import FD
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedcp import FedCP
@@ -27,6 +26,7 @@ from headwise.methods.gpfl import GPFL
 from headwise.methods.standalone import Standalone
 from headwise.models.split import SplitModel
 from headwise.params import Params
+from headwise.settings.options import Train
 from headwise.testing.toy import AWKWARD, FEATURES, SOME, Recorder, divided, federation, network, play
 
 EQUAL = ((9, 0, (0, 1)), (9, 0, (1, 2, 3)), (9, 0, (0, 1, 2, 3)))  # clients of the same size

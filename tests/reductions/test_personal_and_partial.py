@@ -9,12 +9,12 @@ import torch
 from plain import toy_plan
 from torch import nn
 
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
 from headwise.data.federated import FederatedData
-from headwise.engine.bench import ClientBench
+from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
-from headwise.engine.server import ServerBench
-from headwise.method import Reply
+from headwise.engine.server_bench import ServerBench
 from headwise.methods.apple import APPLE, Cores
 from headwise.methods.apple import Own as AppleOwn
 from headwise.methods.cd2_pfed import CD2PFed
@@ -31,17 +31,7 @@ from headwise.methods.standalone import Standalone
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Nothing
-from headwise.testing.toy import (
-    AWKWARD,
-    CLASSES,
-    FEATURES,
-    SOME,
-    Recorder,
-    divided,
-    federation,
-    network,
-    play,
-)
+from headwise.testing.toy import AWKWARD, CLASSES, FEATURES, SOME, Recorder, divided, federation, network, play
 
 MOMENTS = ("pre", "post", "stale", "global")
 

@@ -11,7 +11,6 @@ import torch
 from plain import toy_plan
 
 from headwise.data.federated import FederatedData
-from headwise.engine.options import Train
 from headwise.methods.apfl import APFL
 from headwise.methods.ditto import Ditto
 from headwise.methods.fedavg import FedAvg
@@ -24,6 +23,7 @@ from headwise.methods.pfedme import PFedMe
 from headwise.methods.scaffold import Scaffold
 from headwise.methods.standalone import Standalone
 from headwise.params import Params
+from headwise.settings.options import Train
 from headwise.testing.toy import AWKWARD, SOME, Recorder, divided, federation, network, play
 
 EQUAL = ((12, 0, (0, 1, 2)), (12, 0, (1, 2, 3)), (12, 0, (0, 3)))

@@ -10,10 +10,10 @@ from browser import Browser, browser
 from made_runs import make_run
 
 import headwise as hw
-from headwise import catalog
 from headwise.report.page import write_page
 from headwise.report.partition import render_partition
 from headwise.report.results import collect
+from headwise.settings import catalog
 
 CHARTS = {"accuracy", "spread", "against", "labels", "sizes", "traffic", "inside", "cost"}
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><b>שלום</b> " + "long" * 100

@@ -15,11 +15,11 @@ import pytest
 from made_runs import make_run
 
 import headwise as hw
-from headwise.config import experiment_from, override
 from headwise.report.again import command
 from headwise.report.page import render, script_safe, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run
+from headwise.settings.experiment import experiment_from, override
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -147,7 +147,7 @@ def test_rendering_takes_no_torch(three: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_page_stays_small(tmp_path: Path) -> None:
-    from headwise import catalog
+    from headwise.settings import catalog
 
     for method in catalog.names("method")[:25]:
         for seed in range(5):

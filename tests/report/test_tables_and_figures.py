@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from made_runs import make_run
 
-from headwise.cli.run import show
+from headwise.cli.commands.run import show
 from headwise.errors import ConfigError
 from headwise.report.page import render
 from headwise.report.results import collect

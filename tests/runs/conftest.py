@@ -7,7 +7,7 @@ import pytest
 from small_runs import experiment
 
 import headwise as hw
-from headwise.testing.killing import bits
+from killing import bits
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import headwise as hw
+from headwise.app.launch import run_or_resume
 from headwise.engine.events import Event, RoundEnded
-from headwise.launch import run_or_resume
 
 FLAGS = {
     "method": "fedper",

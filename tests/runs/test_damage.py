@@ -18,15 +18,15 @@ from small_runs import experiment, flip, snapshot, stop_after
 import headwise as hw
 from headwise.audit import features, gradients
 from headwise.audit.auditing import audit
+from headwise.contract.method import record_types
+from headwise.disk.files import checksum
 from headwise.errors import RunError
-from headwise.method import record_types
 from headwise.methods.fedper import FedPer
 from headwise.records import Packed, from_bytes, to_bytes
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
-from headwise.runs.files import checksum
-from headwise.testing.killing import bits, forks
+from killing import bits, forks
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
 

@@ -11,10 +11,10 @@ import torch
 from small_runs import experiment
 
 import headwise as hw
-from headwise.averaging import Shared
+from headwise.contract.averaging import Shared
+from headwise.contract.method import record_types
+from headwise.engine.client.state import ClientState
 from headwise.engine.events import Event, Progress, RoundEnded, RunStarted
-from headwise.engine.state import ClientState
-from headwise.method import record_types
 from headwise.methods.fedafk import FedAFK, Own
 from headwise.methods.fedah import FedAH
 from headwise.methods.fedgmh import FedGMH, Heads

@@ -12,7 +12,7 @@ import pytest
 from small_runs import arguments, experiment, start
 
 import headwise as hw
-from headwise.testing.killing import bits
+from killing import bits
 from waiting import PATIENCE
 
 ROUNDS = 30

@@ -16,10 +16,10 @@ import torch
 from small_runs import arguments, die, experiment, snapshot, start, stop_after
 
 import headwise as hw
+from headwise.disk.files import only_writer
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
-from headwise.runs.files import only_writer
-from headwise.testing.killing import bits, forks
+from killing import bits, forks
 from waiting import PATIENCE
 
 KILLED = (-signal.SIGKILL, -signal.SIGPROF)

@@ -11,13 +11,13 @@ import pytest
 from small_runs import experiment, snapshot
 
 import headwise as hw
-from headwise.config import Experiment
+from headwise.app.launch import Place
+from headwise.app.prepare import Made, make_plan
+from headwise.disk.files import only_writer
 from headwise.errors import RunError
-from headwise.launch import Place
-from headwise.plans import Made, make_plan
 from headwise.runs import manifest
-from headwise.runs.files import only_writer
 from headwise.runs.store import new_run
+from headwise.settings.experiment import Experiment
 
 PAIRS = 100
 

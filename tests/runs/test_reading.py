@@ -14,9 +14,9 @@ import pytest
 from small_runs import experiment
 
 import headwise as hw
+from headwise.disk.files import append_lines
+from headwise.disk.jsontext import to_json
 from headwise.errors import RunError
-from headwise.jsontext import to_json
-from headwise.runs.files import append_lines
 from headwise.runs.query import find_runs
 
 REST = {"client_mean": 0.1, "client_std": 0.2, "worst_decile": 0.3, "balanced": 0.4, "f1": 0.5, "loss": 0.6}

@@ -16,7 +16,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.runs.slots import GRAIN
-from headwise.testing.killing import bits, checkpoint, rows
+from killing import bits, checkpoint, rows
 
 Damage = Callable[[Path], None]
 

@@ -6,9 +6,9 @@ import inspect
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..method import record_types
+from ..contract.method import record_types
 from ..records import Record, fields_of
-from ..settings import field_help
+from ..settings.fields import field_help
 from .labels import asked_for
 from .scene import Scene, sent
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..benches import Predictor
+from ..contract.benches import Predictor
 from ..data.federated import Samples
 from .scene import Scene, change, personal, sent
 from .scores import Finding, auc

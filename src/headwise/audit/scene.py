@@ -11,23 +11,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..benches import Predictor
-from ..config import experiment_from
+from ..app.launch import data_folder
+from ..app.prepare import make_plan
+from ..contract.benches import Predictor
+from ..contract.method import record_types
 from ..data.federated import Clients, Samples
+from ..engine.client.jobs import Job, handle, personal_model
+from ..engine.client.state import ClientState
+from ..engine.host.process import one_thread
 from ..engine.plan import Plan
-from ..engine.process import one_thread
-from ..engine.server import ServerBench
-from ..engine.state import ClientState
-from ..engine.worker import Job, handle, personal_model
+from ..engine.server_bench import ServerBench
 from ..errors import RunError
-from ..launch import data_folder
-from ..method import record_types
 from ..params import Params
-from ..plans import make_plan
 from ..records import Record
 from ..runs.checkpoint import Checkpoints
 from ..runs.manifest import FORMAT
 from ..runs.query import Run
+from ..settings.experiment import experiment_from
 
 
 @dataclass(frozen=True)

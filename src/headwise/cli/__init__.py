@@ -35,13 +35,13 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which people meet them."""
-        return [*VERBS]  # `list` is the module of that verb, once it is imported
+        return [*VERBS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The verb's own file."""
         if cmd_name not in VERBS:
             raise click.UsageError(f"{cmd_name!r} is not a command: {nearest(cmd_name, VERBS)}")
-        return importlib.import_module(f"headwise.cli.{cmd_name}").command
+        return importlib.import_module(f"headwise.cli.commands.{cmd_name}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line each, without importing them."""

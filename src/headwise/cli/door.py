@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..disk.paths import is_text
 from ..errors import ConfigError, HeadwiseError
-from ..paths import is_text
 
 MISTAKE, BUG, INTERRUPTED = 2, 70, 130
 """exit codes: of the user, of Headwise (EX_SOFTWARE), of Ctrl-C"""

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from .. import paths
+from ..disk import paths
 
 
 class PathType(click.ParamType):
-    """A path, examined by one of the checks in `headwise.paths`."""
+    """A path, examined by one of the checks in `headwise.disk.paths`."""
 
     name = "path"
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from ..layout import aligned
+from ..memory import aligned
 from ..models.base import Task
 from .dataset import Dataset
 from .splits import Parts

@@ -1,4 +1,4 @@
-"""The engine: one round loop (`driver`), one worker at each client, `executors` between them, `kernels` that train.
+"""The engine: the round loop (`driver`), what happens at a `client`, `executors` between them, `kernels` that train.
 
-It may import the contract of methods, data and networks; no method, run folder, site or command line.
+Imports the contract, data, models, the log's schema and settings; no method, run folder, site or command line.
 """

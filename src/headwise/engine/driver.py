@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from ..contract.method import Reply
 from ..errors import HeadwiseError, ServerError
-from ..layout import settled
 from ..log.schema import Measured, Round, chosen_by
-from ..method import Reply
+from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
-from .clock import peak_memory
+from .answers import ask
+from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
+from .host.clock import peak_memory
 from .plan import Plan
 from .profile import Stopwatch
-from .replies import ask
 from .sampling import sample
-from .server import ServerBench, broadcasts
-from .worker import Answer, Job, failure_of
+from .server_bench import ServerBench, broadcasts
 
 
 def drive(

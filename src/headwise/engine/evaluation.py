@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from ..averaging import Shared
+from ..contract.averaging import Shared
 from ..log.metrics import ACCURACY, VALIDATION
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, Parts
 from ..records import Record, nbytes
+from .client.jobs import Answer, Job, Task
+from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
-from .scores import over_clients
-from .server import ServerBench, broadcasts
-from .worker import Answer, Job, Task
+from .server_bench import ServerBench, broadcasts
 
 
 class Evaluation:

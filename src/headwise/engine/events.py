@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..log.schema import ClientLine, Parts, Round
 from ..records import Record
-from .state import States
+from .client.state import States
 
 Reason = Literal["finished", "patience", "budget", "interrupted"]
 

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from ..benches import Local
+from ..contract.benches import Local
 from ..records import Record
 
 if TYPE_CHECKING:  # a plan carries a mechanism
-    from .bench import ClientBench
+    from .client.client_bench import ClientBench
     from .plan import Plan
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from ..contract.method import Method
 from ..data.federated import Clients
-from ..method import Method
 from ..models.split import SplitModel
+from ..settings.options import Evaluate, Faults, Kernels, Robust, Sampling, Secure, Stop, Train
 from .mechanism import UNPROTECTED, Mechanism
-from .options import Evaluate, Faults, Kernels, Robust, Sampling, Secure, Stop, Train
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import torch
 
 from ..seeds import seed_of
-from .options import Sampling
+from ..settings.options import Sampling
 
 
 def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:

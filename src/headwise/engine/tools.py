@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from ..benches import M
+from ..contract.benches import M
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
-from .devices import on
+from .host.devices import on
 from .plan import Plan
 
 _DRAWING = threading.Lock()

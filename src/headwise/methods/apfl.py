@@ -21,12 +21,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import Unit
+from ..settings.fields import Unit
 
 
 class Own(Record):

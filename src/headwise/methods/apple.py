@@ -25,12 +25,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
-from ..settings import NonNegative, Unit
+from ..settings.fields import NonNegative, Unit
 
 
 class Cores(Record):

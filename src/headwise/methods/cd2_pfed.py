@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ..averaging import Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import NonNegative, Unit
+from ..settings.fields import NonNegative, Unit
 
 
 class Own(Record):

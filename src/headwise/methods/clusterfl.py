@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Count, NonNegative
+from ..settings.fields import Count, NonNegative
 
 ITERATIONS = 100  # k-means converges long before
 

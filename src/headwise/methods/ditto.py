@@ -17,11 +17,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..params import Params
 from ..records import Record
-from ..settings import Epochs, NonNegative
+from ..settings.fields import Epochs, NonNegative
 
 
 class Own(Record):

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
-from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..params import Params
 from ..records import Record
-from ..settings import NonNegative
+from ..settings.fields import NonNegative
 
 
 class Own(Record):

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
-from ..averaging import Averaged, Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaged, Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import EpochsOrNone, Unit
+from ..settings.fields import EpochsOrNone, Unit
 
 
 class Own(Record):

@@ -22,12 +22,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import EpochsOrNone, NonNegative, Unit
+from ..settings.fields import EpochsOrNone, NonNegative, Unit
 
 
 class Own(Record):

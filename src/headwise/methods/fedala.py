@@ -22,12 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import Count, NonNegative, Positive, Share
+from ..settings.fields import Count, NonNegative, Positive, Share
 
 RECENT = 10  # epochs whose losses must agree for the weights to have converged
 

@@ -26,11 +26,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..params import Params, mean
 from ..records import Record
-from ..settings import NonNegative, Positive
+from ..settings.fields import NonNegative, Positive
 
 
 class Models(Record):

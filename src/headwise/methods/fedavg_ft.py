@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..records import Nothing
-from ..settings import EpochsOrNone
+from ..settings.fields import EpochsOrNone
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..averaging import Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Nothing
-from ..settings import EpochsOrNone
+from ..settings.fields import EpochsOrNone
 
 
 @dataclass(frozen=True)

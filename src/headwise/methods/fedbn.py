@@ -18,8 +18,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..averaging import Averaged, Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaged, Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record

@@ -23,11 +23,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Count, Unit
+from ..settings.fields import Count, Unit
 
 
 class Server(Record):

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from ..averaging import Averaging, Shared
-from ..measures import mmd
-from ..method import Bench, Central, Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.measures import mmd
+from ..contract.method import Bench, Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import NonNegative
+from ..settings.fields import NonNegative
 
 
 class Head(Record):

@@ -25,11 +25,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Natural, Unit
+from ..settings.fields import Natural, Unit
 
 EPSILON = 1e-5  # keeps the weight of an equal model finite
 

@@ -22,12 +22,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..averaging import Shared
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import EpochsOrNone
+from ..settings.fields import EpochsOrNone
 
 
 class Server(Record):

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..averaging import Shared
-from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..params import Params, gradient, step
 from ..records import Record
-from ..settings import Count, Epochs, NonNegative
+from ..settings.fields import Count, Epochs, NonNegative
 
 
 class Body(Record):

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
-from ..settings import NonNegative, Unit
+from ..settings.fields import NonNegative, Unit
 
 
 class Heads(Record):

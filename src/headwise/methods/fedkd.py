@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss
 
-from ..method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, Update
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Positive, Share
+from ..settings.fields import Positive, Share
 
 
 class Own(Record):

@@ -24,11 +24,11 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, mean
 from ..records import Nothing, Record
-from ..settings import Positive, Range, Share
+from ..settings.fields import Positive, Range, Share
 
 
 class Learner(Record):

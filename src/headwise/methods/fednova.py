@@ -24,9 +24,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..averaging import Shared
-from ..measures import Odometer
-from ..method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.averaging import Shared
+from ..contract.measures import Odometer
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Nothing, Record

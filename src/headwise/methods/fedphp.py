@@ -24,13 +24,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..measures import mmd
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.measures import mmd
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Unit
+from ..settings.fields import Unit
 
 
 class Inherited(Record):

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings import NonNegative
+from ..settings.fields import NonNegative
 
 
 class Own(Record):

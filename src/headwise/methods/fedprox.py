@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..records import Nothing
-from ..settings import NonNegative
+from ..settings.fields import NonNegative
 
 
 @dataclass(frozen=True)

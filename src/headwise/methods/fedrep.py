@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..averaging import Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
-from ..settings import EpochsOrNone
+from ..settings.fields import EpochsOrNone
 
 
 class Head(Record):

@@ -20,8 +20,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record

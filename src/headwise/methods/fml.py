@@ -18,11 +18,11 @@ from typing import ClassVar, Literal
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from ..averaging import Averaging, Shared
-from ..method import Central, Local, Predictor, Sums, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Sums, Update
 from ..params import Params
 from ..records import Record
-from ..settings import Positive, Unit
+from ..settings.fields import Positive, Unit
 
 
 class Own(Record):

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..averaging import Averaging, Shared
-from ..method import Central, Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 

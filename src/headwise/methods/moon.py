@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..params import Params
 from ..records import Record
-from ..settings import NonNegative, Positive
+from ..settings.fields import NonNegative, Positive
 
 
 class Previous(Record):

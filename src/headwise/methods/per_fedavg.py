@@ -22,12 +22,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..records import Nothing
-from ..settings import NonNegative
+from ..settings.fields import NonNegative
 
 
 @dataclass(frozen=True)

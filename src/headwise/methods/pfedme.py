@@ -22,12 +22,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..averaging import Averaging, Shared
-from ..method import Local, Predictor, Update
+from ..contract.averaging import Averaging, Shared
+from ..contract.method import Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
-from ..settings import Count, NonNegative, Positive
+from ..settings.fields import Count, NonNegative, Positive
 
 
 class Personal(Record):

@@ -22,12 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..measures import Odometer
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.measures import Odometer
+from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
-from ..settings import Positive
+from ..settings.fields import Positive
 
 
 class Global(Record):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
 from ..params import Params
 from ..records import Nothing, Record
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from torch import nn
 
 from ..memory import check_memory
-from ..settings import Range
+from ..settings.fields import Range
 from .base import Model, Task
 from .parts import dense, flat
 from .split import SplitModel

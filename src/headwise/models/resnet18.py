@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from ..settings import Range
+from ..settings.fields import Range
 from .base import Model, Task
 from .parts import dense, image
 from .split import SplitModel

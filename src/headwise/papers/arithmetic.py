@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from ..config import Choice, Experiment
+from ..contract.formulas import evaluate
 from ..models.split import SplitModel
-from ..testing.formulas import evaluate
+from ..settings.experiment import Choice, Experiment
 from .cells import Ask, experiment_of, recipe_of
 from .counting import SCALAR, build, messages, weight, widths
 from .schema import Column, Printed, Task

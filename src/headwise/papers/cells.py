@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..config import Choice, Experiment, experiment_from
-from ..engine.options import Workers
+from ..disk.jsontext import to_json
 from ..errors import ConfigError, nearest
-from ..jsontext import to_json
-from ..settings import changed
+from ..settings.experiment import Choice, Experiment, experiment_from
+from ..settings.fields import changed
+from ..settings.options import Workers
 from .schema import Column, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
 

@@ -13,14 +13,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from ..config import Choice, Experiment, find_class
 from ..data.dataset import Source
 from ..data.splits import parse
 from ..engine.estimate import training_step
-from ..engine.process import cores, one_thread
+from ..engine.host.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, laid_out
+from ..settings.experiment import Choice, Experiment, find_class
 from . import schema
 from .counting import messages
 

@@ -7,19 +7,19 @@ from functools import cache
 import numpy as np
 from torch import nn
 
-from ..config import Choice, Experiment
 from ..data.dataset import Dataset
 from ..data.federated import FederatedData
 from ..data.splits import Parts
 from ..engine.driver import drive
 from ..engine.events import Event, RoundEnded
 from ..engine.executors.serial import Serial
-from ..engine.options import Evaluate, Sampling
+from ..engine.host.process import one_thread
 from ..engine.plan import Plan
-from ..engine.process import one_thread
 from ..log.schema import Round
 from ..models import base
 from ..models.split import SplitModel
+from ..settings.experiment import Choice, Experiment
+from ..settings.options import Evaluate, Sampling
 from .schema import Task
 
 SCALAR = 4

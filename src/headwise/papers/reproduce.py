@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean
 
+from ..app.launch import data_folder, run_or_resume
+from ..disk.files import failing_clearly, write_bytes, write_json
 from ..engine.events import Observer
-from ..engine.options import Workers
 from ..errors import ConfigError, RunError
-from ..launch import data_folder, run_or_resume
 from ..report.page import write_page
 from ..report.results import collect
-from ..runs.files import failing_clearly, write_bytes, write_json
 from ..runs.query import Run
+from ..settings.options import Workers
 from . import arithmetic, scores, verdicts
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
 from .cost import Costs, clock

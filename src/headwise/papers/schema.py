@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from ..errors import ConfigError
-from ..settings import Count, Plain, Range, Share, Unit
+from ..settings.fields import Count, Plain, Range, Share, Unit
 
 Moment = Literal["pre", "stale", "global"]
 Measure = Literal["accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim", "none"]

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..config import read_toml
 from ..errors import ConfigError, nearest
-from ..settings import build
+from ..settings.experiment import read_toml
+from ..settings.fields import build
 from .schema import Grid, Numbers, Paper, Table
 
 HOME = Path(__file__).parent

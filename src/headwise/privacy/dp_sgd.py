@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..benches import Local
-from ..engine.bench import ClientBench
-from ..engine.devices import on, samples_on
+from ..contract.benches import Local
+from ..engine.client.client_bench import ClientBench
+from ..engine.host.devices import on, samples_on
 from ..engine.kernels.plain import learning
 from ..engine.mechanism import Mechanism, Releases
-from ..engine.options import Train
 from ..engine.plan import Plan
 from ..errors import AccountingError, ConfigError
 from ..models.split import SplitModel
 from ..records import Record
+from ..settings.options import Train
 from .fence import fenced
 from .gaussian import messages_of
 from .randomness import chosen, gaussian, source_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from ..benches import Local
+from ..contract.benches import Local
 from ..errors import AccountingError
 
 

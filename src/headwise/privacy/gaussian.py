@@ -11,11 +11,11 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ..benches import Local
-from ..engine.bench import ClientBench
+from ..contract.benches import Local
+from ..contract.method import record_types
+from ..engine.client.client_bench import ClientBench
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
-from ..method import record_types
 from ..params import Params
 from ..records import Nothing, Record
 from .randomness import gaussian, source_of

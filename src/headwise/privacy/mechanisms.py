@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..contract.method import Method, record_types
 from ..engine.mechanism import UNPROTECTED, Mechanism
-from ..engine.options import Privacy
 from ..errors import AccountingError
-from ..method import Method, record_types
 from ..records import fields_of
+from ..settings.options import Privacy
 from .dp_sgd import DPSGD
 from .noisy_means import NoisyMeans
 from .noisy_models import NoisyModels

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from ..benches import ClassMeans
+from ..contract.benches import ClassMeans
 from ..errors import AccountingError
 from ..params import Params
 from ..records import Record, fields_of

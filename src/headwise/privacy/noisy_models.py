@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ..averaging import Shared
+from ..contract.averaging import Shared
 from ..errors import AccountingError
 from ..records import Nothing, Record, fields_of
 from .gaussian import ClientGaussian

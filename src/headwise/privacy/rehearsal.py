@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from ..config import Experiment
+from ..contract.method import Reply
 from ..data.federated import Clients
-from ..engine.options import Faults
+from ..engine.client.jobs import Job, handle
+from ..engine.client.state import ClientState
 from ..engine.plan import Plan
-from ..engine.server import ServerBench
-from ..engine.state import ClientState
-from ..engine.worker import Job, handle
+from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
-from ..method import Reply
+from ..settings.experiment import Experiment
+from ..settings.options import Faults
 from .mechanisms import mechanism_for
 
 ROUNDS = 2

@@ -1,1 +1,4 @@
-"""Runs as something to look at: one self-contained page, tables and figures; never torch."""
+"""Runs as something to look at: one self-contained page, tables and figures.
+
+Imports runs, log and settings, never torch.
+"""

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import Experiment
-from ..jsontext import to_toml
+from ..disk.jsontext import to_toml
 from ..runs.query import Run
-from ..settings import changed
+from ..settings.experiment import Experiment
+from ..settings.fields import changed
 
 CHOICES = ("method", "data", "partition", "model", "server_model")
 """written whole, with all their options"""

@@ -7,10 +7,10 @@ from itertools import count
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from .. import catalog
 from ..log.metrics import ACCURACY, WORST_DECILE
 from ..log.schema import MOMENTS, Round, figures
 from ..runs.query import Run
+from ..settings import catalog
 from .clients import accuracies, floors
 from .inside import diagnostics, thinned
 from .results import Line, Setting, reading

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..disk.files import failing_clearly, write_bytes
 from ..errors import ConfigError
-from ..runs.files import failing_clearly, write_bytes
 from .data import COLOURS, setting_data
 from .results import Setting
 

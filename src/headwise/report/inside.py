@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..jsontext import to_json
+from ..disk.jsontext import to_json
 from ..runs.query import Run
 
 ROOM = 300_000

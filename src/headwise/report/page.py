@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..jsontext import to_json
-from ..runs.files import write_bytes
+from ..disk.files import write_bytes
+from ..disk.jsontext import to_json
 from ..runs.query import Run
 from .again import command
 from .data import page_data

@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from .. import catalog
+from ..disk.files import read_json
+from ..disk.jsontext import to_json
 from ..errors import RunError
-from ..jsontext import to_json
 from ..log.metrics import ACCURACY
 from ..log.schema import Round
-from ..runs.files import read_json
 from ..runs.query import Run, find_runs
+from ..settings import catalog
 
 OWN = ("pre", "stale")
 """the moments that are about the clients' own models"""

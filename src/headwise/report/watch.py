@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from ..disk.files import checksum
+from ..disk.jsontext import to_json
+from ..disk.paths import input_folder
 from ..errors import HeadwiseError, RunError
-from ..jsontext import to_json
 from ..log.metrics import percent
-from ..paths import input_folder
-from ..runs.files import checksum
 from ..runs.query import Run, find_runs
 from .data import page_data
 from .page import Live, render, render_list, render_said

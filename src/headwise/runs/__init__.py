@@ -1,1 +1,4 @@
-"""Runs on disk: a folder each, written safely, read without torch."""
+"""Runs on disk: a folder each, written safely, read without torch.
+
+Imports the log's schema, `disk`, and the engine's events, which `store` observes.
+"""

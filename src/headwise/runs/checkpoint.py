@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import torch
 
+from ..contract.method import RecordTypes
+from ..disk.files import checksum, failing_clearly, from_json, read_bytes, write_bytes
+from ..engine.client.state import States
 from ..engine.events import Progress
-from ..engine.state import States
 from ..errors import RunError
-from ..method import RecordTypes
 from ..records import Packed, from_bytes, pack, to_bytes, unpack
-from .files import checksum, failing_clearly, from_json, read_bytes, write_bytes
 from .lines import Extent
 from .shapes import CHECKPOINT, check
 from .slots import Place, Slots

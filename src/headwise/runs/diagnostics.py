@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract.method import Method
+from ..disk.files import append_lines, failing_clearly
+from ..engine.client.state import ClientState
 from ..engine.events import Event, RoundEnded, RunStarted
-from ..engine.state import ClientState
 from ..log.schema import evaluated
-from ..method import Method
 from ..params import Params
 from ..records import Record
-from .files import append_lines, failing_clearly
 from .shapes import DIAGNOSTIC, misfit
 
 WIDE = 32

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..disk.files import digest, from_json, read_bytes
 from ..errors import RunError
-from .files import digest, from_json, read_bytes
 from .shapes import CLIENT, DIAGNOSTIC, ROUND, SITE, Shape, check
 
 SHAPES: dict[str, Shape] = {

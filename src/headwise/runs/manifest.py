@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..disk.files import read_json
 from ..errors import RunError
-from .files import read_json
 from .shapes import MANIFEST, check
 
 FORMAT = 2

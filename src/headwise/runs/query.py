@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
+from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
 from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import MOMENTS, ClientLine, Round, evaluated, figures
-from .files import digest, from_json, read_bytes, read_json
 from .lines import Extent, content, parse
 from .manifest import read_manifest
 from .shapes import PARTITION, RESULT, check

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import checksum, failing_clearly
+from ..disk.files import checksum, failing_clearly
 
 GRAIN = 4096
 """slot sizes are multiples of this"""

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..contract.method import RecordTypes
+from ..disk.files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
+from ..disk.jsontext import to_json
+from ..engine.client.state import States
 from ..engine.events import Event, Progress, RoundEnded, RunEnded
-from ..engine.state import States
 from ..errors import RunError
-from ..jsontext import to_json
 from ..log.metrics import restored
 from ..log.schema import Parts
-from ..method import RecordTypes
 from .checkpoint import Checkpoint, Checkpoints
-from .files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
 from .lines import Extent, Growing, content, parse
 from .query import Run
 

@@ -1,8 +1,6 @@
-"""`check_method`: whether a method keeps the contract, for those in this package and for those that users write.
+"""`check_method(MyMethod)` says whether a method keeps the contract: ours, and those that users write.
 
-from headwise.testing import check_method
-
-check_method(MyMethod)
+Imports the engine, runs and everything below them.
 """
 
 from __future__ import annotations

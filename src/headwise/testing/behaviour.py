@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from ..engine.options import Train
+from ..contract.method import Reply, record_types
+from ..engine.client.jobs import Job, handle
+from ..engine.client.state import encode_state
 from ..engine.plan import Plan
-from ..engine.server import ServerBench
-from ..engine.state import encode_state
-from ..engine.worker import Job, handle
-from ..method import Reply, record_types
+from ..engine.server_bench import ServerBench
 from ..models.split import Buffers, SplitModel
 from ..records import Record, decode, encode, pack, same, unpack
+from ..settings.options import Train
 from .toy import (
     AWKWARD,
     EASY,

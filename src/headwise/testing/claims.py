@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.bench import ClientBench
+from ..contract.formulas import evaluate
+from ..contract.method import Reply, record_types
+from ..engine.client.client_bench import ClientBench
 from ..engine.plan import Plan
-from ..engine.server import ServerBench
-from ..method import Reply, record_types
+from ..engine.server_bench import ServerBench
 from ..methods.standalone import Standalone
 from ..models.split import SplitModel
+from ..packed import Packed
 from ..params import Params, mean
 from ..records import Nothing, Record, fields_of, nbytes, pack, unpack
-from ..settings import build, check, field_help
-from ..wire import Packed
+from ..settings.fields import build, check, field_help
 from .behaviour import need
-from .formulas import evaluate
 from .options import alternatives, neighbours, variants
 from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, reference, toy_plan
 from .watching import Visit, heard, up_of

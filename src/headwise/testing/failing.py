@@ -7,9 +7,9 @@ from contextlib import closing
 
 from ..engine.executors.faulty import Faulty
 from ..engine.executors.serial import Serial
-from ..engine.options import Faults, Inject
 from ..engine.plan import Plan
 from ..records import pack
+from ..settings.options import Faults, Inject
 from .behaviour import need
 from .toy import AnyMethod, Recorder, play, toy_plan
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..layout import LINE, address
+from ..memory import LINE, address
 
 _NAMES = """
     mm addmm addmm_ mv addmv dot vdot addr bmm baddbmm baddbmm_ linear convolution convolution_backward

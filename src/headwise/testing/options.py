@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ..errors import ConfigError
-from ..settings import convert, field_types
+from ..settings.fields import convert, field_types
 from .toy import AnyMethod
 
 

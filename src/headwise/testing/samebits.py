@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..config import Choice
+from ..contract.method import record_types
+from ..engine.client.state import encode_state
 from ..engine.events import Event, RoundEnded
 from ..engine.executors.pool import Pool
 from ..engine.executors.serial import Serial
 from ..engine.executors.threads import Threads
 from ..engine.plan import Plan
-from ..engine.state import encode_state
-from ..method import record_types
 from ..runs.checkpoint import Checkpoints
 from ..runs.lines import Extent
+from ..settings.experiment import Choice
 from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
 from .watching import Apart, Backwards
 

@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config import Choice
+from ..contract.method import Method
 from ..data.dataset import Dataset
 from ..data.federated import Clients, FederatedData
 from ..data.splits import Parts
+from ..engine.client.state import encode_state
 from ..engine.driver import drive
 from ..engine.events import Event, Progress, RoundEnded
 from ..engine.executors.base import Executor
 from ..engine.executors.serial import Serial
-from ..engine.options import Evaluate, Kernels, Moment, Sampling, Stop, Train
+from ..engine.host.process import one_thread
 from ..engine.plan import Plan
-from ..engine.process import one_thread
 from ..engine.sampling import sample
-from ..engine.state import encode_state
-from ..method import Method
 from ..models.split import Buffers, SplitModel
 from ..records import encode
+from ..settings.experiment import Choice
+from ..settings.options import Evaluate, Kernels, Moment, Sampling, Stop, Train
 from .nervous import Nervous
 
 AnyMethod = Method[Any, Any, Any, Any]

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from ..contract.method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..data.federated import Clients
-from ..engine.clock import Clock
+from ..engine.client.jobs import Answer, Job, handle
+from ..engine.client.state import decode_state
 from ..engine.executors.base import states_of
 from ..engine.executors.serial import Serial
+from ..engine.host.clock import Clock
 from ..engine.plan import Plan
-from ..engine.state import decode_state
-from ..engine.worker import Answer, Job, handle
-from ..method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..models.split import SplitModel
 from ..records import R, Record, decode, encode
 from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan

@@ -9,9 +9,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
+from ..disk.files import read_json, write_json
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
 from ..errors import RunError
-from ..runs.files import read_json, write_json
 from ..runs.manifest import read_manifest
 from . import numbers, settings
 

@@ -1,1 +1,4 @@
-"""Partitions: who gets which samples. One scheme per file, each a value: (labels, clients, rng) -> indices."""
+"""Partitions: who gets which samples. One scheme per file, each a value: (labels, clients, rng) -> indices.
+
+Imports settings only.
+"""

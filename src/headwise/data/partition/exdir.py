@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from ...settings import Count, Positive
+from ...settings.fields import Count, Positive
 from .base import Indices, Partition
 from .repair import settle
 from .shares import Mask, check_classes, deal, dirichlet, tally

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from ...settings import Count
+from ...settings.fields import Count
 from .base import Indices, Partition
 from .shares import Mask, check_classes, deal, even, group, tally
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...memory import check_memory
-from ...settings import Range
+from ...settings.fields import Range
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate, read_text
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...memory import check_memory
-from ...settings import Count, Natural, NonNegative, Range
+from ...settings.fields import Count, Natural, NonNegative, Range
 from ..dataset import Dataset, Source
 
 

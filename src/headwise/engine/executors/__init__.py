@@ -1,4 +1,4 @@
-"""Executors: where the clients of a run live. `base` has their contract, `registry` finds them by name.
+"""Executors: where the clients of a run live. `base` has their contract, `settings.executors` their names.
 
-They may import the engine and what it may import; what is made from settings comes to them in a `Setup`.
+Imports the client's side of the engine and its plan; what is made from settings comes in a `Setup`.
 """

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from ...contract.method import record_types
 from ...data.federated import Clients
-from ...method import record_types
-from ..clock import Clock
+from ...settings.options import Engine
+from ..client.jobs import Answer, Job
+from ..client.state import States
 from ..events import ClientDone, ClientFailed, Observer
-from ..options import Engine
+from ..host.clock import Clock
 from ..plan import Plan
-from ..state import States
-from ..worker import Answer, Job
 
 TOGETHER = 128
 """clients that one process handles side by side, at most"""

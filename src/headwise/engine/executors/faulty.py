@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...records import Packed, Record, RecordError, pack, unpack
 from ...seeds import seed_of
+from ..client.jobs import Answer, Failure, Job, unanswered
 from ..plan import Plan
-from ..worker import Answer, Failure, Job, unanswered
 from .base import Executor
 
 HUGE = 1e9

@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 import torch
 
-from ...averaging import Shared
+from ...contract.averaging import Shared
+from ...contract.method import RecordTypes, record_types
 from ...data.federated import Clients
 from ...errors import ClientError
-from ...method import RecordTypes, record_types
 from ...records import Nothing, Record, decode, encode
-from ..clock import Clock, peak_memory
-from ..devices import device_of
+from ..client.jobs import Answer, Job, handle_all
+from ..client.state import States, encode_state, stored_state
+from ..host.clock import Clock, peak_memory
+from ..host.devices import device_of
+from ..host.process import keep_freed_memory
 from ..plan import Plan
-from ..process import keep_freed_memory
-from ..state import States, encode_state, stored_state
-from ..worker import Answer, Job, handle_all
 from .base import Setup, balanced, states_of
 from .crew import Crew, Work, WorkerLostError
 from .shelf import Parcel, Shelf, shared

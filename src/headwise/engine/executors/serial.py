@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..clock import Clock
+from ..client.jobs import Answer, Job, handle_all
+from ..client.state import States
+from ..host.clock import Clock
 from ..plan import Plan
-from ..state import States
-from ..worker import Answer, Job, handle_all
 from .base import Setup, side_by_side_limit, states_of
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ...jsontext import to_json
+from ...disk.jsontext import to_json
 
 MEMORY = Path("/dev/shm")
 PREFIX, MARK = ".headwise-shelf-", "owner.json"

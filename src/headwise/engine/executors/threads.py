@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from ...errors import ConfigError
-from ..clock import Clock
+from ..client.jobs import Answer, Job, handle_all
+from ..client.state import ClientState, States
+from ..host.clock import Clock
 from ..plan import Plan
-from ..state import ClientState, States
-from ..worker import Answer, Job, handle_all
 from .base import Setup, balanced, states_of
 
 

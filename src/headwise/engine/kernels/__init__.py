@@ -1,4 +1,4 @@
 """Kernels: how a client's descent is computed, and what they share; `choosing.choose` gives the fastest that fits.
 
-They may import `layout`, `models` and the engine's clock; no bench, plan, method or executor.
+Imports `memory`, models and the engine's clock; no bench, plan, method or executor.
 """

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...layout import LINE
+from ...memory import LINE
 from .base import Feed, Kernel, Rates
 from .layers import Layer
 from .together import Work, ask

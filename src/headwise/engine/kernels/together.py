@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from greenlet import getcurrent, greenlet
 
-from ..clock import Clock
+from ..host.clock import Clock
 
 T = TypeVar("T")
 

@@ -1,0 +1,128 @@
+"""Several methods, several seeds, one partition: a table with mean and spread, and what it says in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..contract.method import record_types
+from ..disk.files import write_bytes, write_json
+from ..engine.events import Observer
+from ..errors import ConfigError, RunError
+from ..log.metrics import CLIENT_MEAN, extras
+from ..records import Nothing
+from ..report.page import write_page
+from ..report.results import Line, Setting, title_of
+from ..report.tables import Table, markdown, results
+from ..report.words import words
+from ..runs.query import Run
+from ..settings.experiment import Choice, Experiment
+from .launch import data_folder, free_folder, run_or_resume
+from .prepare import make_plan
+
+Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
+"""gives the observers that show a run of this title"""
+Track = Callable[[Path], Iterable[Observer]]
+"""gives the observers that store a run of this folder elsewhere"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines of the table, in the order asked for, on one partition."""
+
+    out: Path
+    setting: Setting
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds each method was run with."""
+        return self.setting.seeds
+
+    @property
+    def report(self) -> Path:
+        """The page to look at."""
+        return self.out / "report.html"
+
+    def plain(self) -> dict[str, Any]:
+        """One JSON object."""
+        rows = [
+            {
+                "method": line.name,
+                **{m: _figures(line, m) for m in line.measured},
+                "bytes_up_per_round": line.per_round("bytes_up"),
+                "bytes_down_per_round": line.per_round("bytes_down"),
+                "seconds_per_round": line.per_round("seconds"),
+                "runs": line.summaries,
+            }
+            for line in self.setting.lines
+        ]
+        floor = self.setting.floor
+        return {"out": str(self.out), "seeds": self.seeds, "floor": floor, "methods": rows, "words": self.words()}
+
+    def table(self) -> Table:
+        """Headings and cells, as texts."""
+        return results(self.setting.lines, self.setting.floor)
+
+    def words(self) -> list[str]:
+        """What was learned, in plain sentences."""
+        return words(self.setting)
+
+
+def compare(
+    base: Experiment,
+    methods: Sequence[str],
+    seeds: int = 1,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    watch: Watch = lambda title: nullcontext(()),
+    track: Track = lambda folder: (),
+) -> Comparison:
+    """Run every method with so many seeds on one partition; with the same `out` again, what is done is not repeated."""
+    cells = _cells(base, methods, range(base.seed, base.seed + seeds))
+    folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
+    for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
+        make_plan(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
+    done: dict[str, list[Run]] = {}
+    for method, experiment, name in cells:
+        others = track(folder / name)
+        with watch(f"{method}, seed {experiment.seed}") as observers:
+            run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
+        if not run.complete:
+            raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
+        done.setdefault(method, []).append(run)
+    lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
+    found = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
+    write_json(folder / "comparison.json", found.plain())
+    write_bytes(folder / "table.md", markdown(found.table()).encode())
+    write_page([found.setting], found.report)
+    return found
+
+
+def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> list[tuple[str, Experiment, str]]:
+    """Each method with each seed, and the name of its folder; a method that can't be made is found before any run."""
+    labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
+    if len(labels) < len(methods) or not labels:
+        raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
+    base.method.make("method")  # it is replaced, but a mistake in it is a mistake
+    cells: list[tuple[str, Experiment, str]] = []
+    for seed in seeds:
+        for label, method in labels.items():
+            choice = Choice.parse(method, "method").resolved("method")
+            cells.append((method, dataclasses.replace(base, method=choice, seed=seed), f"{label}-s{seed}"))
+    return cells
+
+
+def _keeps(method: str) -> bool:
+    return record_types(type(Choice.parse(method, "method").make("method"))).client is not Nothing
+
+
+def _figures(line: Line, moment: str) -> dict[str, float]:
+    whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *(metric.name for metric in extras()))
+    known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
+    return known | {"std": line.spread("last", moment)}

@@ -1,0 +1,176 @@
+"""From an experiment to a finished run: build everything, choose where clients live, drive, and store what happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from ..contract.method import record_types
+from ..disk.files import only_writer
+from ..disk.jsontext import to_json
+from ..disk.paths import input_folder, path_of
+from ..engine.client.state import States
+from ..engine.driver import drive
+from ..engine.estimate import is_long
+from ..engine.events import Observer
+from ..engine.executors.base import Executor, Setup
+from ..engine.executors.faulty import Faulty
+from ..engine.host.interrupts import politely_interrupted
+from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_collections
+from ..engine.plan import Plan
+from ..errors import ConfigError, RunError
+from ..privacy.accountant import account
+from ..runs.diagnostics import Diagnostics
+from ..runs.manifest import FORMAT, describe, moved, read_manifest
+from ..runs.query import Run
+from ..runs.store import RunStore, mend_partition, new_run
+from ..settings.executors import find
+from ..settings.experiment import Experiment, experiment_from
+from ..settings.fields import dump
+from .prepare import Made, make_plan, plan_from_json
+
+
+class Place(NamedTuple):
+    """Where a run's data and clients are."""
+
+    make: Callable[[Experiment], Made]
+    """builds everything"""
+    executor: Callable[[Experiment, Plan, States, Path], Executor]
+    """from where it begins; the path is the run's folder"""
+
+
+def here(data_dir: Path) -> Place:
+    """On this machine, or simulated from it."""
+    return Place(partial(make_plan, data_dir=data_dir), partial(_workers, data_dir=data_dir))
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+    place: Place | None = None,
+) -> Run:
+    """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
+    if experiment.engine.kind == "flower" and place is None:
+        raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
+    data_dir = data_folder(data_dir)
+    place = place or here(data_dir)
+    experiment, plan, summary, histograms = place.make(experiment)
+    folder = Path(out) if out else usual_folder(experiment)
+    spent = account(plan)
+    manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
+    with new_run(folder, manifest, histograms):
+        return _go(experiment, plan, folder, observers, place)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+    place: Place | None = None,
+) -> Run:
+    """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if _is_complete(found := Run(folder)):
+        found.check()
+        return found
+    if manifest["format"] < FORMAT:
+        raise RunError(
+            f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
+        )
+    if place is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
+    if where := moved(manifest):
+        logging.getLogger("headwise").warning(
+            "%s began on %s: it goes on, but its last bits may be others than on one machine.", folder, where
+        )
+    place = place or here(data_folder(data_dir or manifest["data_dir"]))
+    experiment, plan, summary, histograms = place.make(experiment_from(manifest["experiment"]))
+    now, wanted = summary.hash, manifest["partition"]["hash"]
+    if now != wanted:
+        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
+    with only_writer(folder):
+        mend_partition(folder, histograms)
+        return _go(experiment, plan, folder, observers, place)
+
+
+def run_or_resume(
+    experiment: Experiment,
+    out: Path,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+    place: Place | None = None,
+) -> Run:
+    """Run in this folder, or go on there if it holds the same experiment; what is complete is not run again."""
+    if not (out / "manifest.json").exists():
+        return run(experiment, out, data_dir=data_dir, observers=observers, place=place)
+    found = Run(out)
+    now = (place or here(data_folder(data_dir))).make(experiment).experiment
+    before = experiment_from(found.manifest["experiment"]).resolved()  # options may have come since then
+    places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
+    elsewhere = dataclasses.replace(before.engine, **places)
+    if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
+        raise RunError(f"{out} holds another experiment: choose another --out.")
+    return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, place=place)
+
+
+def _is_complete(run: Run) -> bool:
+    """Whether no round is left to run; if the file that says so is damaged, going on writes it again."""
+    try:
+        return run.complete
+    except RunError:
+        return False
+
+
+def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
+    keep_freed_memory()
+    opened = closing(RunStore(folder, record_types(type(plan.method))))
+    with one_thread(), politely_interrupted() as interrupted, opened as store:
+        start = store.load()
+        executor = place.executor(experiment, plan, start.states, folder)
+        executor = Faulty(executor, plan) if plan.faults.inject.shares else executor
+        with closing(executor), spared_collections():
+            watching = (Diagnostics(folder, plan.method), store, *observers)
+            drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
+    return Run(folder)
+
+
+def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
+    engine, text = experiment.engine, to_json(experiment.plain())
+    here = engine.kind == "local"
+    count = engine.workers.count or (1 if here and not is_long(plan) else cores())
+    local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"
+    setup = Setup(plan, states, engine, count, text, partial(plan_from_json, text), data_dir, folder)
+    return find(local if here else engine.kind)(setup)
+
+
+def data_folder(given: str | Path | None) -> Path:
+    """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home, or else here."""
+    if chosen := given or os.environ.get("HEADWISE_DATA"):
+        return input_folder(chosen, "HEADWISE_DATA" if given is None else "data_dir")
+    home = os.path.expanduser("~")  # stays "~" where a user has no home, as in some containers
+    return path_of(Path("" if home == "~" else home) / ".cache" / "headwise", "HOME")
+
+
+def usual_folder(experiment: Experiment) -> Path:
+    """Where a run goes if nobody says where."""
+    return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
+
+
+def free_folder(name: str, root: Path = Path("runs")) -> Path:
+    """A new folder of this name, numbered where it is taken."""
+    name = re.sub(r"[^\w.-]", "-", name)
+    taken = {p.name for p in root.glob(f"{name}*")}
+    return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)

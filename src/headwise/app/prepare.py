@@ -1,0 +1,150 @@
+"""From an experiment to everything that it names: data over clients, networks, a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from ..contract.averaging import Averaging
+from ..contract.method import Method, record_types
+from ..data.dataset import Dataset, Source
+from ..data.federated import Clients, FederatedData
+from ..data.splits import divide_all, parse
+from ..data.stats import Summary
+from ..engine.host.devices import check_device, check_kind
+from ..engine.plan import Plan
+from ..errors import ConfigError
+from ..models.base import Model, Task
+from ..models.split import SplitModel, channels_last, laid_out
+from ..params import Params
+from ..privacy.rehearsal import protected
+from ..records import fields_of
+from ..seeds import seed_of
+from ..settings.executors import SITES
+from ..settings.experiment import Choice, Experiment, experiment_from
+
+
+class Made(NamedTuple):
+    """Everything that an experiment names."""
+
+    experiment: Experiment
+    """with all that it left open written out"""
+    plan: Plan
+    summary: Summary
+    """of who has how much"""
+    histograms: dict[str, Any]
+    """for each part, how many samples of each class every client has; and the names of the classes, where known"""
+
+
+def make_plan(experiment: Experiment, data_dir: Path) -> Made:
+    """Build everything that the experiment names."""
+    check_device(experiment.engine.device)
+    kind = experiment.engine.kind
+    check_kind(kind)
+    if experiment.secure.sums and kind not in SITES:
+        said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
+        raise ConfigError(f"secure.sums is true, but {said}")
+    source: Source = experiment.data.make("data")
+    data = _divide(experiment, source.load(data_dir))
+    experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
+    plan = plan_for(experiment, data)
+    experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
+    return Made(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
+
+
+def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
+    """The run of this experiment, whose models are named, on these clients."""
+    method: Method[Any, Any, Any, Any] = experiment.method.make("method")
+    models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
+    other = experiment.server_model
+    _check_models(experiment.method.name, method, models)
+    if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
+        raise ConfigError(
+            f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
+        )
+    if experiment.secure.sums:
+        _check_sums(experiment, method)
+    if isinstance(data, FederatedData):
+        data.channels_last = any(map(channels_last, models))
+    plan = Plan(
+        method=method,
+        models=models,
+        server_model=None if other is None else _first(experiment, other, data.task, len(models)),
+        data=data if isinstance(data, Clients) else data.clients,
+        train=experiment.train,
+        sampling=experiment.sampling,
+        evaluate=experiment.evaluate,
+        stop=experiment.stop,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        device=experiment.engine.device,
+        kernels=experiment.engine.kernels,
+        faults=experiment.faults,
+        robust=experiment.robust,
+        secure=experiment.secure,
+    )
+    return protected(experiment, plan)
+
+
+def plan_from_json(text: str, data: Clients) -> Plan:
+    """The same plan in another process, which need not read the data again."""
+    return plan_for(experiment_from(json.loads(text)), data)
+
+
+def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
+    """The experiment's data over its clients, and nothing else built."""
+    source: Source = experiment.data.make("data")
+    return _divide(experiment, source.load(data_dir))
+
+
+def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
+    if experiment.fraction < 1:
+        rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
+        kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
+        dataset = dataset.subset(kept)
+    rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
+    scheme = experiment.partition.make("partition")
+    natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
+    clients = experiment.clients or natural or 20
+    return FederatedData(dataset, divide_all(dataset, scheme, parse(experiment.split), clients, rng))
+
+
+def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
+    """The initial network of the k-th architecture: drawn once from the run's seed, the same for all who have it."""
+    family: Model = choice.make("model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(experiment.seed, "model", k))
+        model = family.build(task)
+    model.policy = experiment.buffers
+    return laid_out(model.eval())
+
+
+def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
+    """Refuse what needs single messages, which nobody sees under masks."""
+    name, masked = experiment.method.name, "secure.sums is true, but"
+    if method.sums not in ("samples", "clients"):
+        needs = "every single message" if method.sums == "none" else "sums label by label, which can't be masked here"
+        raise ConfigError(f"{masked} the server of {name} needs {needs}.")
+    if strange := [f for f, kind in fields_of(record_types(type(method)).up).items() if not _of_tensors(kind)]:
+        raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is no tensor.")
+    if experiment.robust.rule != "mean":
+        raise ConfigError(f"{masked} robust.rule is {experiment.robust.rule!r}, which looks at single messages.")
+    if experiment.faults.inject.shares:
+        raise ConfigError(f"{masked} faults.inject spoils single messages.")
+
+
+def _of_tensors(kind: Any) -> bool:
+    return set(get_args(kind) or (kind,)) <= {Params, torch.Tensor, type(None)}
+
+
+def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
+    if len(models) > 1 and method.heterogeneous == "no":
+        raise ConfigError(f"model names {len(models)} networks, but {name} needs the same one for all clients.")
+    heads = {tuple(p.shape for p in m.head.parameters()) for m in models}
+    if len(heads) > 1 and method.heterogeneous == "same head":
+        raise ConfigError(f"model names networks with different heads, but {name} needs one width for all.")

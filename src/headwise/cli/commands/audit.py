@@ -1,0 +1,42 @@
+"""``headwise audit``: what leaves the clients of a run, and what attacks make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from ...disk.jsontext import to_json
+from ..paths import INPUT_FOLDER
+
+
+@click.command(name="audit")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option(
+    "--clients", default=10, type=click.IntRange(1, 10**9), show_default=True, help="how many clients are attacked"
+)
+@click.option(
+    "--seed", default=0, type=click.IntRange(0, 10**9), show_default=True, help="of who is attacked, and where from"
+)
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are, if they moved")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: bool) -> None:
+    """Show what leaves the clients of RUN, and how much attacks on it find out beyond guessing.
+
+    Every attack is carried out on messages as the run's clients would send them next, and compared with the truth.
+    """
+    from ...audit.auditing import audit
+
+    found = audit(run, data_dir=data_dir, clients=clients, seed=seed)
+    if as_json:
+        click.echo(to_json(dataclasses.asdict(found)))
+        return
+    shielded = "with noise on what leaves" if found.private else "without noise on what leaves"
+    click.echo(f"{found.method} after {found.t} rounds, {shielded}\n")
+    click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
+    for f in found.fields:
+        click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")
+    click.echo(f"\n{'attack':60}{'knowing':46}{'found':>7}{'guess':>7}{'cases':>7}  measure")
+    for a in found.findings:
+        click.echo(f"{a.attack:60}{a.knowing:46}{a.found:7.3f}{a.guess:7.3f}{a.cases:7}  {a.measure}")

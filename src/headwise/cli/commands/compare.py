@@ -1,0 +1,69 @@
+"""``headwise compare``: several methods and seeds on one partition."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...disk.jsontext import to_json
+from ...disk.paths import input_file
+from ...errors import ConfigError
+from ...settings.fields import Seeds, convert
+from ..options import experiment_of, experiment_options, literal
+
+if TYPE_CHECKING:
+    from ...app.compare import Comparison
+
+
+@click.command(name="compare")
+@click.argument("what", nargs=-1, metavar="[METHOD]... [CONFIG.toml]")
+@click.option("--methods", help="methods with commas, each with options: fedavg,fedrep:head_epochs=5")
+@click.option("--seeds", default="1", help="how many seeds, from --seed on")
+@experiment_options
+def command(
+    what: tuple[str, ...],
+    methods: str | None,
+    seeds: str,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    tracked: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **flags: str | None,
+) -> None:
+    """Run several methods and seeds on one partition.
+
+    Give the same --out again to go on where it stopped: what is finished is not run again.
+    """
+    configs = [w for w in what if w.endswith(".toml")]
+    if len(configs) > 1:
+        raise ConfigError(f"there are {len(configs)} TOML files, but only one can be the common base.")
+    named = [w for w in what if not w.endswith(".toml")]
+    for text in (methods, flags.pop("method")):
+        named += text.split(",") if text else []
+    count = convert(literal(seeds), Seeds, "seeds")
+    base = experiment_of(input_file(configs[0], "CONFIG.toml") if configs else None, changes, flags)
+
+    from ...app import compare as comparing
+    from ...trackers import trackers
+    from ..display import watching
+
+    watch, track = partial(watching, quiet=quiet), partial(trackers, tracked)
+    show(comparing.compare(base, named, count, out, data_dir=data_dir, watch=watch, track=track), as_json)
+
+
+def show(comparison: Comparison, as_json: bool) -> None:
+    """The table, for a program or for a person."""
+    if as_json:
+        click.echo(to_json(comparison.plain()))
+        return
+    from ..tables import table_text
+
+    title = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition"
+    click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))
+    click.echo("\n".join(comparison.words()))
+    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; a page to look at: {comparison.report}")

@@ -1,0 +1,80 @@
+"""``headwise data show``: who would hold what, before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...disk.jsontext import to_json
+from ..options import FLAGS, experiment_of
+from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE
+
+USED = ("data", "partition", "split", "clients")
+MOST_CLIENTS, MOST_CLASSES = 40, 20
+"""in a table; more don't fit a terminal"""
+
+
+@click.group(name="data")
+def command() -> None:
+    """Look at data before anything is trained."""
+
+
+def _flags(f: Any) -> Any:
+    for name in reversed(USED):
+        path, text = FLAGS[name]
+        f = click.option(f"--{name}", help=f"{text}  [{path}]")(f)
+    return f
+
+
+@command.command(name="show")
+@click.argument("config", required=False, type=INPUT_FILE)
+@_flags
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance data_seed=1")
+@click.option("-o", "--out", type=OUTPUT_FILE, help="a page with the partition's picture")
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+def show(
+    config: Path | None,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    as_json: bool,
+    **flags: str | None,
+) -> None:
+    """Show who holds which labels, from the TOML file CONFIG and flags."""
+    experiment = experiment_of(config, changes, flags)
+    from ...app.launch import data_folder
+    from ...app.prepare import divided
+    from ...disk.files import write_bytes
+    from ...report.partition import partition_words, render_partition
+    from ...report.results import title_of
+    from ...settings.fields import dump
+
+    found = divided(experiment, data_folder(data_dir))
+    summary, counts, classes = dump(found.summary), found.histograms(), list(found.dataset.classes)
+    chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
+    title = title_of({**chosen, "clients": len(found)})
+    if out is not None:
+        write_bytes(out, render_partition(title, summary, counts, classes).encode())
+    if as_json:
+        click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts}))
+        return
+    click.echo(title)
+    _print(counts, classes)
+    click.echo("\n".join(partition_words(summary)))
+    if out is not None:
+        click.echo(f"The picture is in {out}.")
+
+
+def _print(counts: dict[str, list[list[int]]], classes: list[str]) -> None:
+    """A table where it fits a terminal."""
+    from ...report.partition import partition_table
+    from ..tables import table_text
+
+    head, rows = partition_table(counts, classes)
+    if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
+        click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
+        return
+    click.echo(table_text(head, rows, numbers_from=0, width=160))

@@ -1,0 +1,96 @@
+"""``headwise list``: what there is; quick, because nothing heavy is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...disk.jsontext import to_json
+from ...errors import ConfigError, nearest
+from ...settings import catalog
+from ..paths import INPUT_FOLDER
+
+KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
+
+
+@click.command(name="list")
+@click.argument("kind")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--runs", "folder", default="runs", type=INPUT_FOLDER, help="where runs are  [runs]")
+def command(kind: str, as_json: bool, folder: Path) -> None:
+    """List KIND: methods, models, data, partitions, papers or runs."""
+    others = {"runs": lambda: _runs(folder), "papers": _papers}
+    if kind not in (*KINDS, *others):
+        raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, *others])}")
+    rows = others[kind]() if kind in others else _entries(KINDS[kind])
+    if as_json:
+        click.echo(to_json({kind: rows}))
+        return
+    if not rows:
+        click.echo(f"There are no runs in {folder}.")
+        return
+    _print(rows)
+
+
+def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in catalog.names(kind):
+        entry = catalog.entry(kind, name)
+        facts = method_facts(entry) if kind == "method" else {}
+        rows.append({"name": name, **facts, "summary": entry.summary, "options": list(entry.fields)})
+    return rows
+
+
+def method_facts(entry: catalog.Entry) -> dict[str, Any]:
+    """What one asks of a method before choosing it; `tests/contract` holds that all of them bear BatchNorm."""
+    whole = "Averaging" in entry.bases and "shared" not in entry.functions
+    return {
+        **{c: entry.facts.get(c, "") for c in ("family", "travels", "stays")},
+        "different networks": entry.facts.get("heterogeneous", "no"),
+        "BatchNorm": "yes",
+        "global model": "yes" if whole or "global_model" in entry.functions else "no",
+        "cost": entry.facts.get("cost", 1.0),
+    }
+
+
+def _papers() -> list[dict[str, Any]]:
+    from ...papers.tables import papers
+
+    return [
+        {
+            "name": f"{paper.name.lower()}/{table.name}",
+            "scales": [s.name for s in paper.scales],
+            "rules": ["paper", *(["code"] if paper.code else [])],
+            "summary": table.title,
+        }
+        for paper in papers()
+        for table in paper.tables
+    ]
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    from ...errors import RunError
+    from ...runs.query import find_runs
+
+    rows: list[dict[str, Any]] = []
+    for run in find_runs(folder):
+        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "accuracy": ""}
+        try:
+            s = run.summary()
+            last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
+            row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
+        except RunError as error:  # the others can be read all the same
+            row |= {"ended": f"can't be read: {error}"}
+        rows.append(row)
+    return rows
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """Aligned columns, without a table's frame, so that they can be cut and searched."""
+    texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
+    width = {k: max(len(k), *(len(t[k]) for t in texts)) for k in texts[0]}
+    click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
+    for t in texts:
+        click.echo("  ".join(t[k].ljust(width[k]) for k in width).rstrip())

@@ -1,0 +1,152 @@
+"""``headwise reproduce``: a published table as a command."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...disk.jsontext import to_json
+from ...errors import ConfigError
+from ...papers.cells import Ask, ask_for
+from ...settings.experiment import literal
+from ...settings.fields import Seeds, convert
+from ...settings.options import Workers
+from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+
+if TYPE_CHECKING:
+    from ...papers.results import Reproduction
+
+
+@click.command(name="reproduce")
+@click.argument("table")
+@click.option("--columns", multiple=True, help="columns, or words of their names, with semicolons; else all")
+@click.option("--methods", help="methods of the table with commas; else all")
+@click.option("--seeds", default="1", help="how many seeds, from 0 on  [1]")
+@click.option("--scale", help="full, or a smaller variant that headwise describe TABLE names  [full]")
+@click.option(
+    "--rules", default="paper", help="what the paper says, or what its public code does: paper, code  [paper]"
+)
+@click.option("--budget", help="take the largest scale that fits into this time, such as 30m")
+@click.option("--plan", "only_plan", is_flag=True, help="say what would be run and how long it would take; run nothing")
+@click.option("--out", type=OUTPUT_FOLDER, help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
+@click.option("--cells", type=OUTPUT_FOLDER, help="folder for the runs  [runs/reproduce/cells]")
+@click.option("--workers", help="processes that train clients side by side: auto, a number, or threads:2")
+@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--quiet", is_flag=True, help="show no progress")
+def command(
+    table: str,
+    columns: tuple[str, ...],
+    methods: str | None,
+    seeds: str,
+    scale: str | None,
+    rules: str,
+    budget: str | None,
+    only_plan: bool,
+    out: Path | None,
+    cells: Path | None,
+    workers: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run TABLE, such as fedgmh/2, and put what comes out beside what is printed.
+
+    Give the same command again to go on where it stopped: a cell that is finished is not run again.
+    """
+    ask = ask_for(
+        table,
+        columns=[c.strip() for text in columns for c in text.split(";") if c.strip()],
+        methods=methods.split(",") if methods else (),
+        scale=scale,
+        rules=rules,
+        seeds=convert(literal(seeds), Seeds, "seeds"),
+    )
+    if budget and scale:
+        raise ConfigError(
+            f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give one of them."
+        )
+    count = None if workers is None else Workers.parse(workers, "workers")
+
+    from ...papers import reproduce
+    from ..display import watching
+
+    folder = cells or reproduce.CELLS
+    ask, seconds = _fitting(ask, folder, count, data_dir, budget)
+    _announce(ask, seconds, count, quiet)
+    if only_plan:
+        click.echo(_planned(ask, folder, seconds, as_json))
+        return
+    home = out or Path("runs/reproduce") / ask.folder
+    found = reproduce.reproduce(
+        ask,
+        home,
+        cells=folder,
+        seconds=seconds,
+        workers=count,
+        data_dir=data_dir,
+        watch=partial(watching, quiet=quiet),
+        command=shlex.join(["headwise", *sys.argv[1:]]),
+    )
+    click.echo(to_json(found.plain()) if as_json else f"{_shown(found)}\nThe table is in {home}, its runs in {folder}.")
+
+
+def _fitting(
+    ask: Ask, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
+) -> tuple[Ask, list[float]]:
+    """The scale that was asked for, or the largest one that fits; with what each open cell will take."""
+    from ...papers import cost, reproduce
+
+    if not budget:
+        return ask, reproduce.estimate([ask], cells, workers, data_dir)[0]
+    limit = cost.parse_budget(budget)
+    asks = [dataclasses.replace(ask, scale=s) for s in ask.paper.scales]
+    return reproduce.largest(asks, reproduce.estimate(asks, cells, workers, data_dir), limit)
+
+
+def _announce(ask: Ask, seconds: list[float], workers: Workers | None, quiet: bool) -> None:
+    from ...papers.cost import clock
+
+    if quiet:
+        return
+    if not seconds:
+        click.echo(f"{ask.name}, scale {ask.scale.name}: there is nothing to train.", err=True)
+        return
+    beside = f" on {workers.count} workers" if workers and workers.count > 1 else ""
+    click.echo(
+        f"{ask.name}, scale {ask.scale.name} ({ask.scale.words}), rules of the {ask.rules}: {len(seconds)} runs to go, "
+        f"about {clock(sum(seconds))}{beside} by what training steps take on this machine now.",
+        err=True,
+    )
+
+
+def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
+    """What would be run, and how long each run would take."""
+    from ...papers import cost, reproduce
+
+    runs = list(zip(reproduce.open_cells(ask, cells), seconds, strict=True))
+    if as_json:
+        rows = [{"method": c.method, "column": c.column, "seed": c.experiment.seed, "run": c.folder, "seconds": s}
+                for c, s in runs]  # fmt: skip
+        return to_json({"table": ask.name, "scale": ask.scale.name, "runs": rows, "seconds": sum(seconds)})
+    lines = [f"{c.method}, {c.column}, seed {c.experiment.seed}: {cost.clock(s)}" for c, s in runs]
+    return "\n".join([*lines, f"In all {cost.clock(sum(seconds))}." if runs else "There is nothing to train."])
+
+
+def _shown(found: Reproduction) -> str:
+    """The table and the words for a terminal."""
+    from ...papers.results import HEAD
+    from ..tables import table_text
+
+    rows = [row.texts() for row in found.rows]
+    shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
+    cells = [[row[i] for i in shown] for row in rows]
+    title = f"{found.ask.name}: {found.ask.table.title}"
+    text = table_text([HEAD[i] for i in shown], cells, title=title, numbers_from=len(shown), width=240)
+    return "\n".join([text, *found.words()])

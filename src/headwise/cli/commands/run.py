@@ -1,0 +1,72 @@
+"""``headwise run``: train with one method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...disk.jsontext import to_json
+from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
+from ..options import experiment_of, experiment_options
+from ..paths import INPUT_FILE
+
+
+@click.command(name="run")
+@click.argument("config", required=False, type=INPUT_FILE)
+@experiment_options
+@click.option("--profile", is_flag=True, help="show where the time went")
+def command(
+    config: Path | None,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    tracked: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    profile: bool,
+    **flags: str | None,
+) -> None:
+    """Train with one method, from the TOML file CONFIG and flags."""
+    experiment = experiment_of(config, changes, flags)
+    from ...app import launch
+    from ...trackers import trackers
+    from ..display import watching
+
+    folder = out or launch.usual_folder(experiment)
+    others = trackers(tracked, folder)
+    with watching(experiment.method.name, quiet=quiet) as observers:
+        run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others])
+    show(run, as_json)
+    if profile:
+        from ...runs import profiles
+
+        click.echo(profiles.in_words(profiles.profile(run.rounds)), err=as_json)
+
+
+def show(run: Any, as_json: bool) -> None:
+    """The result of a run, for a program or for a person."""
+    summary = run.summary()
+    if as_json:
+        click.echo(to_json({**summary, "ended": run.ended}))
+        return
+    click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+    for moment, s in summary["accuracy"].items():
+        selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
+        values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
+        clients = "" if None in values else ", clients {:.4f} ± {:.4f}".format(*values)
+        more = "".join(f", {m.label} {s[m.name]:.4f}" for m in extras() if s.get(m.name) is not None)
+        click.echo(
+            f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
+            f"{clients}{more}"
+        )
+    if summary["floor"] is not None:
+        click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
+    click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
+    if run.privacy:
+        click.echo(f"  privacy {run.privacy}")
+    if "failed" in summary:
+        click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
+    end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"
+    click.echo(f"  in     {run.path}{end}")

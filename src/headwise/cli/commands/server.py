@@ -1,0 +1,73 @@
+"""``headwise server``: the machine that sites connect to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ...settings.experiment import experiment_from, read_toml
+from ..options import PORT
+from ..paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
+
+
+@click.group(name="server")
+def command() -> None:
+    """Start a server for sites, let sites in, sign experiments."""
+
+
+@command.command(name="start")
+@click.argument("folder", type=OUTPUT_FOLDER)
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
+@click.option("--port", default=8000, type=PORT, show_default=True, help="port to listen on")
+@click.option("--name", "names", multiple=True, help="a name or address by which sites know this server; repeatable")
+@click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
+def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool) -> None:
+    """Start Flower's SuperLink with TLS and node authentication; its keys and its memory are in FOLDER.
+
+    A certificate is made there if there is none: sites need FOLDER/ca.crt.
+    """
+    from ...disk.files import failing_clearly
+    from ...engine.host.devices import check_kind
+    from ...sites.site.signing import server_certificates
+    from ...sites.transport.processes import attend, check_insecure, check_name, environment, flower_config, superlink
+
+    check_kind("flower")
+    check_insecure(host, insecure)
+    for option, name in (("--host", host), *(("--name", name) for name in names)):
+        check_name(option, name)
+    home = folder.absolute()
+    with failing_clearly(home):
+        home.mkdir(parents=True, exist_ok=True)
+    if not insecure and not (home / "ca.crt").exists():
+        server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
+        click.echo(f"made a certificate: give {home / 'ca.crt'} to the sites", err=True)
+    flower_config(home, host, port, insecure)
+    sys.exit(attend(superlink(home, host, port, insecure), environment(home)))
+
+
+@command.command(name="register")
+@click.argument("folder", type=INPUT_FOLDER)
+@click.argument("keys", nargs=-1, required=True, type=INPUT_FILE)
+def register(folder: Path, keys: tuple[Path, ...]) -> None:
+    """Let sites in whose public KEYS (their site.key.pub) these are; FOLDER is the server's."""
+    from ...sites.transport.processes import NAME, flwr
+
+    for key in keys:
+        flwr(folder.absolute(), "supernode", "register", str(key.absolute()), NAME)
+        click.echo(f"registered {key}")
+
+
+@command.command(name="sign")
+@click.argument("configs", nargs=-1, required=True, type=INPUT_FILE)
+@click.option("--key", required=True, type=KEPT_FILE, help="Ed25519 key; made if there is none")
+@click.option("--out", required=True, type=OUTPUT_FILE, help="the signed list, for the sites")
+def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
+    """Sign a list of the experiments CONFIGS: sites that ask for one run no others."""
+    experiments = [experiment_from(read_toml(config)) for config in configs]
+    from ...sites.facts import for_sites
+    from ...sites.site import signing
+
+    listed = signing.sign([for_sites(e) for e in experiments], key, out)
+    click.echo(f"{out} allows {len(listed)} experiments; sites need it and {key}.pub")

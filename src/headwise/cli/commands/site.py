@@ -1,0 +1,179 @@
+"""``headwise site``: a place that has clients, their data and their personal models."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...disk.files import failing_clearly, write_bytes
+from ...disk.jsontext import to_json, to_toml
+from ...errors import ConfigError, RunError
+from ...settings.experiment import Choice, experiment_from, read_toml
+from ..options import PORT
+from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
+
+HOME = click.argument("folder", type=INPUT_FOLDER)
+RUN = click.option("--run", required=True, help="as headwise site list names it")
+CLIENT = click.option("--client", required=True, type=click.IntRange(0, 10**9), help="number of the client")
+
+TOML = """# What this site decides for itself; an order from the server can change nothing of it.
+name = {name}
+data = {data}                  # the data set, as experiments name it
+
+[allow]                        # docs/flower.md says what else there is
+methods = {methods}                   # none: all that this Headwise has
+labels = {labels}                 # whether the server may know how many samples of each class there are
+# scores = false               # whether it may know how good models are here; as it is: unless there is an epsilon
+# epsilon = 3.0                # the most that one run may tell about a client; as it is: runs need no privacy
+# epsilon_total = 3.0          # the most that all runs may tell together; as it is: as much as one
+
+[[clients]]
+id = {client}
+source = {source}
+folder = {folder}
+"""
+
+
+@click.group(name="site")
+def command() -> None:
+    """Set up a site and start it; list, export and erase its personal models."""
+
+
+@command.command(name="init")
+@click.argument("folder", type=OUTPUT_FOLDER)
+@click.option("--client", required=True, type=click.IntRange(0, 10**9), help="the client's number in the federation")
+@click.option("--data", required=True, help="its data: a source with options, or your own file.py")
+@click.option("--data-dir", default=".", type=INPUT_FOLDER, help="where its files are")
+@click.option("--name", help="as reports show the site; the folder's name if not given")
+@click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; all if not given")
+@click.option("--tell-labels", is_flag=True, help="let the server know how many samples of each class there are")
+@click.option("--check", "config", type=INPUT_FILE, help="an experiment that must be able to run here")
+def init(
+    folder: Path,
+    client: int,
+    data: str,
+    data_dir: Path,
+    name: str | None,
+    methods: tuple[str, ...],
+    tell_labels: bool,
+    config: Path | None,
+) -> None:
+    """Make FOLDER with a key pair and a site.toml, and look at the data; nothing is sent anywhere."""
+    choice = Choice.parse(data, "data")
+    own = choice.name.endswith(".py")
+    source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
+    with failing_clearly(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} exists already and is not an empty folder: choose another one.")
+    values: dict[str, Any] = {
+        "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
+        "labels": tell_labels, "client": client, "source": source, "folder": str(data_dir.absolute()),
+    }  # fmt: skip
+    text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
+    asked = None if config is None else experiment_from(read_toml(config))
+    from ...engine.mechanism import UNPROTECTED
+    from ...sites.facts import for_sites
+    from ...sites.site.own_data import tell
+    from ...sites.site.policy import Real
+    from ...sites.site.signing import node_key
+    from ...sites.site.site_file import check_site
+
+    site = check_site(tomllib.loads(text), folder / "site.toml")
+    ground = Real(site, folder.absolute())
+    found = ground.look(None if asked is None else for_sites(asked))
+    with failing_clearly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / "site.toml", text.encode())
+    node_key(folder / "site.key")
+    for told in tell(site, found, UNPROTECTED):
+        click.echo(f"client {told.client}: {sum(told.sizes)} samples of shape {told.shape} in {told.classes} classes")
+    checked = "" if asked is None else f"; {config} can run here"
+    click.echo(f"made {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
+
+
+@command.command(name="start")
+@HOME
+@click.option("--superlink", required=True, help="the server: server.example:8000")
+@click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed on loopback")
+@click.option(
+    "--port", default=9094, type=PORT, show_default=True, help="port for this site's own processes, on loopback"
+)
+@click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
+def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bool) -> None:
+    """Connect the site in FOLDER to a server and work until stopped.
+
+    It runs the Headwise that is installed here: whatever else a server sends is refused.
+    """
+    from ...engine.host.devices import check_kind
+    from ...sites.site.site_file import read_site
+    from ...sites.transport.processes import attend, check_insecure, environment, split_address, supernode
+
+    check_kind("flower")
+    check_insecure(split_address(superlink)[0], insecure)
+    home = folder.absolute()
+    read_site(home / "site.toml")
+    if not insecure and (ca is None or not ca.is_file()):
+        raise ConfigError(f"--ca is {str(ca)!r}, but must be the server's ca.crt: by it the site knows the server.")
+    root = None if insecure or ca is None else ca.absolute()
+
+    def failed() -> None:
+        why = "its key is not registered, --ca is not the server's, or it was killed just now"
+        click.echo(f"headwise: the server does not let this site in: perhaps {why}. It tries again.", err=True)
+
+    sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), failed=failed))
+
+
+@command.command(name="list")
+@HOME
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+def list_(folder: Path, as_json: bool) -> None:
+    """List the personal models that the site in FOLDER has, and what each client's data have told so far."""
+    from ...sites.site.holdings import belongings, spent
+
+    found, told = belongings(folder / "site.toml"), spent(folder / "site.toml")
+    if as_json:
+        click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
+        return
+    for each in found:
+        click.echo(f"{each.run}  client {each.client}  round {each.t}  {each.bytes / 1024:,.1f} KB")
+    if not found:
+        click.echo("no personal models")
+    for each in told:
+        limit = "no limit" if each.left is None else f"{each.left:.3g} of {each.total:g} left"
+        bare = f"; {each.unprotected} answers without privacy" * bool(each.unprotected)
+        unit = f" (of {'an example' if each.unit == 'example' else 'the client'})" * bool(each.unit)
+        click.echo(
+            f"client {each.client}  spent epsilon {each.epsilon:.3g}{unit} at delta {each.delta:g}, {limit}{bare}"
+        )
+
+
+@command.command(name="export")
+@HOME
+@RUN
+@CLIENT
+@click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
+def export(folder: Path, run: str, client: int, out: Path) -> None:
+    """Write a client's personal model, as it would use it now."""
+    from ...sites.site import holdings as belongings
+
+    belongings.export(folder / "site.toml", run, client, out)
+    click.echo(f"wrote {out}")
+
+
+@command.command(name="erase")
+@HOME
+@RUN
+@CLIENT
+@click.option("--yes", is_flag=True, help="do it: what is erased is gone")
+def erase(folder: Path, run: str, client: int, yes: bool) -> None:
+    """Erase all that the site has of a client's part in a run."""
+    from ...sites.site import holdings as belongings
+
+    if not yes:
+        raise ConfigError(f"client {client}'s model of {run} would be gone for ever: add --yes to erase it.")
+    belongings.erase(folder / "site.toml", run, client)
+    click.echo(f"erased client {client} of {run}")

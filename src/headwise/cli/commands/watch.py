@@ -1,0 +1,43 @@
+"""``headwise watch``: follow runs in a browser."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import click
+
+from ...errors import ConfigError
+from ...settings.fields import Range, convert
+from ..options import literal
+from ..paths import INPUT_FOLDER
+
+
+@click.command(name="watch")
+@click.argument("folder", default="runs", type=INPUT_FOLDER)
+@click.option("--port", default="8765", help="on this machine alone; 0 takes any that is free  [8765]")
+def command(folder: Path, port: str) -> None:
+    """Follow the runs in and below FOLDER in a browser, as their rounds come in.
+
+    The page can be reached from this machine only, and reads only. Ctrl-C ends it; runs don't notice.
+    """
+    number = convert(literal(port), Annotated[int, Range(0, 65535)], "port")
+    if not folder.is_dir():
+        raise ConfigError(f"folder is {str(folder)!r}, but there is no such folder.")
+    try:
+        import uvicorn
+
+        from ...report.watch import watch_app
+    except ImportError as error:
+        raise ConfigError(
+            f"watch needs {error.name}, which is not installed: pip install 'headwise[watch]'."
+        ) from error
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            door.bind(("127.0.0.1", number))
+        except OSError as error:
+            raise ConfigError(f"port is {number}, which can't be had: {error.strerror}; try --port 0.") from error
+        click.echo(f"Follow the runs in {folder} at http://127.0.0.1:{door.getsockname()[1]}/ (Ctrl-C ends it)")
+        uvicorn.Server(uvicorn.Config(watch_app(folder), log_level="warning")).run(sockets=[door])

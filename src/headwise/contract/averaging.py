@@ -1,0 +1,139 @@
+"""FedAvg's server half, for the many methods that change only the client half; with a server optimiser if asked.
+
+A method says what it shares (`shared`) and how clients count in the mean (`sums`). Robust rules, server optimisers and
+masked sums follow.
+
+Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
+The mean change of the clients is taken as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is
+FedYogi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, final
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..models.split import SplitModel
+from ..params import Params
+from ..records import Record
+from ..settings.fields import Positive, Unit
+from .method import C, Central, Method, Reply, Sums
+
+TAU = 1e-3  # adaptivity: keeps the adaptive optimisers' steps finite, as in the paper's experiments
+BETA_2 = 0.99
+
+
+class Shared(Record):
+    """The part of the model that everybody shares."""
+
+    w: Params
+
+
+class Averaged(Record):
+    """The shared part, and the server optimiser's moments where it has any."""
+
+    w: Params
+    m: Params | None
+    v: Params | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
+    """The server keeps what is shared and replaces it by the clients' mean."""
+
+    down: ClassVar[str] = "P"
+    up: ClassVar[str] = down
+    """as many as down, unless a method says otherwise: what comes back is what was sent, trained"""
+    sums: ClassVar[Sums] = "samples"
+    """how clients count in the mean: by their samples, or all the same ("clients")"""
+
+    server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
+    """how the server applies the clients' mean: as it is, or as a step of FedAvgM, FedAdam or FedYogi"""
+    server_lr: Positive = 1.0
+    """learning rate of the server: 1 takes the mean; the adaptive optimisers want about 0.01"""
+    server_momentum: Unit = 0.9
+    """momentum of the server's optimiser, where it has one"""
+
+    def __init_subclass__(cls) -> None:
+        if "down" in vars(cls):
+            cls.up = vars(cls).get("up", cls.down)
+        if "shares" in vars(cls):  # as in 0.1.0
+            part = vars(cls)["shares"]
+            raise ConfigError(
+                f"{cls.__name__}.shares is {part!r}, but a method now says what it shares by a function: "
+                f"def shared(self, central): return central.init().params({part!r})."
+            )
+
+    def shared(self, central: Central) -> Params:
+        """What everybody shares, as it is before the first round: here the whole model."""
+        return central.init().params()
+
+    @final
+    def server_init(self, central: Central) -> Averaged:
+        """What is shared, and moments of zero."""
+        w = self.shared(central)
+        moments = w.map(lambda t: torch.zeros_like(t, dtype=t.dtype if t.is_floating_point() else torch.float32))
+        m = moments if self.server_opt != "none" else None
+        v = moments.map(lambda t: t + TAU**2) if self.server_opt in ("adam", "yogi") else None
+        return Averaged(w, m, v)
+
+    @final
+    def broadcast(self, server: Averaged, client: int, central: Central) -> Shared:
+        """The same for everybody."""
+        return Shared(server.w)
+
+    @final
+    def aggregate(self, server: Averaged, replies: Sequence[Reply[Shared]], central: Central) -> Averaged:
+        """w <- sum_k p_k w_k over this round's clients, with p_k = n_k/n or 1/K, or a robust rule in its place.
+
+        A round without replies changes nothing.
+        """
+        if not replies:
+            return server
+        server = _cut(server, replies[0].up.w)
+        weights = [1 if self.sums == "clients" else r.n for r in replies]
+        average = central.mean([r.up.w for r in replies], weights, server.w)
+        if self.server_opt == "none" and self.server_lr == 1:
+            return Averaged(average, None, None)
+        return self._optimised(server, average)
+
+    def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
+        """The shared model; a method with its own `shared` says itself whether that is one."""
+        return central.model(server.w) if type(self).shared is Averaging[C].shared else None
+
+    def _optimised(self, server: Averaged, average: Params) -> Averaged:
+        """Algorithm 2: a step along the clients' mean change; counters of integers are those of the mean."""
+        change, beta = average - server.w, self.server_momentum
+        if server.m is None:
+            return Averaged(_moved(server.w, change, self.server_lr, average), None, None)
+        if server.v is None:  # FedAvgM: m <- beta m + change
+            m = (beta * server.m).zip(change, torch.add)
+            return Averaged(_moved(server.w, m, self.server_lr, average), m, None)
+        m = (beta * server.m).zip(change, lambda m, d: m + (1 - beta) * d)
+        v = server.v.zip(change, self._second_moment)
+        direction = m.zip(v, lambda m, v: m / (v.sqrt() + TAU))
+        return Averaged(_moved(server.w, direction, self.server_lr, average), m, v)
+
+    def _second_moment(self, v: Tensor, d: Tensor) -> Tensor:
+        if self.server_opt == "adam":
+            return BETA_2 * v + (1 - BETA_2) * d * d
+        return v - (1 - BETA_2) * d * d * torch.sign(v - d * d)
+
+
+def _cut(server: Averaged, like: Params) -> Averaged:
+    """The state without what clients no longer share: of each tensor, they keep the last channels to themselves."""
+
+    def cut(params: Params) -> Params:
+        return Params({k: t[tuple(map(slice, like[k].shape))] for k, t in params.items() if k in like})
+
+    return Averaged(cut(server.w), server.m and cut(server.m), server.v and cut(server.v))
+
+
+def _moved(w: Params, direction: Params, lr: float, average: Params) -> Params:
+    moved = {k: t + lr * direction[k] if t.is_floating_point() else average[k] for k, t in w.items()}
+    return Params(moved)

@@ -1,0 +1,142 @@
+"""The contract: what an author of a method writes; `benches` is what they are handed.
+
+A method is a frozen dataclass with two halves that meet only through records. What a client keeps, gets and sends are
+three different types, so uploading a private head by mistake is a type error. Functions return new records and never
+change their arguments; nothing is kept on ``self``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
+
+from ..models.split import SplitModel
+from ..records import Record
+from .benches import Bench as Bench
+from .benches import Central as Central
+from .benches import ClassMeans as ClassMeans
+from .benches import Local as Local
+from .benches import Predictor as Predictor
+
+S = TypeVar("S", bound=Record)  # server state
+C = TypeVar("C", bound=Record)  # client state
+D = TypeVar("D", bound=Record)  # message down
+U = TypeVar("U", bound=Record)  # message up
+
+Sums = Literal["none", "samples", "clients", "labels"]
+"""what a server needs: every single message, their mean weighted by samples, their mean in which every client counts
+the same, or sums over those who hold a label"""
+
+
+@dataclass(frozen=True)
+class Reply(Generic[U]):
+    """One client's answer: its message and its number of training samples."""
+
+    client: int
+    up: U
+    n: int
+
+
+@dataclass(frozen=True)
+class Update(Generic[U, C]):
+    """What a client's training gives: a message up, the state it keeps, and its model as it now stands."""
+
+    up: U
+    me: C
+    model: Predictor
+    keep: SplitModel | None = None
+    """whose BatchNorm statistics stay for the next download, where that is not `model`"""
+
+
+class Method(ABC, Generic[S, C, D, U]):
+    """A federated method: two halves that meet only through records. Its fields are its hyperparameters."""
+
+    family: ClassVar[str] = ""
+    """its kind, in a word or two"""
+    travels: ClassVar[str] = ""
+    """what is sent, down and up"""
+    stays: ClassVar[str] = ""
+    """what never leaves the client"""
+    leaves: ClassVar[tuple[str, ...]] = ()
+    """fields of the client's record that it also sends; all others are private"""
+    down: ClassVar[str] = "0"
+    """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
+    up: ClassVar[str] = "0"
+    """scalars sent by a client per round, in the same letters"""
+    sums: ClassVar[Sums] = "none"
+    """of which sums of the clients' messages the server can make its next state"""
+    cost: ClassVar[float] = 1.0
+    """computing per round, as a multiple of FedAvg's with the same epochs: passes counted, frozen bodies once"""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """named sets of options: ``fedgmh@code``"""
+    shows: ClassVar[Mapping[str, str]] = {}
+    """fields of the records that show what it learned, for people to look at, and what each of their dimensions counts:
+    ``{"me.W": "client class feature"}``; of parameters, the last matrix"""
+    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
+    """whether clients may have different networks"""
+
+    # -- server half
+    @abstractmethod
+    def server_init(self, central: Central) -> S:
+        """What the server knows before the first round."""
+
+    @abstractmethod
+    def broadcast(self, server: S, client: int, central: Central) -> D:
+        """What this client is sent; it may differ from client to client."""
+
+    @abstractmethod
+    def aggregate(self, server: S, replies: Sequence[Reply[U]], central: Central) -> S:
+        """The server's state after a round; replies are sorted by client."""
+
+    def updates_idle(self) -> bool:
+        """Whether clients that were not drawn are sent something in each round, for `idle_update`."""
+        return False
+
+    def global_model(self, server: S, central: Central) -> SplitModel | None:
+        """One model for everybody, where the method has one."""
+        return None
+
+    # -- client half
+    @abstractmethod
+    def client_init(self, local: Local) -> C:
+        """What a client keeps before it first takes part."""
+
+    @abstractmethod
+    def local_update(self, me: C, down: D, local: Local) -> Update[U, C]:
+        """A client's training."""
+
+    def idle_update(self, me: C, down: D, local: Local) -> C:
+        """What a client that was not drawn makes of a download, where `updates_idle` says that it is sent one."""
+        return me
+
+    @abstractmethod
+    def personalize(self, me: C, down: D, local: Local) -> Predictor:
+        """What this client would use right after a download, before any training."""
+
+
+class RecordTypes(NamedTuple):
+    """The four records of a method."""
+
+    server: type[Record]
+    client: type[Record]
+    down: type[Record]
+    up: type[Record]
+
+
+def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
+    """The records that a method declares in its bases, for instance ``Averaging[Head]``."""
+    return RecordTypes(*_arguments(cls, {}))
+
+
+def _arguments(cls: Any, known: dict[Any, Any]) -> tuple[Any, ...]:
+    for base in cls.__orig_bases__:
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and issubclass(origin, Method):
+            given = tuple(known.get(a, a) for a in get_args(base))
+            if origin is Method:
+                return given
+            names: tuple[Any, ...] = getattr(cast(Any, origin), "__parameters__", ())
+            return _arguments(origin, dict(zip(names, given, strict=True)))
+    raise TypeError(f"{cls.__name__} does not say which records it uses: Method[Server, Client, Down, Up]")

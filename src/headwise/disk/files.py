@@ -1,0 +1,188 @@
+"""Writing so that a crash at any moment leaves either the old file or the new one; reading that fails in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from .jsontext import to_json
+from .paths import behind_links, draft_of
+
+DEPTH = 50
+"""lists in lists that a file may hold: the reports of a deeper one would fail, wherever they write it again"""
+
+
+def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only.
+
+    A link stays what it is: the file behind it is replaced. A device, a pipe or a folder is refused.
+    """
+    target = behind_links(path)
+    temporary = draft_of(target)
+    with failing_clearly(path):
+        try:
+            with open(temporary, "wb", opener=_only_mine if private else None) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            _flush_folder(target.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _only_mine(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _flush_folder(folder: Path) -> None:
+    """A rename survives a power cut only when its folder has been flushed too."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_json(path: Path, value: Any, *, private: bool = False) -> None:
+    """A JSON file, written safely."""
+    write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
+
+
+def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add one JSON line per row, flushed to disk."""
+    with failing_clearly(path), path.open("ab") as file:
+        file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_bytes(path: Path, absent: bytes | None = None) -> bytes:
+    """The content of a regular file, or one sentence about why not; `absent` stands for a file that is not there."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise RunError(f"{path} can't be read: it is not a regular file.")
+            return file.read()
+    except FileNotFoundError as error:
+        if absent is not None:
+            return absent
+        why = ": it is not the folder of a run" if path.name == "manifest.json" else ""
+        raise RunError(f"{path.parent} holds no {path.name}{why}.") from error
+    except OSError as error:
+        raise RunError(f"{path} can't be read: {error.strerror}.") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Or a pipe in the place of a file would never open."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_json(path: Path, absent: bytes | None = None) -> Any:
+    """The content of a JSON file, or one sentence about why not."""
+    value = from_json(read_bytes(path, absent), path)
+    if isinstance(value, dict) and "checksum" in value and value != sealed(value):
+        raise RunError(f"{path} is damaged: its checksum does not fit.")
+    return value
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """The table with a checksum of everything else in it, which `read_json` compares."""
+    rest = {k: v for k, v in value.items() if k != "checksum"}
+    return {**rest, "checksum": digest(to_json(rest).encode())}
+
+
+def from_json(data: bytes, path: Path, where: str = "") -> Any:
+    """The value that these bytes of a file stand for, or one sentence about why not."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged{where}: it is not valid JSON.") from error
+    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(value) > DEPTH:
+        raise RunError(f"{path} is damaged{where}: its lists are nested more than {DEPTH} deep.")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and tables are nested, found without recursion."""
+    depth, level = 0, [value]
+    while level := [v for v in level if isinstance(v, (list, dict))]:
+        depth += 1
+        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+    return depth
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, as text."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def checksum(data: bytes) -> int:
+    """Finds torn, truncated and bit-flipped files; no protection against intent."""
+    return zlib.crc32(data)
+
+
+@contextmanager
+def failing_clearly(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = ": make room, then headwise resume goes on with a run that has begun" if full else ""
+        raise RunError(f"{path} can't be written: {error.strerror}{remedy}.") from error
+
+
+@contextmanager
+def only_writer(folder: Path, *, make: bool = False) -> Iterator[None]:
+    """Hold the folder's lock: two processes must not write one run. A crash gives the lock back by itself.
+
+    With `make` the folder is made first, if it is not there.
+    """
+    number = _lock(folder, make)
+    try:
+        yield
+    finally:
+        os.close(number)
+
+
+def _lock(folder: Path, make: bool) -> int:
+    path = folder / "lock"
+    for _ in range(100):
+        with failing_clearly(path):
+            if make:
+                folder.mkdir(parents=True, exist_ok=True)
+            try:
+                number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                if make:  # somebody who could not begin here has just removed the folder
+                    continue
+                raise
+        if _is_locked(number, path, folder):
+            return number
+        os.close(number)
+    raise RunError(f"{path} can't be written: it is removed again and again.")
+
+
+def _is_locked(number: int, path: Path, folder: Path) -> bool:
+    """Lock this file; False if the path is not that of this file any more, so that its lock keeps nobody out."""
+    try:
+        with failing_clearly(path):
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return path.exists() and os.path.samestat(os.fstat(number), path.stat())
+    except RunError as error:
+        os.close(number)
+        if isinstance(error.__cause__, BlockingIOError):
+            raise RunError(f"{folder} is being written by another process.") from error
+        raise

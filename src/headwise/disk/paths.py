@@ -1,0 +1,123 @@
+"""Paths that a user names: checked before any work begins, so that a mistake costs a sentence and not a result."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import ConfigError, HeadwiseError, RunError
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def path_of(text: str | Path, at: str) -> Path:
+    """A path that a file system and a JSON file can hold."""
+    name = str(text)
+    if not name:
+        raise ConfigError(f"{at} is '', but must be a path.")
+    if not is_text(name):
+        raise ConfigError(f"{at} is {name!r}, but must be a path in UTF-8 without NUL.")
+    return Path(text)
+
+
+def is_text(text: str) -> bool:
+    """Whether this can stand in a file, a message and a path: UTF-8, without NUL."""
+    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def input_file(text: str | Path, at: str) -> Path:
+    """A regular file that can be read."""
+    path = path_of(text, at)
+    kind = _kind(path, _unreadable)
+    if kind is None or kind == stat.S_IFDIR:
+        raise _unreadable(path, os.strerror(errno.EISDIR if kind else errno.ENOENT))
+    if kind != stat.S_IFREG:
+        raise _unreadable(path, f"it is {_KINDS[kind]}, not a file")
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, os.strerror(errno.EACCES))
+    return path
+
+
+def input_folder(text: str | Path, at: str) -> Path:
+    """A folder to read from; whoever needs what is in it says what is missing."""
+    path = path_of(text, at)
+    if _kind(path, _unreadable) not in (None, stat.S_IFDIR):
+        raise _unreadable(path, os.strerror(errno.ENOTDIR))
+    return path
+
+
+def output_file(text: str | Path, at: str) -> Path:
+    """A regular file that can be replaced, or a new one in a folder that is there."""
+    path = path_of(text, at)
+    target = behind_links(path)
+    _kind(draft_of(target), lambda _, why: _unwritable(path, why))  # its name is a little longer
+    _check_place(path, target.parent)
+    return path
+
+
+def output_folder(text: str | Path, at: str) -> Path:
+    """A folder to write to, which can be made if it is not there."""
+    path = path_of(text, at)
+    if not Path(os.path.abspath(path)).name:
+        raise ConfigError(f"{at} is {str(path)!r}, but must be a folder with a name.")
+    if _kind(path, _unwritable) not in (None, stat.S_IFDIR):
+        raise RunError(f"{path} exists already and is not a folder: choose another one.")
+    nearest = next(p for p in (path, *path.absolute().parents) if _kind(p, _unwritable) is not None)
+    _check_place(path, nearest)
+    longest = os.pathconf(nearest, "PC_NAME_MAX") - 10  # files beside it are named by it, and a little more
+    if any(len(part.encode()) > longest for part in path.parts):
+        raise _unwritable(path, os.strerror(errno.ENAMETOOLONG))
+    return path
+
+
+def kept_file(text: str | Path, at: str) -> Path:
+    """A file that is read where there is one, and else made."""
+    path = path_of(text, at)
+    return output_file(path, at) if _kind(path, _unreadable) is None else input_file(path, at)
+
+
+def behind_links(path: Path) -> Path:
+    """The regular file that writing to `path` would replace or make; what is not a regular file is refused."""
+    kind = _kind(path, _unwritable)
+    if kind is not None and kind != stat.S_IFREG:
+        raise _unwritable(path, f"it is {_KINDS[kind]}, not a file")
+    return Path(os.path.realpath(path))
+
+
+def draft_of(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _check_place(path: Path, folder: Path) -> None:
+    if not folder.is_dir():
+        raise _unwritable(path, os.strerror(errno.ENOTDIR if folder.exists() else errno.ENOENT))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, os.strerror(errno.EACCES))
+
+
+def _kind(path: Path, failed: Callable[[Path, str], HeadwiseError]) -> int | None:
+    """What is there behind all links; None if nothing is."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise failed(path, error.strerror or str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> HeadwiseError:
+    return ConfigError(f"{path} can't be read: {why}.")
+
+
+def _unwritable(path: Path, why: str) -> HeadwiseError:
+    return RunError(f"{path} can't be written: {why}.")

@@ -1,0 +1,188 @@
+"""What the server lets in: it asks a round's clients, judges what they answer, and decides when it can't go on.
+
+Nothing here trusts an answer: it may come twice, late, for another round, or hold whatever its type allows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..contract.method import record_types
+from ..errors import ClientError
+from ..params import Params
+from ..records import Record, fields_of, pack
+from ..settings.options import Faults
+from .client.jobs import Answer, Failure, Job
+from .events import ClientDone, ClientFailed, Observer
+from .executors.base import Executor
+from .plan import Plan
+
+AGAIN = ("no answer", "raised")
+"""failures after which a client's state is as before, so that it can be asked again"""
+
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+class Replies(NamedTuple):
+    """What a round's training came to."""
+
+    answers: dict[int, Answer]
+    """those that count, in client order"""
+    failed: dict[str, list[int]]
+    """the clients that failed, by reason"""
+
+
+def ask(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Replies:
+    """Let these clients train, by the run's policy for those that fail."""
+    policy, t = plan.faults.policy, jobs[0].t
+    found: dict[int, Answer] = {}
+    failed: list[tuple[int, Failure]] = []
+
+    def fail(client: int, failure: Failure) -> None:
+        tell(ClientFailed(t, client, "fit", *failure))
+        if policy == "stop":
+            raise ClientError(failure.detail)
+        failed.append((client, failure))
+
+    left = list(jobs)
+    for _ in range(1 + plan.faults.retries if policy == "retry" else 1):
+        failed = [(c, failure) for c, failure in failed if failure.reason not in AGAIN]
+        _listen(executor, left, found, fail, tell)
+        hopeless = {c for c, failure in failed if failure.reason not in AGAIN}
+        left = [job for job in left if job.client not in found and job.client not in hopeless]
+        if not left:
+            break
+    if policy != "stop":
+        downs = {job.client: job.down for job in jobs}
+        for client, failure in judge(plan, found, downs):
+            del found[client]
+            fail(client, failure)
+    _need(plan.faults, t, len(jobs), found, failed)
+    return Replies(dict(sorted(found.items())), _by_reason(failed))
+
+
+def _listen(
+    executor: Executor,
+    jobs: Sequence[Job],
+    found: dict[int, Answer],
+    fail: Callable[[int, Failure], None],
+    tell: Observer,
+) -> None:
+    """Take one answer of each client that was asked."""
+    t, heard = jobs[0].t, set[int]()
+    asked = {job.client for job in jobs}
+    for a in executor.run(jobs):
+        who = f"client {a.client}"
+        if a.client not in asked:
+            fail(a.client, Failure("unasked", f"{who} answered in round {t}, but was not asked."))
+        elif a.client in heard:
+            fail(a.client, Failure("twice", f"{who} answered twice in round {t}: the first answer counts."))
+        elif a.task != "fit" or a.t != t:
+            fail(a.client, Failure("another round", f"{who} answered in round {t} for {a.task} in round {a.t}."))
+        elif a.failure:
+            fail(a.client, a.failure)
+        else:
+            found[a.client] = a
+            tell(ClientDone(t, a.client, a.task, a.samples))
+        heard.add(a.client)
+    for c in sorted(asked - heard):
+        fail(c, Failure("no answer", f"client {c} gave no answer in round {t}."))
+
+
+def _need(faults: Faults, t: int, asked: int, found: Mapping[int, Answer], failed: list[tuple[int, Failure]]) -> None:
+    wanted = min(faults.min_replies, asked)
+    if len(found) < wanted:
+        reasons = ", ".join(f"{reason}: {len(who)}" for reason, who in _by_reason(failed).items())
+        raise ClientError(f"round {t} has {len(found)} replies, but faults.min_replies is {wanted} ({reasons}).")
+
+
+def _by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for client, failure in sorted(failed):
+        found.setdefault(failure.reason, []).append(client)
+    return found
+
+
+def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]) -> list[tuple[int, Failure]]:
+    """The answers that must not be aggregated, each with the reason."""
+    found: dict[int, Failure] = {}
+    for c, a in answers.items():
+        if why := _alone(plan, a):
+            found[c] = Failure(why[0], f"client {c} sent {why[1]} in round {a.t}.")
+    if plan.method.up != "?":  # the size of what clients send is fixed: it must be laid out as what they were sent
+        usable = {c: a for c, a in answers.items() if c not in found}
+        for c, why in _beside_others(plan, usable, downs).items():
+            found[c] = Failure(why[0], f"client {c} sent {why[1]} in round {answers[c].t}.")
+    return sorted(found.items())
+
+
+def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
+    """What is wrong with an answer, whatever the others sent."""
+    up = answer.up
+    if up is None or type(up) is not record_types(type(plan.method)).up:
+        return "names", f"a {type(up).__name__}"
+    if type(answer.n) is not int or not 0 <= answer.n <= plan.faults.max_samples:
+        return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {plan.faults.max_samples}"
+    tensors, scalars = pack(up)
+    numbers = {k: t for k, t in tensors.items() if t.is_floating_point()}
+    numbers |= {k: torch.tensor(v) for k, v in scalars.items() if isinstance(v, float)}
+    for name, t in numbers.items():
+        if not bool(t.isfinite().all()):
+            return "not finite", f"values in {name} that are not finite"
+    norm = _norm(numbers.values())
+    if plan.faults.max_norm is not None and not norm <= plan.faults.max_norm:
+        return "norm", f"values of norm {norm:g}, but faults.max_norm is {plan.faults.max_norm:g}"
+    return None
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sum(float(t.double().square().sum()) for t in tensors) ** 0.5
+
+
+def _beside_others(
+    plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
+) -> dict[int, tuple[str, str]]:
+    """What is laid out unlike what was sent under the same name, or else unlike what most others send."""
+    wrong: dict[int, tuple[str, str]] = {}
+    types = record_types(type(plan.method))
+    for name, kind in fields_of(types.up).items():
+        layouts = {c: layout for c, a in answers.items() if (layout := _layout(getattr(a.up, name))) is not None}
+        common = _most(layouts.values())
+        returned = kind is Params and fields_of(types.down).get(name) is Params
+        for c, layout in layouts.items():
+            wanted = _layout(getattr(downs[c], name)) if returned else common
+            if c not in wrong and (why := _unlike(layout, wanted)):
+                wrong[c] = why[0], f"{name} with {why[1]}"
+    return wrong
+
+
+def _layout(value: object) -> Layout | None:
+    """Types and shapes by name; of a single tensor all but its first dimension, which may count a client's classes."""
+    if isinstance(value, Params):
+        return {k: (t.dtype, tuple(t.shape)) for k, t in value.items()}
+    return {"": (value.dtype, tuple(value.shape[1:]))} if isinstance(value, Tensor) else None
+
+
+def _most(layouts: Iterable[Layout]) -> Layout | None:
+    """The layout of more clients than any other has."""
+    counts = Counter(tuple(sorted(layout.items(), key=lambda item: item[0])) for layout in layouts)
+    (most, times), *rest = [*counts.most_common(2), ((), 0)]
+    return dict(most) if all(times > count for _, count in rest) else None
+
+
+def _unlike(layout: Layout, wanted: Layout | None) -> tuple[str, str] | None:
+    if wanted is None:
+        return "at odds", "a layout that no more clients have than another one"
+    if layout.keys() != wanted.keys():
+        return "names", f"other names ({', '.join(sorted(layout.keys() ^ wanted.keys())[:3])})"
+    for name, (dtype, shape) in layout.items():
+        if dtype != wanted[name][0]:
+            return "dtypes", f"{name or 'values'} of type {dtype} and not {wanted[name][0]}"
+        if shape != wanted[name][1]:
+            return "shapes", f"{name or 'values'} of shape {shape} and not {wanted[name][1]}"
+    return None

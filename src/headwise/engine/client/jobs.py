@@ -1,0 +1,187 @@
+"""Everything that happens at a client. Every executor ends up in `handle`."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from ...contract.averaging import Shared
+from ...contract.method import Predictor, Update
+from ...errors import ClientError
+from ...log.metrics import Score
+from ...models.split import SplitModel
+from ...params import Params
+from ...records import Record, map_tensors
+from ...seeds import seed_of
+from ..host.clock import Clock
+from ..host.deadline import Late, within
+from ..host.devices import home, on
+from ..kernels.together import side_by_side
+from ..plan import Plan
+from .client_bench import ClientBench
+from .predictions import passed
+from .scores import score
+from .state import ClientState
+
+Task = Literal["fit", "idle", "pre", "global"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client is asked to do, and what it is sent for that."""
+
+    task: Task
+    client: int
+    t: int
+    down: Record
+    measure: bool = True
+    """after training, measure the model on the client's own test samples"""
+
+
+class Failure(NamedTuple):
+    """Why there is no answer, or none that can be used."""
+
+    reason: str
+    """in a word or two, to be counted"""
+    detail: str
+    """one sentence"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes back."""
+
+    task: Task
+    client: int
+    n: int
+    up: Record | None
+    test: Score | None
+    val: Score | None
+    samples: int
+    t: int
+    """the round that it is for"""
+    failure: Failure | None = None
+    """why there is nothing else in it, where the run goes on without clients that fail"""
+
+
+def unanswered(job: Job, reason: str, detail: str) -> Answer:
+    """In place of an answer: why there is none."""
+    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
+
+
+def personal_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
+    """What a client with this state uses after this download."""
+    bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
+    return plan.method.personalize(state.me, down, bench)
+
+
+def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, ClientState | None]:
+    """Do one job. Training returns the client's new state; an evaluation never changes it."""
+    return handle_all(plan, [(job, state)], Clock())[0]
+
+
+def handle_all(
+    plan: Plan, visits: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
+) -> list[tuple[Answer, ClientState | None]]:
+    """Do several clients' jobs side by side; each comes to the same as alone.
+
+    Where this process is theirs (`seeded`), layers that draw from torch's own generator, such as dropout, follow the
+    client and the round too.
+    """
+    with torch.random.fork_rng(devices=[], enabled=seeded):
+        if plan.faults.deadline is not None:  # one after the other: a client is not charged for others' time
+            return [_visit(plan, job, state, clock, seeded) for job, state in visits]
+        return side_by_side([partial(_visit, plan, j, s, clock, seeded) for j, s in visits], clock, seeded=seeded)
+
+
+def _visit(
+    plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool
+) -> tuple[Answer, ClientState | None]:
+    clock.to("data")
+    trained = state.trained if state else 0
+    kept = state.kept if state else Params()
+    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    clock.to("method")
+    if seeded:
+        torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
+    try:
+        with within(plan.faults.deadline):
+            return _do(plan, job, state, local, trained)
+    except Exception as error:
+        said = failure_of(plan, error, f"client {job.client}", job.t, job.task)
+        if plan.faults.policy == "stop":
+            raise ClientError(said) from error
+        failure = Failure("late" if isinstance(error, Late) else "raised", said)
+        return replace(_measure(plan, job, None, local), failure=failure), None
+
+
+def _do(
+    plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int
+) -> tuple[Answer, ClientState | None]:
+    me = state.me if state else _first(plan, job.client)
+    me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
+    if job.task == "fit":
+        return _fit(plan, job, me, down, local, trained)
+    if job.task == "idle":
+        mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.task)), home)
+        return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
+    return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
+
+
+def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
+    """One sentence about what a method raised, with the line of its own file at which it did."""
+    own = inspect.getsourcefile(type(plan.method))
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if f.filename == own), frames[-1])
+    name, place = type(plan.method).__name__, f"{Path(last.filename).name}, line {last.lineno}"
+    return f"{name} failed at {where} in round {t} ({phase}, {place}): {type(error).__name__}: {error}."
+
+
+def _fit(
+    plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int
+) -> tuple[Answer, ClientState]:
+    update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.task))
+    keep = update.keep or update.model
+    kept = keep.private() if isinstance(keep, SplitModel) else local.kept
+    up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
+    up = plan.privacy.protect(job.down, up, classes=local.classes, seed=plan.seed, client=job.client, t=job.t)
+    answer = _measure(plan, job, update.model if job.measure else None, local, up)
+    return answer, ClientState(me, kept, trained + 1)
+
+
+def _first(plan: Plan, client: int) -> Record:
+    """A client's first state: it must not depend on when the client is first asked."""
+    local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
+    return plan.method.client_init(plan.privacy.bench(plan, local, "init"))
+
+
+def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
+    if job.task == "pre":  # what a client tries at home is its own business
+        return plan.method.personalize(me, down, local)
+    assert isinstance(down, Shared)  # the driver sends the global model's parameters
+    return local.model(down.w, common=True)
+
+
+def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
+    n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # how many there are tells, too
+    with local.clock("evaluation"):
+        test, val = (None, None) if model is None else _scores(plan, job.client, model)
+    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
+
+
+def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+    """On the client's test and validation samples, in one pass."""
+    data = plan.data.client(client)
+    test, val = data.test, data.val
+    if not len(test) + len(val):
+        return None, None
+    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch).cpu()
+    on_test, on_val = said[: len(test)], said[len(test) :]
+    return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

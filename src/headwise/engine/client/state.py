@@ -1,0 +1,114 @@
+"""What stays at a client between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...errors import RunError
+from ...params import Params
+from ...records import Packed, Record, RecordError, from_bytes, pack, to_bytes, unpack
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """The method's own record, and what the engine keeps beside it."""
+
+    me: Record
+    kept: Params
+    """BatchNorm statistics and private layers, by the run's buffer policy"""
+    trained: int
+    """rounds that this client has trained in"""
+
+
+def encode_state(state: ClientState) -> bytes:
+    """One safetensors file: the record's fields under ``me.``, the engine's beside them."""
+    tensors, scalars = pack(state.me)
+    kept = {f"kept/{k}": t for k, t in state.kept.items()}
+    named = {f"me.{k}": t for k, t in tensors.items()}
+    return to_bytes(Packed({**named, **kept}, {**{f"me.{k}": v for k, v in scalars.items()}, "trained": state.trained}))
+
+
+def decode_state(me: type[Record], data: bytes) -> ClientState:
+    """The state that `encode_state` wrote, its record of this type."""
+    tensors, scalars = from_bytes(data)
+    trained = scalars.pop("trained", None)
+    if type(trained) is not int:
+        raise RecordError(f"field 'trained' is {trained!r}, but must be int")
+    own = {k: t for k, t in tensors.items() if k.startswith("me.")}
+    kept = {k.removeprefix("kept/"): t for k, t in tensors.items() if k not in own}
+    fields = Packed({k[3:]: t for k, t in own.items()}, {k.removeprefix("me."): v for k, v in scalars.items()})
+    return ClientState(unpack(me, fields), Params(kept), trained)
+
+
+def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:
+    """The same for a state that was kept: if it can't be used, the run that kept it is damaged."""
+    try:
+        return decode_state(me, data)
+    except RecordError as error:
+        raise RunError(f"the state that was kept of client {client} can't be used: {error}.") from error
+
+
+HOT = 256 * 2**20
+"""bytes of states that stay in memory although they are kept elsewhere"""
+
+
+class Cold(Protocol):
+    """Where states are kept that memory need not hold."""
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def read(self, client: int) -> bytes | None:
+        """The client's state, if it has one."""
+        ...
+
+
+class States(Mapping[int, ClientState]):
+    """The clients' states: in memory, or as bytes elsewhere until somebody asks."""
+
+    def __init__(self, me: type[Record], cold: Cold | None = None) -> None:
+        self._me, self._cold = me, cold
+        self._hot: dict[int, ClientState | bytes] = {}
+        self._settled = 0
+
+    def __getitem__(self, client: int) -> ClientState:
+        found = self._hot.get(client)
+        if isinstance(found, ClientState):
+            return found
+        data = self.encoded(client)
+        if data is None:
+            raise KeyError(client)
+        return stored_state(self._me, client, data)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted({*self._hot, *(self._cold or ())}))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, int) and (client in self._hot or self.encoded(client) is not None)
+
+    def __setitem__(self, client: int, state: ClientState | bytes) -> None:
+        self._hot[client] = state
+
+    def encoded(self, client: int) -> bytes | None:
+        """The client's state as bytes; None if it has none."""
+        found = self._hot.get(client)
+        if found is None:
+            return self._cold.read(client) if self._cold else None
+        return found if isinstance(found, bytes) else encode_state(found)
+
+    def snapshot(self) -> States:
+        """The states as they are now, in memory."""
+        other = States(self._me)
+        other._hot = {c: self[c] for c in self}
+        return other
+
+    def settle(self, size: int) -> None:
+        """So many bytes of new states are kept elsewhere now: memory holds them only while they are few."""
+        self._settled += size
+        if self._cold and self._settled > HOT:
+            self._hot.clear()
+            self._settled = 0

@@ -1,0 +1,50 @@
+"""The server's workbench: a method's `Central`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from ..contract.robust import combine
+from ..memory import settled
+from ..params import Params
+from ..records import Record, map_tensors
+from ..seeds import seed_of
+from .plan import Plan
+from .tools import Tools
+
+
+class ServerBench:
+    """What the server's half may ask for."""
+
+    def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
+        self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
+        self.classes = plan.data.task.classes
+        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
+        tools = Tools(plan, plan.common, Params())
+        self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
+
+    def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
+        """The weighted mean of what clients made of `around`, or what the run takes in its place."""
+        robust = self._plan.robust
+        return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
+
+    def labels(self, client: int) -> tuple[int, ...]:
+        """The classes of this client's training samples; under privacy all, for these are nobody's business."""
+        if self._plan.privacy.protects:
+            return tuple(range(self.classes))
+        return self._plan.data.labels(client)
+
+
+def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
+    """What each client is sent; records that hold the very same things are one, which is stored and sent once."""
+    made: dict[tuple[int, ...], tuple[Record, Record]] = {}
+    found: dict[int, Record] = {}
+    for c in clients:
+        down = plan.method.broadcast(server, c, central)
+        what = tuple(map(id, vars(down).values()))
+        if what not in made:
+            made[what] = down, map_tensors(down, settled)  # the first is held, or its parts' ids would be used again
+        found[c] = made[what][1]
+    return found

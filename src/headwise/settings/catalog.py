@@ -1,0 +1,154 @@
+"""Methods, models, data sets and partitions are found by their file names; listing them imports nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import ConfigError, nearest
+from .fields import help_in
+
+Kind = Literal["method", "model", "data", "partition"]
+
+HOME = Path(__file__).parents[1]
+ROOMS: dict[Kind, str] = {
+    "method": "methods",
+    "model": "models",
+    "data": "data/sources",
+    "partition": "data/partition",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file says about itself, read from its text alone."""
+
+    name: str
+    title: str
+    """first line of the module's documentation"""
+    summary: str
+    """first line of the class's documentation"""
+    text: str
+    """the module's documentation"""
+    facts: dict[str, Any]
+    """the class's literal class variables (family, travels, stays, ...)"""
+    fields: dict[str, str]
+    """its options with their help"""
+    bases: tuple[str, ...]
+    """the names of the classes it derives from"""
+    functions: tuple[str, ...]
+    """the names of its own functions"""
+
+
+def names(kind: Kind) -> list[str]:
+    """All names of this kind, those of installed plug-ins included."""
+    return sorted({*_files(kind), *_plugins(kind)})
+
+
+def entry(kind: Kind, name: str) -> Entry:
+    """What the file of this name says about itself."""
+    path = _files(kind).get(name)
+    if path is None:
+        path = Path(sys.modules[find(kind, name).__module__].__file__ or "")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and _is_named(n.name, path.stem))
+    text = ast.get_docstring(tree) or ""
+    summary = (ast.get_docstring(node) or "").split("\n")[0]
+    title = text.split("\n\n")[0].replace("\n", " ")
+    bases = tuple(ast.unparse(b).split("[")[0] for b in node.bases)
+    functions = tuple(n.name for n in node.body if isinstance(n, ast.FunctionDef))
+    return Entry(name, title, summary, text, _facts(node), help_in(node), bases, functions)
+
+
+def find(kind: Kind, name: str) -> type[Any]:
+    """The class of this name: one of ours, a plug-in's, or the one in a user's own `path/to/file.py`."""
+    if name.endswith(".py"):
+        return _from_file(kind, Path(name))
+    if name in (plugins := _plugins(kind)):
+        return plugins[name].load()
+    if name not in _files(kind):
+        raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, names(kind))}")
+    stem = name.replace("-", "_")
+    module = importlib.import_module(f"headwise.{ROOMS[kind].replace('/', '.')}.{stem}")
+    return _main_class(module, stem)
+
+
+def name_of(kind: Kind, cls: type[Any]) -> str:
+    """The name that `find` would find this class by."""
+    room, _, stem = cls.__module__.rpartition(".")
+    if room == f"headwise.{ROOMS[kind].replace('/', '.')}":
+        return stem.replace("_", "-")
+    for name, plugin in _plugins(kind).items():
+        if plugin.value == f"{cls.__module__}:{cls.__qualname__}":
+            return name
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if path and _is_named(cls.__name__, Path(path).stem):
+        return str(Path(path).resolve())
+    raise ConfigError(
+        f"{kind} is the class {cls.__qualname__}, but must stand in a file of its own, named like the class, so that "
+        f"workers and later runs find it."
+    )
+
+
+@cache
+def _files(kind: Kind) -> dict[str, Path]:
+    """Files of a room whose main class carries the file's name; helpers (`base`, `split`) are none."""
+    found: dict[str, Path] = {}
+    for path in sorted((HOME / ROOMS[kind]).glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        classes = [line[6:].split("(")[0].split(":")[0] for line in text.splitlines() if line.startswith("class ")]
+        if any(_is_named(c, path.stem) for c in classes) and path.stem != "base":
+            found[path.stem.replace("_", "-")] = path
+    return found
+
+
+@cache  # asking every installed package takes milliseconds, and a table asks a thousand times
+def _plugins(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
+    group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
+    return {p.name: p for p in importlib.metadata.entry_points(group=group)}
+
+
+def _from_file(kind: Kind, path: Path) -> type[Any]:
+    if not path.is_file():
+        raise ConfigError(f"{kind} is {str(path)!r}, but there is no such file.")
+    module_name = f"headwise_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigError(f"{kind} is {str(path)!r}, which is no valid Python: {error}.") from error
+    return _main_class(module, path.stem)
+
+
+def _main_class(module: Any, stem: str) -> type[Any]:
+    for name, value in vars(module).items():
+        if isinstance(value, type) and _is_named(name, stem) and value.__module__ == module.__name__:
+            return value
+    raise ConfigError(f"{module.__file__} must define a class named like the file ({stem}).")
+
+
+def _is_named(cls: str, stem: str) -> bool:
+    return cls.lower() == stem.replace("_", "").lower()
+
+
+def _facts(node: ast.ClassDef) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
+            if not ast.unparse(item.annotation).startswith("ClassVar"):
+                continue
+            try:
+                found[item.target.id] = ast.literal_eval(item.value)
+            except ValueError:  # not a literal: nothing that a listing could show
+                continue
+    return found

@@ -1,0 +1,23 @@
+"""What `flwr run` starts: the apps that a generated pyproject.toml names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .server.deployment import serve
+from .site.site import open_site
+from .transport import grid
+from .transport.messages import Parcel, experiment_in
+
+
+def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
+    site, ground = open_site(Path(path))
+
+    def introduce(question: Parcel) -> Parcel:
+        return ground.introduce(experiment_in(question))
+
+    return site.answer, introduce
+
+
+client_app = grid.node_app(_opened)
+server_app = grid.server_app(serve)

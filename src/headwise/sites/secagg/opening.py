@@ -1,0 +1,217 @@
+"""The server's part in masked sums: it carries keys and shares between the sites, and opens one sum of them all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ...contract.method import record_types
+from ...engine.client.jobs import Answer
+from ...engine.plan import Plan
+from ...errors import ClientError
+from ...records import Packed, Record, RecordError
+from ..transport.messages import Lost, Order, Parcel, Report, UnopenedError, Visit, pack_order
+from .fixed_point import flat, kind_of, mean_of, shaped, weight_of
+from .masking import Opened, members, where
+from .protocol import Help, needed, opened
+from .stages import (
+    Asked,
+    Counted,
+    Entry,
+    HelpAsked,
+    HelpSaid,
+    KeysAsked,
+    KeysSaid,
+    SharesAsked,
+    SharesSaid,
+    by_party,
+    letters,
+    pack_stage,
+    unpack_said,
+)
+
+T = TypeVar("T")
+
+Exchange = Callable[[str, Mapping[int, Parcel]], Iterator[tuple[int, Parcel | Lost, Callable[[str | None], None]]]]
+"""sends nodes what is asked at a stage; each reply comes with a function that takes down what was wrong with it"""
+Reading = Callable[[int, Parcel], T]
+"""what a node's reply holds"""
+
+
+class MaskedRound:
+    """One round of training at these nodes, whose messages are summed under masks."""
+
+    def __init__(self, plan: Plan, run: str, experiment: str, visits: Mapping[int, Sequence[Visit]]) -> None:
+        self._plan, self._run, self._experiment, self._visits = plan, run, experiment, visits
+        self._t = next(iter(visits.values()))[0].job.t
+        self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in visits.items()}
+        self._asked = len(visits)
+        self._before: Opened | None = None
+        """whose sum was opened in this round before, or was to be: no other one may be"""
+        self.lost: dict[int, Lost] = {}
+        """nodes that gave no answer at some stage, but for the last one"""
+        self.silent: list[int] = []
+        """those that gave none at the last one: they are in the sum all the same"""
+        self.refused: dict[int, str] = {}
+        """those whose answer was an error, or none that can be used"""
+
+    def play(self, exchange: Exchange, read: Reading[Report]) -> list[tuple[Answer, str]]:
+        """All stages; the answers of all clients at nodes that stayed, each with the mean in place of its message.
+
+        Where too few stay, the sum is not opened, and an `UnopenedError` says so.
+        """
+        self._exchange = exchange
+        said = self._keys()
+        nodes = sorted(said, key=self._clients.__getitem__)
+        roster = tuple(Entry(self._clients[n], said[n].cipher, said[n].mask) for n in nodes)
+        dealt = self._shares(nodes, roster)
+        reports = self._fit(nodes, dealt, read)
+        sums = self._alike({n: r.masked for n, r in reports.items() if r.masked is not None})
+        self._need("fit", len(sums))
+        average = self._open(nodes, roster, dealt, reports, sums)
+        found: list[tuple[Answer, str]] = []
+        for node, report in reports.items():
+            if node in sums:
+                found += [(a if a.failure else replace(a, up=average), digest) for a, digest in report.answers]
+            elif node not in self.refused:  # none of its clients has anything to send
+                found += [each for each in report.answers if each[0].failure]
+        return found
+
+    def _keys(self) -> dict[int, KeysSaid]:
+        asked = {n: KeysAsked(self._t, clients) for n, clients in self._clients.items()}
+        said = self._stage("keys", asked, KeysSaid)
+        before = {s.opened for s in said.values()} - {None}
+        if len(before) > 1:
+            raise UnopenedError(f"the sites have opened round {self._t} for different clients: {before}")
+        self._before = next(iter(before), None)
+        if self._before is not None:  # who was left out then must be so now
+            known = {c for clients in self._before for c in clients}
+            for node in [n for n in said if not known & set(self._clients[n])]:
+                del said[node]
+                self._asked -= 1
+                self.lost[node] = Lost(f"round {self._t} was opened without it before", "dropped")
+        self._need("keys", len(said))
+        return said
+
+    def _shares(self, nodes: Sequence[int], roster: tuple[Entry, ...]) -> dict[int, dict[int, bytes]]:
+        """By who dealt them, in the roster's numbers, and for whom."""
+        asked = {n: SharesAsked(self._t, self._clients[n], self._asked, roster) for n in nodes}
+        everybody, dealt = set(range(len(nodes))), dict[int, dict[int, bytes]]()
+
+        def read(node: int, parcel: Parcel) -> dict[int, bytes]:
+            found = by_party(unpack_said(parcel, SharesSaid).sealed)
+            if found.keys() != everybody - {nodes.index(node)}:
+                raise RecordError("these shares are not for all others")
+            return found
+
+        dealt = {nodes.index(n): found for n, found in self._ask("shares", self._packed(asked), read).items()}
+        self._need("shares", len(dealt))
+        return dealt
+
+    def _fit(
+        self, nodes: Sequence[int], dealt: Mapping[int, Mapping[int, bytes]], read: Reading[Report]
+    ) -> dict[int, Report]:
+        orders: dict[int, Parcel] = {}
+        for me in dealt:
+            sealed = letters({u: shares[me] for u, shares in dealt.items() if u != me})
+            order = Order(self._run, self._experiment, self._visits[nodes[me]], sealed)
+            orders[nodes[me]] = pack_order(order)
+
+        def checked(node: int, parcel: Parcel) -> Report:
+            report = read(node, parcel)
+            if any(a.up is not None for a, _ in report.answers):
+                raise RecordError("this report holds messages that are not masked")
+            if (report.masked is None) != all(a.failure for a, _ in report.answers):
+                raise RecordError("this report holds a masked sum of nobody, or none of somebody")
+            if report.masked is not None:
+                kind_of(report.masked)
+            return report
+
+        return self._ask("fit", orders, checked)
+
+    def _alike(self, sums: dict[int, Packed]) -> dict[int, Packed]:
+        """Those that are laid out as most are: others can't be added up."""
+        kinds = {n: kind_of(s) for n, s in sums.items()}
+        most = Counter(kinds.values()).most_common(1)
+        for node in [n for n, kind in kinds.items() if kind != most[0][0]]:
+            self._refuse(node, "this masked sum is laid out unlike those of most sites")
+        return {n: s for n, s in sums.items() if n not in self.refused}
+
+    def _open(
+        self,
+        nodes: Sequence[int],
+        roster: tuple[Entry, ...],
+        dealt: Mapping[int, Any],
+        reports: Mapping[int, Report],
+        sums: Mapping[int, Packed],
+    ) -> Record:
+        """The mean message of the clients at the nodes that are left."""
+        counted = {n: {a.client: a.n for a, _ in reports[n].answers if not a.failure} for n in sums}
+        parties = {n: nodes.index(n) for n in sums}
+        survivors = tuple(Counted(parties[n], tuple(sorted(counted[n]))) for n in sums)
+        now = tuple(sorted(each.clients for each in survivors))
+        if self._before not in (None, now):
+            raise UnopenedError(f"round {self._t} can be opened for the clients {self._before} only, not for {now}")
+        asked = {n: HelpAsked(self._t, self._clients[n], survivors) for n in sums}
+        rest = dealt.keys() - set(parties.values())
+
+        def read(node: int, parcel: Parcel) -> Help:
+            said = unpack_said(parcel, HelpSaid)
+            found = Help(by_party(said.keys), by_party(said.seeds))
+            if found.keys.keys() != rest or found.seeds.keys() != set(parties.values()):
+                raise RecordError("these shares are not those that were asked for")
+            return found
+
+        before = dict(self.lost), dict(self.refused)
+        helped = {parties[n]: found for n, found in self._ask("help", self._packed(asked), read).items()}
+        self._need("help", len(helped), least=True)
+        self.silent = sorted(self.lost.keys() - before[0].keys())
+        self.lost, self.refused = before
+        vectors = {parties[n]: flat(s) for n, s in sums.items()}
+        enough, method = needed(self._plan.secure.threshold, self._asked), self._plan.method
+        try:
+            row = opened(vectors, members(roster), dealt, helped, enough, where(self._run, self._t))
+            total = shaped(row, next(iter(sums.values())))
+            weight = sum(weight_of(method.sums, n) for each in counted.values() for n in each.values())
+            return mean_of(record_types(type(method)).up, total, method.sums, weight)
+        except RecordError as error:
+            raise UnopenedError(f"the sum of round {self._t} can't be opened: {error}") from error
+
+    def _packed(self, asked: Mapping[int, Asked]) -> dict[int, Parcel]:
+        return {n: pack_stage(self._run, self._experiment, each) for n, each in asked.items()}
+
+    def _stage(self, stage: str, asked: Mapping[int, Asked], cls: type[T]) -> dict[int, T]:
+        return self._ask(stage, self._packed(asked), lambda node, parcel: unpack_said(parcel, cls))
+
+    def _ask(self, stage: str, parcels: Mapping[int, Parcel], read: Reading[T]) -> dict[int, T]:
+        """What the nodes answered; those that did not, or wrongly, are out."""
+        found: dict[int, T] = {}
+        for node, reply, note in self._exchange(stage, parcels):
+            if isinstance(reply, Lost):
+                self.lost[node] = reply
+                continue
+            try:
+                found[node] = read(node, reply)
+                note(None)
+            except (ClientError, RecordError) as error:
+                note(str(error))
+                self._refuse(node, str(error))
+        return found
+
+    def _refuse(self, node: int, why: str) -> None:
+        if self._plan.faults.policy == "stop":
+            raise ClientError(why)
+        self.refused[node] = why
+
+    def _need(self, stage: str, left: int, *, least: bool = False) -> None:
+        """Under the policy stop all must stay until their sums are there, else as many as the threshold says."""
+        enough = needed(self._plan.secure.threshold, self._asked)
+        wanted = enough if least or self._plan.faults.policy != "stop" else max(enough, self._asked)
+        if left < wanted:
+            why = next((f": {w}" for w in (*(lost.why for lost in self.lost.values()), *self.refused.values())), "")
+            raise UnopenedError(
+                f"round {self._t} has {left} of {self._asked} sites after the stage {stage!r}, but {wanted} must stay "
+                f"for its masked sum to be opened{why}"
+            )

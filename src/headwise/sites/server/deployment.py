@@ -1,0 +1,113 @@
+"""A run whose clients are at sites: what the server's process does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...app.launch import Place, run_or_resume
+from ...app.prepare import Made
+from ...contract.method import record_types
+from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
+from ...disk.jsontext import to_json
+from ...engine.client.state import States
+from ...engine.plan import Plan
+from ...errors import HeadwiseError, RunError
+from ...records import Packed, from_bytes, to_bytes
+from ...settings.experiment import Experiment, experiment_from
+from ...settings.fields import build
+from ..facts import Told, for_sites
+from ..states import digest_of
+from .elsewhere import made_from
+from .nodes import Known, Nodes, Post
+from .remote import Remote
+from .submit import end_file
+
+
+class Receipts(States):
+    """States that are at sites: here are their digests only, and nobody can read a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        """No client has its state here."""
+        return iter(())
+
+
+class Digests:
+    """Remembers states by their digests, which the run's checkpoints store."""
+
+    def __init__(self, before: States, method: type[Any]) -> None:
+        self.states: States = Receipts(record_types(method).client)
+        for client in before:
+            if (data := before.encoded(client)) is not None:
+                self.states[client] = data
+
+    def digest(self, client: int) -> str:
+        """As it stands in the receipt."""
+        data = self.states.encoded(client)
+        return "" if data is None else str(from_bytes(data).scalars["digest"])
+
+    def took(self, client: int, digest: str) -> None:
+        """Write a receipt."""
+        self.states[client] = to_bytes(Packed({}, {"digest": digest}))
+
+
+def serve(post: Post, config: dict[str, Any]) -> None:
+    """A run from its beginning, or from where it was, with clients at sites."""
+    asked = json.loads(config["order"])
+    out = Path(asked["out"])
+    why = "its process failed: Flower's log says why."
+    with failing_clearly(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _serve(post, for_sites(experiment_from(asked["experiment"])), out, float(asked["wait"]))
+        why = ""
+    except HeadwiseError as error:
+        why = str(error)
+        raise
+    finally:
+        write_bytes(end_file(out), why.encode())
+
+
+def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
+    clients = range(experiment.clients or 0)
+    path = out / "sites.json"
+    nodes = Nodes(post, experiment, _known(path))
+    missing = nodes.wait(clients, wait)
+    stops = experiment.faults.policy == "stop"
+    if missing and (stops or len(missing) == len(clients)):
+        client, why = next(iter(missing.items()))
+        raise RunError(f"client {client} can't take part: {why}.")
+
+    def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
+        nodes.keep = partial(_keep, path)
+        nodes.keep(nodes.known)
+        run = f"run-{digest_of((folder / 'manifest.json').read_bytes())[:16]}"  # it says when the run was begun
+        memory = Digests(states, type(plan.method))
+
+        def note(row: dict[str, Any]) -> None:
+            append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
+
+        return Remote(plan, to_json(experiment.plain()), run, nodes, memory, workers=len(clients), note=note)
+
+    def make(experiment: Experiment) -> Made:
+        return made_from(experiment, nodes.known.told)
+
+    run_or_resume(experiment, out, place=Place(make, executor))
+
+
+def _keep(path: Path, known: Known) -> None:
+    told = [dataclasses.asdict(t) for _, t in sorted(known.told.items())]
+    write_json(path, {"told": told, "homes": known.homes})
+
+
+def _known(path: Path) -> Known:
+    """What sites told in sessions before."""
+    if not path.exists():
+        return Known({}, {})
+    found = read_json(path)
+    told = [build(Told, t) for t in found["told"]]
+    return Known({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()})

@@ -1,0 +1,67 @@
+"""A run on data that are elsewhere, as far as their sites told."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from ...app.prepare import Made, plan_for
+from ...data.federated import Clients
+from ...data.stats import Floor, Spread, Summary, majority_floor
+from ...disk.jsontext import to_json
+from ...settings.experiment import Experiment
+from ..facts import PARTS, Told, for_sites
+
+
+class Elsewhere:
+    """Data over clients that are elsewhere, as far as their sites told."""
+
+    def __init__(self, told: Mapping[int, Told], clients: int) -> None:
+        self._told, self._count = told, clients
+        self.task = next(iter(told.values())).task
+
+    @property
+    def clients(self) -> Clients:
+        """Without samples; classes only where they are told."""
+        known = {c: t.labels[0] for c, t in self._told.items() if t.labels is not None}
+        labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in known.items()}
+        sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
+        ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS)).tolist()
+        nothing = torch.empty((0, *self.task.shape))
+        return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Sizes as told; the hash is that of the form of the data, since sites may come later."""
+        train, val, test = (sum(t.sizes[k] for t in self._told.values()) for k in range(3))
+        sizes = [sum(t.sizes) for t in self._told.values()]
+        counts = {part: np.array(rows, np.int64) for part, rows in self.histograms().items()}
+        known = len(counts["train"]) > 0
+        classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
+        floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
+        digest = hashlib.sha256(to_json([self._count, *dataclasses.astuple(self.task)]).encode()).hexdigest()
+        return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, digest)
+
+    def histograms(self) -> dict[str, list[list[int]]]:
+        """By class where every site tells, else nothing."""
+        rows = [self._told[c].labels for c in range(self._count) if c in self._told]
+        known = [r for r in rows if r is not None]
+        if len(known) < self._count:
+            return {part: [] for part in PARTS}
+        return {part: [list(r[k]) for r in known] for k, part in enumerate(PARTS)}
+
+
+def _spread(values: list[int]) -> Spread:
+    return Spread(float(min(values)), float(np.median(values)), float(max(values)))
+
+
+def made_from(experiment: Experiment, told: Mapping[int, Told]) -> Made:
+    """A run on data that are elsewhere."""
+    asked = for_sites(experiment)
+    data = Elsewhere(told, asked.clients or 0)
+    return Made(asked, plan_for(asked, data.clients), data.summary, data.histograms())

@@ -1,0 +1,37 @@
+"""Clients on the virtual nodes of Flower's simulation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..engine.executors.base import Setup
+from ..settings.options import Engine
+from .server.remote import Copies, Remote
+from .site.policy import Simulated
+from .site.site import Site
+from .states import SiteStates
+
+RUN = "run"  # the folder of the nodes is that of one run only
+
+
+def make(setup: Setup) -> Remote:
+    """The executor of ``engine.kind = "flower-sim"``; the nodes keep their states in the run's own folder."""
+    from .transport.grid import Simulation, client_app  # here, because all else can be tested without Flower
+
+    site = Site((setup.folder / "sites").absolute(), Simulated(setup.data_dir.absolute()))
+    clients = len(setup.plan.data)
+    nodes = min(setup.engine.flower.nodes or clients, clients)
+    link = Simulation(client_app(site.answer), nodes, backend(setup.engine, setup.workers))
+    memory = Copies(setup.states, SiteStates(site.folder, RUN))
+    return Remote(setup.plan, setup.experiment, RUN, link, memory, workers=min(setup.workers, nodes))
+
+
+def backend(engine: Engine, workers: int) -> dict[str, Any]:
+    """What Ray is told."""
+    asked = engine.flower
+    here = {"address": asked.ray} if asked.ray else {"num_cpus": math.ceil(workers * asked.cpus)}
+    return {
+        "init_args": {**here, "logging_level": "ERROR", "log_to_driver": False},
+        "client_resources": {"num_cpus": asked.cpus, "num_gpus": asked.gpus},
+    }

@@ -1,0 +1,56 @@
+"""A site's own data: read from where its file says, and what of them the server is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from ...data.dataset import Dataset, Source
+from ...data.federated import Clients, FederatedData
+from ...data.splits import divide_own, parse
+from ...engine.mechanism import Mechanism
+from ...errors import DataError
+from ...seeds import seed_of
+from ...settings.experiment import Choice, Experiment
+from ..facts import PARTS, Told
+from .site_file import SiteSettings
+
+
+def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> FederatedData:
+    """The data of this site's clients, from where its own file says; everybody else's are empty."""
+    found: dict[int, Dataset] = {}
+    for own in sorted(site.clients, key=lambda each: each.id):
+        source: Source = Choice.parse(own.source, "data").make("data")
+        found[own.id] = source.load(home / own.folder)
+    first, *others = found.values()
+    for other in others:
+        kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
+        if kinds[0] != kinds[1]:
+            raise DataError(f"{site.name} has clients whose data differ in shape, classes or scale.")
+    tests = [d.official_test for d in found.values() if d.official_test is not None]
+    merged = dataclasses.replace(
+        first,
+        x=np.concatenate([d.x for d in found.values()]),
+        y=np.concatenate([d.y for d in found.values()]),
+        official_test=np.concatenate(tests) if len(tests) == len(found) else None,
+        owner=None,
+    )
+    sizes = {c: len(d.y) for c, d in found.items()}
+    seed = seed_of(experiment.data_seed, "partition")
+    parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
+    return FederatedData(merged, parts)
+
+
+def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[Told]:
+    """What this site lets the server know about its clients; where they are private as a whole, not even sizes."""
+    task = data.task
+    found: list[Told] = []
+    for own in site.clients:
+        sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
+        parts = [getattr(data.client(own.id), part).y for part in PARTS]
+        labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
+        told = labels if site.allow.labels and not privacy.protects else None
+        found.append(Told(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
+    return found

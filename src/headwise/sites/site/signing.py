@@ -1,0 +1,143 @@
+"""Keys and certificates, and lists of experiments that somebody whom sites trust has signed.
+
+All of it is the `cryptography` package's: ECDSA keys on P-384 as Flower takes them, X.509 certificates, Ed25519.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from cryptography.x509.oid import NameOID
+
+from ...disk.files import failing_clearly, read_json, write_bytes, write_json
+from ...disk.jsontext import to_json
+from ...errors import RunError
+from ...settings.experiment import Experiment
+
+YEARS = 5
+"""for which a certificate is good"""
+PURPOSE = b"headwise experiments\n"
+"""signed with a list, so that nothing else that was ever signed can pass for one"""
+
+
+def experiment_hash(experiment: Experiment) -> str:
+    """What a signed list knows an experiment by: all that it says, but for the machine."""
+    plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
+    fast = experiment.engine.kernels == "fast"
+    plain["engine"] = {"cache": fast, "stack": fast}  # what kernels was before: lists that are signed stay good
+    return hashlib.sha256(to_json(plain, sort_keys=True).encode()).hexdigest()
+
+
+def node_key(path: Path) -> None:
+    """A site's key pair: `path`, which never leaves, and `path`.pub for the server."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    write_bytes(path.with_name(f"{path.name}.pub"), public + b"\n")
+
+
+def server_certificates(folder: Path, names: Sequence[str]) -> None:
+    """An authority of one's own (ca.crt, for the sites) and a certificate from it for a server of these names."""
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
+    root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # which may not be longer
+    told = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    made = _certificate(issuer, subject, server.public_key(), False).add_extension(told, critical=False)
+    whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    made = made.add_extension(whose, critical=False).sign(authority, hashes.SHA256())
+    secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write_secret(folder / "server.key", secret)
+    write_bytes(folder / "server.pem", made.public_bytes(Encoding.PEM))
+    write_bytes(folder / "ca.crt", root.public_bytes(Encoding.PEM))  # its key is forgotten: it signs nothing else
+
+
+def _certificate(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, authority: bool
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+    builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    usage = x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority,
+        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    identity = x509.SubjectKeyIdentifier.from_public_key(key)
+    return builder.add_extension(usage, critical=True).add_extension(identity, critical=False)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
+    """Write a signed list of these experiments; the key pair (`key`, `key`.pub) is made if there is none."""
+    for option, path in (("--key", key), ("--out", out)):  # before a key is made in vain
+        if not path.name or path.is_dir() or not path.parent.is_dir():
+            raise RunError(f"{option} is {str(path)!r}, but must be a file in a folder that exists.")
+    if not key.exists():
+        made = ed25519.Ed25519PrivateKey.generate()
+        _write_secret(key, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        public = made.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        write_bytes(key.with_name(f"{key.name}.pub"), public)
+    try:
+        private = load_pem_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RunError(f"{key} can't be read as a private key: {error}.") from error
+    if not isinstance(private, ed25519.Ed25519PrivateKey):
+        raise RunError(f"{key} must be an Ed25519 key.")
+    listed = sorted({experiment_hash(e) for e in experiments})
+    signature = private.sign(_message(listed))
+    write_json(out, {"experiments": listed, "signature": base64.b64encode(signature).decode()})
+    return listed
+
+
+def signed_hashes(path: Path, signer: Path) -> list[str]:
+    """The experiments on this list, if the signer signed it."""
+    try:
+        public = load_pem_public_key(signer.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise RunError(f"{signer} can't be read as a public key: {error}.") from error
+    if not isinstance(public, ed25519.Ed25519PublicKey):
+        raise RunError(f"{signer} must be an Ed25519 key.")
+    found = read_json(path)
+    try:
+        listed = [str(h) for h in found["experiments"]]
+        public.verify(base64.b64decode(found["signature"], validate=True), _message(listed))
+    except (InvalidSignature, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is not signed by {signer}: nothing on it is allowed.") from error
+    return listed
+
+
+def _message(listed: list[str]) -> bytes:
+    return PURPOSE + to_json(listed).encode()
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """A new file that nobody else can read."""
+    with failing_clearly(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)

@@ -1,0 +1,106 @@
+"""A site: takes an order, lets its clients do their jobs, keeps their states, reports."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...contract.method import record_types
+from ...engine.client.state import States
+from ...engine.executors.serial import Serial
+from ...engine.host.clock import peak_memory
+from ...engine.host.process import one_thread
+from ...engine.plan import Plan
+from ...errors import HeadwiseError, RunError
+from ...records import RecordError, encode
+from ..secagg.stages import pack_said, stage_in
+from ..states import SiteStates
+from ..transport.messages import Order, Parcel, Report, experiment_in, pack_error, pack_report, unpack_order
+from .policy import Ground, Real
+from .site_file import read_site
+
+if TYPE_CHECKING:
+    from ..secagg.masking import Masking
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where clients' states are kept, on what ground."""
+
+    folder: Path
+    ground: Ground
+    exports: bool = False
+    """whether what personal models are made of is kept beside the states"""
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Do what a message asks; a mistake is a report, too."""
+        try:
+            self.ground.admit(parcel.size)
+            plan = self.ground.plan(experiment_in(parcel))
+            if stage := stage_in(parcel):
+                run, asked = stage
+                self.ground.expect(plan, asked.clients, [asked.t])
+                return pack_said(_masking(plan, SiteStates(self.folder, run)).answer(asked))
+            order = unpack_order(parcel, record_types(type(plan.method)))
+            return pack_report(self._do(plan, order))
+        except (HeadwiseError, RecordError) as error:
+            return pack_error(error)
+        except Exception as error:  # a message must not end the site, and what an error says may be about its data
+            logging.getLogger(__name__).exception("an order could not be answered")
+            return pack_error(
+                RunError(f"this is a bug of Headwise ({type(error).__name__}): the site's log says more.")
+            )
+
+    def _do(self, plan: Plan, order: Order) -> Report:
+        kept = SiteStates(self.folder, order.run)
+        self.ground.expect(plan, [v.job.client for v in order.visits], [v.job.t for v in order.visits])
+        masking = None
+        if order.sealed is not None or (plan.secure.sums and any(visit.job.task == "fit" for visit in order.visits)):
+            masking = _masking(plan, kept)
+            masking.begun(order)
+        states = States(record_types(type(plan.method)).client)
+        visits = {visit.job.client: visit for visit in order.visits}
+        for client, visit in visits.items():
+            if (data := kept.take(client, visit.state)) is not None:
+                states[client] = data
+        self.ground.charge(plan, order, kept)
+        before = {c: states[c].me for c in states}
+        executor = Serial(plan, states)
+        with one_thread():
+            done = list(executor.run(visit.job for visit in order.visits))
+        after = {c: states[c].me for c in states}
+        if self.exports:
+            kept.remember(order.experiment)
+            for job, _ in order.visits:
+                if job.task != "global":
+                    kept.put_download(job.client, encode(job.down))
+        answers = [
+            self.ground.leaving(plan, visits[a.client], a, before.get(a.client), after.get(a.client)) for a in done
+        ]
+        executor.clock.to("transport")
+        new: dict[int, str] = {}
+        for answer in answers:
+            job, state = visits[answer.client]
+            if answer.failure is None and job.task in ("fit", "idle") and (data := states.encoded(job.client)):
+                new[job.client] = kept.put(job.client, job.t, data, state)
+        named, masked = [(answer, new.get(answer.client, "")) for answer in answers], None
+        if masking is not None:
+            named, masked = masking.mask(order, named)
+        executor.clock.stop()
+        return Report(named, dict(executor.clock.seconds), os.getpid(), peak_memory(), masked)
+
+
+def open_site(path: Path) -> tuple[Site, Real]:
+    """The site that this file describes."""
+    home, settings = path.absolute().parent, read_site(path)
+    ground = Real(settings, home)
+    return Site(home / settings.states, ground, exports=True), ground
+
+
+def _masking(plan: Plan, kept: SiteStates) -> Masking:
+    from ..secagg.masking import Masking  # here, because it needs Flower, which all else at a site does without
+
+    return Masking(plan, kept)

@@ -1,0 +1,204 @@
+"""Flower's API, all of it that we use: the one file to touch when it moves.
+
+Tested with flwr 1.41 and 1.42. Every message is a `Parcel`: its text in a ConfigRecord, its records as bytes in an
+ArrayRecord, which Flower sends in pieces of 5 MB.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import Queue
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from ...errors import RunError
+from .messages import Lost, Parcel
+
+PAUSE = 0.02
+"""seconds between two looks for replies, in this process"""
+EXPIRED = 3
+"""Flower's code for a message that nobody answered in its time"""
+
+Answering = Callable[[Parcel], Parcel]
+
+
+def client_app(answer: Answering) -> ClientApp:
+    """A node that answers every message with this function."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _reply(message, answer)
+
+    return app
+
+
+class Simulation:
+    """Flower's simulation engine with so many virtual nodes, kept running in a thread until it is closed."""
+
+    def __init__(self, app: ClientApp, nodes: int, backend: Mapping[str, Any]) -> None:
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong is said by whoever called
+        from ray._private import worker as ray_worker  # here, because nodes of a deployment start without Ray
+
+        ray_worker._worker_logs_enabled = False  # no setting keeps Ray from telling stdout that an actor died
+        self._app, self._count, self._backend = app, nodes, dict(backend)
+        self._begin()
+
+    def node_of(self, client: int) -> int:
+        """Clients are dealt to the nodes in turn; any node can have any client."""
+        return self._nodes[client % len(self._nodes)]
+
+    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+        """Send each node its message; the replies in the order in which they come."""
+        waiting: dict[str, int] = {}
+        for node, parcel in parcels.items():
+            if number := self._mail.send(node, parcel, "train", seconds):
+                waiting[number] = node
+            else:
+                yield node, Lost(f"node {node} is not there")
+        while waiting and self._thread.is_alive():
+            for number, reply in self._mail.collect(list(waiting)):
+                yield waiting.pop(number), reply
+            time.sleep(PAUSE)
+        for node in waiting.values():
+            yield node, Lost(f"Flower's simulation is gone: {self._why}")
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        """Start again: an actor that died fails whoever is sent to it, for ever after."""
+        self.close()
+        self._begin()
+
+    def close(self) -> None:
+        """End it, and Ray with it."""
+        self._over.set()
+        self._thread.join()
+
+    def _begin(self) -> None:
+        self._over, self._handed = threading.Event(), Queue[Grid | None]()
+        self._why = "it ended"
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+        found = self._handed.get()
+        if found is None:
+            raise RunError(f"Flower's simulation can't start: {self._why}.")
+        self._mail = Mail(found)
+        while self._thread.is_alive() and len(self._mail.nodes()) < self._count:
+            time.sleep(PAUSE)
+        self._nodes = sorted(self._mail.nodes())
+
+    def _live(self) -> None:
+        from flwr.simulation import run_simulation
+
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            self._handed.put(grid)
+            self._over.wait()
+
+        try:
+            run_simulation(server, self._app, self._count, backend_config=self._backend)
+        except (Exception, SystemExit) as error:
+            while error.__cause__ is not None:  # Flower wraps what went wrong more than once
+                error = error.__cause__
+            self._why = f"{type(error).__name__}: {error}"
+        finally:
+            self._handed.put(None)
+            self._over.set()  # or the thread of the app above would wait for ever
+
+
+class Mail:
+    """A SuperLink's messages to and from its SuperNodes."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def nodes(self) -> set[int]:
+        """Those that are there now."""
+        return set(self._grid.get_node_ids())
+
+    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+        """Send a message that is good for so long; its number, or none if the node is not there."""
+        message = Message(_to_content(parcel), dst_node_id=node, message_type=kind, ttl=seconds)
+        # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
+        return next((found for found in self._grid.push_messages([message]) if found), None)
+
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+        """The replies to these messages that have come."""
+        found: list[tuple[str, Parcel | Lost]] = []
+        for reply in self._grid.pull_messages(list(numbers)):
+            number = reply.metadata.reply_to_message_id  # an error's sender is not the node
+            if reply.has_error():
+                reason = "late" if reply.error.code == EXPIRED else "no answer"
+                found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
+            else:
+                found.append((number, _from_content(reply.content)))
+        return found
+
+
+def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
+    """The app of a SuperNode, whose configuration names its site's file: it trains, and says who it is."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        answer, _ = opened(str(context.node_config["site"]))
+        return _reply(message, answer)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        _, introduce = opened(str(context.node_config["site"]))
+        return _reply(message, introduce)
+
+    return app
+
+
+def run_checked(check: Callable[[bytes], None]) -> None:
+    """What a site starts in place of Flower's `flwr-clientapp`, which would run any code that a server sends.
+
+    An app must pass `check` before it is unpacked. Should Flower move its function, nothing runs at all.
+    """
+    from flwr.supernode.cli import flwr_clientapp
+
+    process = vars(importlib.import_module("flwr.supernode.runtime.run_clientapp"))
+    install = process["install_from_fab"]
+
+    def checked(fab: bytes, **options: Any) -> Any:
+        check(fab)
+        return install(fab, **options)
+
+    process["install_from_fab"] = checked
+    flwr_clientapp()
+
+
+def server_app(serve: Callable[[Mail, dict[str, Any]], None]) -> ServerApp:
+    """The app of a run's server; `serve` gets the way to the nodes, and the run's configuration."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(Mail(grid), dict(context.run_config))
+
+    return app
+
+
+def _reply(message: Message, answer: Answering) -> Message:
+    return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
+
+
+def _to_content(parcel: Parcel) -> RecordDict:
+    arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(parcel.records)}
+    return RecordDict({"text": ConfigRecord({"text": parcel.text}), "records": ArrayRecord(arrays)})
+
+
+def _from_content(content: RecordDict) -> Parcel:
+    records = content.array_records["records"]
+    text = content.config_records["text"]["text"]
+    return Parcel(str(text), [records[str(k)].data for k in range(len(records))])

@@ -1,0 +1,160 @@
+"""Small experiments whose clients are elsewhere, and the bits that must not depend on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise.contract.method import record_types
+from headwise.engine.executors.base import Setup
+from headwise.records import Record, encode, from_bytes, pack
+from headwise.runs.checkpoint import Checkpoints
+from headwise.settings import catalog
+from headwise.sites.server.deployment import serve
+from headwise.sites.server.remote import Copies, Remote
+from headwise.sites.site.policy import Simulated
+from headwise.sites.site.site import Site, open_site
+from headwise.sites.states import SiteStates
+from headwise.sites.transport.messages import Lost, Parcel, experiment_in
+
+FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
+"""nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
+TWO = ("fedper", "fedgh")
+"""those of them that `make test` runs with all of Flower's processes, each of which takes seconds to start"""
+DATA = "synthetic:160:4:6:sites=5"
+
+
+def experiment(method: str = "fedper", **changes: Any) -> hw.Experiment:
+    """Five clients, three of them in each of three rounds."""
+    usual: dict[str, Any] = {
+        "data": DATA,
+        "partition": "natural",
+        "model": "mlp:6",
+        "split": "8:1:1",
+        "clients": 5,
+        "rounds": 3,
+        "sampling": {"ratio": 0.6},
+        "evaluate": {"moments": ["pre", "post", "global"]},
+    }
+    return hw.Experiment(method=method, **{**usual, **changes})
+
+
+def bits(folder: Path) -> dict[str, Any]:
+    """Everything that must be the same wherever the clients are."""
+    run = hw.Run(folder)
+    with closing(Checkpoints(folder / "checkpoint", record_types(catalog.find("method", run.method)))) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        states = {c: found.states.encoded(c) for c in found.states}
+    rows = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
+    lines = (folder / "clients.jsonl").read_bytes()
+    return {"rows": rows, "lines": lines, "server": encode(found.progress.server), "states": states, "end": run.ended}
+
+
+def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
+    """The same, with the states that the server took from the sites' own folders."""
+    files = {p.stem.split("-")[2]: p.read_bytes() for p in sites.glob("site*/states/*/client-*/round-*.safetensors")}
+    found = bits(folder)
+    receipts = {c: str(from_bytes(data).scalars["digest"]) for c, data in found["states"].items()}
+    return {**found, "states": {c: files.get(digest) for c, digest in receipts.items()}}
+
+
+def server_of(folder: Path) -> Record:
+    """What the server of this run has in the end."""
+    types = record_types(catalog.find("method", hw.Run(folder).method))
+    with closing(Checkpoints(folder / "checkpoint", types)) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        return found.progress.server
+
+
+def apart(one: Path, other: Path) -> float:
+    """How far apart the servers of two runs end, relative to the largest number of each tensor."""
+    a, b = (pack(server_of(folder)).tensors for folder in (one, other))
+    assert a.keys() == b.keys()
+    near = [float((a[k] - b[k]).abs().max() / b[k].abs().max().clamp(min=1e-3)) for k in a if b[k].numel()]
+    return max(near, default=0.0)
+
+
+class Here:
+    """A few nodes in this process; `meddle` may lose what a site answered."""
+
+    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost], nodes: int) -> None:
+        self.site, self.meddle, self.nodes = site, meddle, nodes
+
+    def node_of(self, client: int) -> int:
+        return 11 + client % self.nodes
+
+    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+        for node, parcel in parcels.items():
+            yield node, self.meddle(node, self.site.answer(parcel))
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+    meddle: Callable[[int, Parcel], Parcel | Lost] = lambda node, parcel: parcel,
+    nodes: int = 2,
+) -> None:
+    """From now on the nodes of flower-sim are in this process, without Flower."""
+
+    def make(setup: Setup) -> Remote:
+        site = Site(setup.folder / "sites", Simulated(setup.data_dir))
+        kept = SiteStates(site.folder, "run")
+        return Remote(setup.plan, setup.experiment, "run", Here(site, meddle, nodes), Copies(setup.states, kept))
+
+    monkeypatch.setattr("headwise.sites.simulation.make", make)
+
+
+def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true", data: str = DATA) -> Path:
+    """A site with the synthetic data of these clients."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = [f'[[clients]]\nid = {c}\nsource = "{data}:only={c}"\n' for c in clients]
+    head = f'name = "{folder.name}"\ndata = "synthetic"\n[allow]\n{allow}\n'
+    (folder / "site.toml").write_text(head + "".join(own))
+    return folder / "site.toml"
+
+
+class Inside:
+    """Flower's part played in this process: sites by their node's number, each from its own site.toml."""
+
+    def __init__(self, sites: Mapping[int, Path]) -> None:
+        self.sites = dict(sites)
+        self.replies: dict[str, Parcel | Lost] = {}
+        self.sent: list[tuple[int, str, Parcel]] = []
+        self.meddle: Callable[[int, str, Parcel], Parcel | Lost | None] = lambda node, kind, parcel: parcel
+
+    def nodes(self) -> set[int]:
+        return set(self.sites)
+
+    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+        if node not in self.sites:
+            return None
+        site, ground = open_site(self.sites[node])
+        self.sent.append((node, kind, parcel))
+        reply = ground.introduce(experiment_in(parcel)) if kind == "query" else site.answer(parcel)
+        number = str(len(self.sent))
+        said = self.meddle(node, kind, reply)
+        if said is not None:
+            self.replies[number] = said
+        return number
+
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+        return [(n, self.replies.pop(n)) for n in numbers if n in self.replies]
+
+
+def served(post: Inside, asked: hw.Experiment, out: Path) -> hw.Run:
+    """A deployment inside this process; sites in it answer before anybody could wait."""
+    serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0})})
+    return hw.Run(out)

@@ -1,0 +1,151 @@
+"""A server and sites on loopback, with Flower's own processes, TLS and keys, as the commands of Headwise start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from federations import write_site
+
+import headwise as hw
+from headwise.sites.site.signing import node_key
+from waiting import PATIENCE, until
+
+HEADWISE = (sys.executable, "-m", "headwise")
+SITES = {"site0": [0, 4], "site1": [1], "site2": [2, 3]}
+
+
+class Laboratory:
+    """Processes that were started here, each in a group of its own, with what they say in a file."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.processes = home, dict[str, subprocess.Popen[bytes]]()
+        self._held: list[socket.socket] = []
+        self.port = self.free_port()
+
+    def free_port(self) -> int:
+        """A port for a process that is told to use it.
+
+        It is bound here, too, without anybody listening, so that the system gives it to nobody else in the meantime.
+        """
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        self._held.append(held)
+        return held.getsockname()[1]
+
+    def do(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
+        """A command that ends, and must not fail, or must fail with the exit code of a user's mistake."""
+        done = subprocess.run(
+            [*HEADWISE, *command], cwd=self.home, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert done.returncode == (2 if fails else 0), done.stderr + done.stdout + self.said()
+        return done
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """A command of Headwise that stays."""
+        return self.spawn(name, *HEADWISE, *command)
+
+    def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Any command that stays."""
+        with (self.home / f"{name}.log").open("ab") as log:
+            started = subprocess.Popen(command, cwd=self.home, stdout=log, stderr=log, start_new_session=True)
+        self.processes[name] = started
+        return started
+
+    def begin(self) -> None:
+        """Start the server, let all sites in and start them."""
+        self.start("server", "server", "start", "server", "--port", str(self.port))
+        until(self.listens, "the server listens")
+        for name, clients in SITES.items():
+            write_site(self.home / name, clients)
+            node_key(self.home / name / "site.key")
+        self.do("server", "register", "server", *(f"{name}/site.key.pub" for name in SITES))
+        for name in SITES:
+            self.join(name)
+
+    def join(self, name: str, ca: str = "server/ca.crt") -> subprocess.Popen[bytes]:
+        """Start a site."""
+        where = ("--superlink", f"127.0.0.1:{self.port}", "--ca", ca, "--port", str(self.free_port()))
+        return self.start(name, "site", "start", name, *where)
+
+    def deploy(self, asked: hw.Experiment, out: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
+        """Train, and wait for the end."""
+        self.write(asked)
+        return self.do("deploy", "exp.toml", "--server", "server", "--out", out, "--json", fails=fails)
+
+    def write(self, asked: hw.Experiment) -> None:
+        lines = {k: v for k, v in asked.plain().items() if v is not None and k != "engine"}
+        (self.home / "exp.toml").write_text("\n".join(f"{k} = {toml(v)}" for k, v in lines.items()))
+
+    def kill(self, name: str) -> None:
+        """As a power cut would: all at once, with nothing said."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._kill_rest(name)
+
+    def said(self) -> str:
+        return "\n".join(f"-- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in self.home.glob("*.log"))
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for name in [p.name for p in self.home.iterdir()]:
+            self._kill_rest(name)
+        for held in self._held:
+            held.close()
+
+    def _kill_rest(self, name: str) -> None:
+        """A run's server outlives its SuperLink, and goes on when it is back."""
+        for left in processes_of(self.home / name, "flwr"):
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+
+    def listens(self) -> bool:
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value.items() if v is not None) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+@contextmanager
+def laboratory(home: Path) -> Iterator[Laboratory]:
+    found = Laboratory(home)
+    try:
+        found.begin()
+        yield found
+    finally:
+        found.end()
+
+
+def processes_of(home: Path, word: str) -> list[int]:
+    """Those below a server or site in this folder whose command has this word."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words, settings = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in words and f"FLWR_HOME={home}".encode() in settings.split(b"\0"):
+            found.append(int(path.name))
+    return found

@@ -1,0 +1,694 @@
+"""Runs whose sites mask what their clients send: the same models, whoever is lost, and no single message to be seen."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import Inside, apart, elsewhere, experiment, served, write_site
+
+import headwise as hw
+from headwise.cli import main
+from headwise.errors import ClientError, ConfigError, RunError
+from headwise.methods.fedper import FedPer
+from headwise.params import Params
+from headwise.records import Record, pack
+from headwise.settings import catalog
+from headwise.settings.experiment import experiment_from
+from headwise.sites.facts import for_sites
+from headwise.sites.secagg import masking
+from headwise.sites.server import nodes
+from headwise.sites.site.site import open_site
+from headwise.sites.transport.messages import Lost, Parcel
+
+HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
+DATA = "synthetic:160:4:6:sites=5"
+MASKED = {"sums": True}
+STAGES = ("keys", "shares", "fit", "help")
+MASKABLE = [m for m in catalog.names("method") if catalog.find("method", m).sums in ("samples", "clients")]
+THREE = ("fedavg", "fedper", "scaffold")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "PATIENCE", 0.0)  # sites in this process answer at once or never
+
+
+def four(folder: Path, allow: str = "labels = true") -> Inside:
+    return Inside({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
+
+
+def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Experiment:
+    usual = {"sampling": {"ratio": 1.0}, "evaluate": {"moments": ["post"]}, "faults": {"on_failure": policy}}
+    return experiment(method, **{**usual, "secure": MASKED, **changes})
+
+
+def stage_of(parcel: Parcel) -> str:
+    """Which stage of a masked round this message asks for."""
+    values = json.loads(parcel.text)
+    return values.get("stage") or values["visits"][0]["task"]
+
+
+def round_of(parcel: Parcel) -> int:
+    values = json.loads(parcel.text)
+    return values["asked"]["t"] if "stage" in values else values["visits"][0]["t"]
+
+
+def losing(post: Inside, lost: Callable[[int, str, int], bool]) -> None:
+    """Lose the replies of these nodes at these stages of these rounds."""
+
+    def meddle(node: int, kind: str, reply: Parcel) -> Parcel | Lost:
+        question = post.sent[-1][2]
+        gone = kind == "train" and lost(node, stage_of(question), round_of(question))
+        return Lost("it was killed") if gone else reply
+
+    post.meddle = meddle
+
+
+def failures(run: hw.Run) -> list[Any]:
+    return [row.get("failed") for row in run.rounds]
+
+
+# -- the same models
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in (*THREE, "fml") else pytest.param(m, marks=pytest.mark.all_methods) for m in MASKABLE]
+)
+def test_a_masked_run_is_the_plain_run(method: str, tmp_path: Path) -> None:
+    masked = served(four(tmp_path / "a"), asked(method), tmp_path / "masked")
+    plain = served(four(tmp_path / "b"), asked(method, secure={}), tmp_path / "plain")
+    sizes = [t["sizes"][0] for t in json.loads((tmp_path / "plain" / "sites.json").read_text())["told"]]
+    assert len(set(sizes)) > 2  # or weights would not matter
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert [row["post"]["accuracy"] for row in masked.rounds] == [row["post"]["accuracy"] for row in plain.rounds]
+    assert failures(masked) == [None] * 3
+
+
+@pytest.mark.parametrize("method", THREE)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_site_that_is_lost_at_any_stage_is_as_lost_as_in_a_plain_run(method: str, stage: str, tmp_path: Path) -> None:
+    post, other = four(tmp_path / "a"), four(tmp_path / "b")
+    losing(post, lambda node, at, t: (node, at, t) == (101, stage, 2))
+    masked = served(post, asked(method, "skip"), tmp_path / "masked")
+    losing(other, lambda node, at, t: (node, t) == (101, 2) and stage != "help")
+    plain = served(other, asked(method, "skip", secure={}), tmp_path / "plain")
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    # who has sent its masked sum is in it, whatever happens to it then
+    assert failures(masked) == ([None] * 3 if stage == "help" else [None, {"dropped": [0, 4]}, None])
+    assert [set(row.get("failed", {"": []})) for row in plain.rounds] == (
+        [{""}] * 3 if stage == "help" else [{""}, {"no answer"}, {""}]
+    )
+
+
+def test_a_site_may_be_lost_that_has_never_come(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    gone = post.sites.pop(104)
+    assert gone.exists()
+    run = served(post, asked(policy="retry"), tmp_path / "run")
+    assert failures(run) == [{"dropped": [3]}] * 3
+
+
+def test_under_stop_a_round_is_repeated_until_all_are_in_it(tmp_path: Path) -> None:
+    post, seen = four(tmp_path / "a"), list[str]()
+
+    def once(node: int, at: str, t: int) -> bool:
+        seen.append(at)
+        return at in ("keys", "fit") and node == 103 and seen.count(at) == 4 + 3  # in the second round, once each
+
+    losing(post, once)
+    run = served(post, asked(), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert failures(run) == [None] * 3
+    assert seen.count("fit") > 3 * 4
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path) -> None:
+    post = four(tmp_path)
+
+    def leave(node: int, kind: str, reply: Parcel) -> Parcel:
+        if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
+            post.sites.pop(104)  # before it could help in the first round
+        return reply
+
+    post.meddle = leave
+    with pytest.raises(ClientError, match=r"3 times there was no answer for the clients .*: (its site|node 104) is"):
+        served(post, asked(), tmp_path / "run")
+    assert {round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"} == {1}
+    assert len(hw.Run(tmp_path / "run").rounds) == 1
+
+
+def test_privacy_and_masks_go_together(tmp_path: Path) -> None:
+    private = {"clip": 1.0, "noise": 1.0, "source": "seed"}
+    served(four(tmp_path / "a"), asked("fedavg", privacy=private), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked("fedavg", privacy=private, secure={}), tmp_path / "plain")
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert hw.Run(tmp_path / "masked").manifest["privacy"]["epsilon"] > 0
+
+
+# -- too few
+
+
+def test_where_too_few_stay_nothing_is_opened(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    losing(post, lambda node, at, t: node in (102, 103) and at == "fit" and t == 2)
+    with pytest.raises(ClientError, match=r"round 2 has 0 replies, but faults.min_replies is 1 \(no answer: 5\)"):
+        served(post, asked(policy="skip"), tmp_path / "run")
+    helped = [round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"]
+    assert helped == [1] * 4
+
+
+def test_the_sentence_says_how_many_and_why(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    losing(post, lambda node, at, t: node == 103 and at == "shares")
+    with pytest.raises(ClientError) as error:
+        served(post, asked(), tmp_path / "run")
+    assert str(error.value) == (
+        "3 times there was no answer for the clients [0, 1, 2, 3, 4]: round 1 has 3 of 4 sites after the stage "
+        "'shares', but 4 must stay for its masked sum to be opened: it was killed."
+    )
+
+
+def test_a_round_without_enough_helpers_can_be_left_out(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    losing(post, lambda node, at, t: node in (102, 103) and at == "help" and t == 2)
+    faults = {"on_failure": "skip", "min_replies": 0}
+    run = served(post, asked(faults=faults), tmp_path / "run")
+    assert failures(run) == [None, {"no answer": [0, 1, 2, 3, 4]}, None]
+    assert run.ended == "finished"
+
+
+def test_three_sites_are_the_least(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    del post.sites[103], post.sites[104]
+    with pytest.raises(ClientError, match=r"round 1 has 0 replies"):
+        served(post, asked(policy="skip"), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "sites.jsonl").read_text().splitlines()]
+    assert {row["task"] for row in rows} == {"keys"}
+
+
+# -- what the server sees
+
+
+def heard(post: Inside) -> list[bytes]:
+    """All that sites say from now on."""
+    said: list[bytes] = []
+
+    def listen(node: int, kind: str, reply: Parcel) -> Parcel:
+        said.extend([reply.text.encode(), *reply.records])
+        return reply
+
+    post.meddle = listen
+    return said
+
+
+def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[Record] = []
+    plainly = FedPer.local_update
+
+    def remember(self: FedPer, me: Any, down: Any, local: Any) -> Any:
+        update = plainly(self, me, down, local)
+        messages.append(update.up)
+        return update
+
+    monkeypatch.setattr(FedPer, "local_update", remember)
+    totals: list[Any] = []
+    summed = masking.summed
+    monkeypatch.setattr(masking, "summed", lambda *a: totals.append(summed(*a)) or totals[-1])
+
+    def shown(secure: dict[str, Any], name: str) -> list[int]:
+        """How often rows of a client's message, or of a site's sum, stand in what the server was told."""
+        messages.clear()
+        totals.clear()
+        post = four(tmp_path / f"sites-{name}")
+        said = heard(post)
+        served(post, asked(secure=secure), tmp_path / name)
+        assert len(messages) == 15
+        tensors = [t for m in messages for t in pack(m).tensors.values()]
+        rows = [row for t in tensors for row in t.reshape(-1, t.shape[-1])]
+        sums = [row for total in totals for t in total.tensors.values() for row in t.reshape(-1, t.shape[-1])]
+        pieces = [row.contiguous().numpy().tobytes() for row in rows + sums if row.any()]
+        return [sum(piece in text for text in said) for piece in pieces]
+
+    assert min(shown({}, "plain")) > 0  # or the search finds nothing whatever there is
+    found = shown(MASKED, "masked")
+    assert len(totals) == 12
+    assert max(found) == 0
+
+
+def test_a_site_keeps_secrets_for_itself_and_no_longer_than_needed(tmp_path: Path) -> None:
+    post, seen = four(tmp_path), list[tuple[str, int, bool]]()
+
+    def look(node: int, kind: str, reply: Parcel) -> Parcel:
+        for path in tmp_path.glob(f"site{node}/states/*/masks/round-*.json"):
+            kept = json.loads(path.read_text())
+            seen.append((stage_of(post.sent[-1][2]), stat.S_IMODE(path.stat().st_mode), bool(kept["seed"])))
+            assert bool(kept["mask"]) == bool(kept["seed"])
+        return reply
+
+    post.meddle = look
+    served(post, asked(), tmp_path / "run")
+    assert set(seen) == {("keys", 0o600, True), ("shares", 0o600, True), ("fit", 0o600, False)}
+    assert len(seen) == 3 * 3 * 4
+    assert not list(tmp_path.glob("site*/states/*/masks/round-*"))
+
+
+def test_the_stages_are_in_the_notes_of_the_run(tmp_path: Path) -> None:
+    served(four(tmp_path), asked(rounds=1), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "sites.jsonl").read_text().splitlines()]
+    assert [row["task"] for row in rows] == [stage for stage in STAGES for _ in range(4)]
+    assert all(row["bytes_up"] > 0 and "failure" not in row for row in rows)
+
+
+# -- a site helps once
+
+
+def transcript(folder: Path, **changes: Any) -> tuple[Inside, Path]:
+    post = four(folder)
+    served(post, asked(rounds=1, **changes), folder / "run")
+    return post, folder / "run"
+
+
+def say(post: Inside, node: int, parcel: Parcel) -> dict[str, Any]:
+    return json.loads(open_site(post.sites[node])[0].answer(parcel).text)
+
+
+def changed(parcel: Parcel, **changes: Any) -> Parcel:
+    values = json.loads(parcel.text)
+    values["asked"] |= changes
+    return Parcel(json.dumps(values), parcel.records)
+
+
+def sent(post: Inside, node: int, stage: str) -> Parcel:
+    return next(p for n, kind, p in post.sent if kind == "train" and n == node and stage_of(p) == stage)
+
+
+def again(post: Inside, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """Play the first round once more, as a server would that wants another sum; what the sites say to that."""
+    ready = {n: say(post, n, sent(post, n, "keys")) for n in HOMES}
+    shares = {n: json.loads(sent(post, n, "shares").text)["asked"] for n in HOMES}
+    roster = shares[101]["roster"]
+    order = [next(n for n, own in HOMES.items() if own == entry["clients"]) for entry in roster]
+    keys = [
+        {**entry, "cipher": ready[n]["cipher"], "mask": ready[n]["mask"]}
+        for n, entry in zip(order, roster, strict=True)
+    ]
+    dealt = {n: say(post, n, changed(sent(post, n, "shares"), roster=keys))["sealed"] for n in HOMES}
+    for me, n in enumerate(order):
+        sealed = [
+            {"party": u, "text": next(x["text"] for x in dealt[m] if x["party"] == me)}
+            for u, m in enumerate(order)
+            if m != n
+        ]
+        values = json.loads(sent(post, n, "fit").text) | {"sealed": sealed}
+        assert "masked" in say(post, n, Parcel(json.dumps(values), sent(post, n, "fit").records))
+    everybody = json.loads(sent(post, 101, "help").text)["asked"]["survivors"]
+    wanted = survivors(everybody)
+    named = {order[each["party"]] for each in wanted}
+    return {n: say(post, n, changed(sent(post, n, "help"), survivors=wanted)) for n in sorted(named)}
+
+
+def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) -> None:
+    post, _ = transcript(tmp_path)
+    for said in again(post, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
+        assert said["error"] == (
+            "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and no others."
+        )
+
+
+def test_the_same_sum_may_be_opened_again(tmp_path: Path) -> None:
+    post, _ = transcript(tmp_path)
+    for said in again(post, lambda everybody: everybody).values():
+        assert set(said) == {"keys", "seeds"}
+        assert said["keys"] == [] and len(said["seeds"]) == 4
+
+
+def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
+    """Once it has helped, there is nothing left of the round: not even the same help."""
+    post, _ = transcript(tmp_path)
+    said = say(post, 102, sent(post, 102, "help"))
+    assert said["error"] == "this site has no masks for round 1."
+    post = four(tmp_path / "other")
+    losing(post, lambda node, at, t: (node, at) == (103, "fit"))
+    said = []
+    meddle = post.meddle
+
+    def listen(node: int, kind: str, reply: Parcel) -> Any:
+        if kind == "train" and stage_of(post.sent[-1][2]) == "help":
+            said.append(json.loads(reply.text))
+        return meddle(node, kind, reply)
+
+    post.meddle = listen
+    served(post, asked(policy="skip", rounds=1), tmp_path / "other" / "run")
+    assert len(said) == 3
+    for one in said:
+        keys, seeds = ({letter["party"] for letter in one[part]} for part in ("keys", "seeds"))
+        assert len(keys) == 1 and len(seeds) == 3 and not keys & seeds
+
+
+class Killed(BaseException):
+    """What ends a server at once, as a signal would."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_server_that_was_killed_at_any_stage_goes_on(stage: str, tmp_path: Path) -> None:
+    post, seen = four(tmp_path / "a"), list[str]()
+
+    def die(node: int, kind: str, reply: Parcel) -> Parcel:
+        at = stage_of(post.sent[-1][2]) if kind == "train" else "query"
+        seen.append(at)
+        if at == stage and seen.count(at) == 4 + 4:  # in the second round, when all have answered
+            raise Killed
+        return reply
+
+    post.meddle = die
+    with pytest.raises(Killed):
+        served(post, asked(), tmp_path / "masked")
+    post.meddle = lambda node, kind, reply: reply
+    served(post, asked(), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -> None:
+    """A server that was killed before it stored a round gets the sum again that it had, though all are there now."""
+    post, other = four(tmp_path / "a"), four(tmp_path / "b")
+
+    def die(node: int, kind: str, reply: Parcel) -> Parcel | Lost:
+        question = post.sent[-1][2]
+        if kind == "train" and round_of(question) == 2:
+            if stage_of(question) == "help" and len([1 for *_, p in post.sent if '"stage": "help"' in p.text]) == 7:
+                raise Killed
+            return Lost("it was killed") if node == 104 else reply
+        return reply
+
+    post.meddle = die
+    with pytest.raises(Killed):
+        served(post, asked(policy="skip"), tmp_path / "masked")
+    post.meddle = lambda node, kind, reply: reply
+    masked = served(post, asked(policy="skip"), tmp_path / "masked")
+    assert failures(masked) == [None, {"dropped": [3]}, None]
+    losing(other, lambda node, at, t: (node, t) == (104, 2))
+    served(other, asked(policy="skip", secure={}), tmp_path / "plain")
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+def test_a_sum_that_could_not_be_opened_is_the_only_one_that_may_be(tmp_path: Path) -> None:
+    """Sites have helped, but their answers were lost: when the round is repeated, nobody is asked about another sum."""
+    post, seen = four(tmp_path / "a"), list[str]()
+
+    def lose(node: int, at: str, t: int) -> bool:
+        seen.append(at)
+        attempt = (seen.count("keys") + 3) // 4
+        return t == 2 and ((attempt, at) == (2, "help") or (attempt, at, node) == (3, "fit", 104))
+
+    losing(post, lose)
+    run = served(post, asked(policy="retry"), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert failures(run) == [None] * 3
+    assert [seen.count(stage) for stage in STAGES] == [5 * 4, 5 * 4, 5 * 4, 4 * 4]
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+def test_masks_are_used_once(tmp_path: Path) -> None:
+    post, _ = transcript(tmp_path)
+    fit, keys, shares = (sent(post, 102, stage) for stage in ("fit", "keys", "shares"))
+    assert say(post, 102, fit)["error"] == "this site has no masks for round 1."
+    said = say(post, 102, keys)
+    assert said["opened"] == [[0, 4], [1], [2], [3]]
+    assert say(post, 102, fit)["error"] == "this site has no masks for round 1, or has used them already."
+    assert "there must be this one and 3 at least" in say(post, 102, shares)["error"]  # the roster has its old keys
+    roster = json.loads(shares.text)["asked"]["roster"]
+    mine = [{**e, **{k: said[k] for k in ("cipher", "mask")}} if e["clients"] == [1] else e for e in roster]
+    assert "sealed" in say(post, 102, changed(shares, roster=mine))
+    assert say(post, 102, changed(shares, roster=mine))["error"] == (
+        "this site has dealt its shares of round 1 already."
+    )
+
+
+# -- what a site refuses
+
+
+def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> None:
+    post, _ = transcript(tmp_path)
+    values = json.loads(sent(post, 102, "fit").text)
+    for sealed in (None, []):
+        parcel = Parcel(json.dumps(values | {"sealed": sealed}), sent(post, 102, "fit").records)
+        say(post, 102, sent(post, 102, "keys"))
+        assert "error" in say(post, 102, parcel)
+    del values["sealed"]
+    said = say(post, 102, Parcel(json.dumps(values), sent(post, 102, "fit").records))
+    assert said["error"] == ("secure.sums is true, but this order would let single messages leave: nothing is trained.")
+
+
+def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
+    post, _ = transcript(tmp_path)
+    values = json.loads(sent(post, 102, "keys").text)
+    values["experiment"] = json.dumps(for_sites(asked(secure={})).plain())
+    said = say(post, 102, Parcel(json.dumps(values), []))
+    assert said["error"] == "this experiment has no masked sums: secure.sums is false."
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "why"),
+    [
+        ("keys", {"t": -1}, "this message is no stage: ConfigError: t is -1"),
+        ("keys", {"clients": ["1"]}, "this message is no stage: ConfigError: clients[0] is '1'"),
+        ("keys", {"clients": []}, "a masked sum needs clients, but this message names none."),
+        ("keys", {"clients": [2]}, "site102 does not have the clients [2]."),
+        ("keys", {"more": 1}, "this message is no stage: ConfigError: more is not a setting"),
+        ("shares", {"roster": []}, "round 1 has 0 sites of 4 for a masked sum, but there must be this one and 3"),
+        ("shares", {"asked": 3}, "round 1 has 4 sites of 3 for a masked sum"),
+        ("shares", {"asked": 40}, "round 1 has 4 sites of 40 for a masked sum, but there must be this one and 27"),
+        ("shares", {"roster": "mine*4"}, "there must be this one and 3 at least."),
+        ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
+        ("shares", {"roster": "bad key"}, "this is no key"),
+        ("help", {"t": 2}, "site102 is asked for round 2, but the rounds are 1 to 1."),
+        ("help", {"survivors": []}, "this site is not in the sum of round 1 as it should be."),
+        ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but 3 are needed."),
+        ("help", {"survivors": "other clients"}, "this site is not in the sum of round 1 as it should be."),
+        ("help", {"survivors": "twice"}, "this site is not in the sum of round 1 as it should be."),
+        ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but 3 are needed."),
+    ],
+)
+def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+
+    class Done(BaseException):
+        pass
+
+    class Lying(Inside):
+        def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+            if node == 102 and kind == "train" and stage_of(parcel) == stage:
+                said.append(say(self, node, changed(parcel, **made(json.loads(parcel.text)["asked"], change))))
+                raise Done
+            return super().send(node, parcel, kind, seconds)
+
+    with pytest.raises(Done):
+        served(Lying(four(tmp_path).sites), asked(rounds=1), tmp_path / "run")
+    assert why in said[0]["error"]
+
+
+def made(real: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """The change; words stand for what can only be made of the real message."""
+    (name, value), mine = next(iter(change.items())), [1]
+    if not isinstance(value, str):
+        return change
+    own = next(e for e in real[name] if e["clients"] == mine)
+    others = [e for e in real[name] if e["clients"] != mine]
+    return {
+        name: {
+            "mine*4": [own] * 4,
+            "twice": [own, *others, others[0]] if name == "survivors" else [own, others[0], others[0]],
+            "bad key": [own, *({**e, "cipher": "02" + "ff" * 48} for e in others[:1]), *others[1:]],
+            "few": [own, others[0]],
+            "other clients": [{**own, "clients": [1, 2]}, *others],
+            "strangers": [own, *others, {"party": 9, "clients": [9]}],
+        }[value]
+    }
+
+
+def test_a_site_can_insist_on_masks(tmp_path: Path) -> None:
+    site = open_site(write_site(tmp_path / "site", [0], "plain = false"))[1]
+    with pytest.raises(RunError) as error:
+        site.plan(json.dumps(for_sites(asked(secure={})).plain()))
+    assert str(error.value) == "site lets only masked sums leave, but secure.sums is false in the experiment."
+    assert site.plan(json.dumps(for_sites(asked()).plain())).secure.sums
+
+
+# -- values and reports that can't be used
+
+
+def spoilt(monkeypatch: pytest.MonkeyPatch, client: int, value: float) -> None:
+    honest = FedPer.local_update
+
+    def lie(self: FedPer, me: Any, down: Any, local: Any) -> Any:
+        update = honest(self, me, down, local)
+        if local.client == client and local.t == 2:
+            wrong = Params({k: torch.full_like(t, value) for k, t in update.up.w.items()})
+            return hw.Update(hw.Shared(wrong), update.me, update.model)
+        return update
+
+    monkeypatch.setattr(FedPer, "local_update", lie)
+
+
+@pytest.mark.parametrize(("value", "reason"), [(float("nan"), "not finite"), (1e9, "too large")])
+def test_a_site_judges_its_clients_itself(
+    value: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt(monkeypatch, 4, value)
+    run = served(four(tmp_path), asked(policy="skip"), tmp_path / "run")
+    assert failures(run) == [None, {reason: [4]}, None]
+    with pytest.raises(ClientError, match=r"client 4 sent values in w/\S+ .* in round 2\."):
+        served(four(tmp_path / "again"), asked(), tmp_path / "stopped")
+
+
+def test_the_limit_of_norms_holds_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoilt(monkeypatch, 1, 1000.0)
+    run = served(four(tmp_path), asked(faults={"on_failure": "skip", "max_norm": 500.0}), tmp_path / "run")
+    assert failures(run) == [None, {"norm": [1]}, None]
+
+
+def test_a_client_that_raises_is_not_in_the_sum_and_its_neighbour_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FedPer.local_update
+
+    def fail(self: FedPer, me: Any, down: Any, local: Any) -> Any:
+        if local.client in (1, 4) and local.t == 2:
+            raise ZeroDivisionError("by hand")
+        return honest(self, me, down, local)
+
+    monkeypatch.setattr(FedPer, "local_update", fail)
+    run = served(four(tmp_path / "a"), asked(policy="skip"), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(policy="skip", secure={}), tmp_path / "plain")
+    assert failures(run) == [None, {"raised": [1, 4]}, None]
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("keys", {"cipher": 7}),
+        ("keys", {"more": 1}),
+        ("shares", {"sealed": []}),
+        ("shares", {"sealed": "first twice"}),
+        ("fit", {"masked": 9}),
+        ("fit", {"masked": None}),
+        ("fit", {"answers": []}),
+        ("fit", {"records": "cut"}),
+        ("fit", {"records": "other"}),
+    ],
+)
+def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_path: Path) -> None:
+    post = four(tmp_path)
+
+    def lie(node: int, kind: str, reply: Parcel) -> Parcel:
+        if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != stage:
+            return reply
+        if change.get("records") == "cut":
+            return Parcel(reply.text, [r[:-1] for r in reply.records])
+        if change.get("records") == "other":
+            return Parcel(reply.text, [r.replace(b'"shape": [6]', b'"shape": [6,1]') for r in reply.records])
+        said = json.loads(reply.text)
+        twice = change.get("sealed") == "first twice"
+        said |= {"sealed": [said["sealed"][0], *said["sealed"]]} if twice else change
+        return Parcel(json.dumps(said), reply.records)
+
+    post.meddle = lie
+    run = served(post, asked(policy="skip"), tmp_path / "run")
+    assert failures(run) == [{"refused": [1]}] * 3
+
+
+@pytest.mark.parametrize("change", [{"seeds": []}, {"keys": [{"party": 0, "text": "00"}]}, {"seeds": "of another"}])
+def test_a_site_that_lies_when_it_helps_is_done_without(change: dict[str, Any], tmp_path: Path) -> None:
+    post = four(tmp_path / "a")
+
+    def lie(node: int, kind: str, reply: Parcel) -> Parcel:
+        if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != "help":
+            return reply
+        said = json.loads(reply.text)
+        if change["seeds" if "seeds" in change else "keys"] == "of another":
+            wrong = [{**letter, "party": letter["party"] + 7} for letter in said["seeds"]]
+            return Parcel(json.dumps(said | {"seeds": wrong}), [])
+        return Parcel(json.dumps(said | change), [])
+
+    post.meddle = lie
+    run = served(post, asked(policy="skip"), tmp_path / "masked")
+    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert failures(run) == [None] * 3
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+
+
+# -- in a simulation
+
+
+def test_nodes_of_a_simulation_mask_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, nodes=4)
+    changes: dict[str, Any] = {"engine": {"kind": "flower-sim"}, "sampling": {"ratio": 0.8}}
+    hw.run(asked("scaffold", **changes), tmp_path / "masked")
+    hw.run(asked("scaffold", secure={}, **changes), tmp_path / "plain")
+    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # or nothing was masked
+
+
+# -- what is refused before anything is run
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "fedgh"}, "the server of fedgh needs every single message."),
+        ({"method": "fednova"}, "the server of fednova needs every single message."),
+        ({"method": "fedproto"}, "the server of fedproto needs sums label by label, which can't be masked here."),
+        ({"robust": {"rule": "median"}}, "robust.rule is 'median', which looks at single messages."),
+        ({"faults": {"inject": "drop=0.3"}}, "faults.inject spoils single messages."),
+        ({"engine": {}}, "engine.kind is 'local', which has no sites: it must be flower-sim."),
+    ],
+)
+def test_what_can_not_be_masked_is_refused_before_it_begins(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    plain = {**asked("fedavg", engine={"kind": "flower-sim"}).plain(), **changes}
+    with pytest.raises(ConfigError) as error:
+        hw.run(experiment_from(plain), tmp_path / "run")
+    assert str(error.value) == f"secure.sums is true, but {said}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_threshold_is_more_than_half() -> None:
+    with pytest.raises(ConfigError, match=r"secure.threshold is 0.5, but must be above 0.5 and at most 1\."):
+        asked(secure={"sums": True, "threshold": 0.5})
+
+
+def test_a_mistake_on_the_command_line_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--method", "fedavg", "--data", DATA, "--set", "secure.sums=true"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "headwise: secure.sums is true, but engine.kind is 'local', which has no sites: it must be flower-sim.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedavg", "only the mean of what clients send, weighted by their samples: it can be masked"),
+        ("scaffold", "only the mean of what clients send, in which all count the same: it can be masked"),
+        ("fedproto", "only sums of what clients send, label by label"),
+        ("fedgh", "what every single client sends"),
+    ],
+)
+def test_describe_says_what_the_server_needs(method: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["describe", method])
+    assert f"server needs        {said}\n" in capsys.readouterr().out

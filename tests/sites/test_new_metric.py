@@ -1,0 +1,156 @@
+"""A metric of another package is one entry: it is in every file, message, summary and table, and nowhere required."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from federations import Inside, experiment, served, write_site
+
+import headwise as hw
+from headwise.cli import main
+from headwise.engine.client.scores import over_clients
+from headwise.errors import ConfigError
+from headwise.log.metrics import Metric, mean, metrics
+from headwise.report.page import render
+from headwise.report.results import collect
+from headwise.report.tables import results
+from headwise.sites.transport.messages import Lost, Parcel
+from headwise.trackers import numbers
+
+PACKAGE = """
+from headwise.log.metrics import Metric, weighted
+
+
+def top2(said):
+    return (said.scores.topk(2).indices == said.labels[:, None]).any(1).double().mean().item()
+
+
+TOP2 = Metric("top2", "top-2 accuracy", top2, weighted)
+MEAN = Metric("accuracy", "mine", top2, weighted)
+TYPO = Metric("worst_top2", "worst", "top3", weighted)
+NONE = 3
+"""
+HEADS = ["method", "accuracy (pre)", "own model (stale)", "worst decile", "KB up / round", "KB down", "s / round"]
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    """Every test begins and ends with our metrics only."""
+    metrics.cache_clear()
+    yield
+    metrics.cache_clear()
+    sys.modules.pop("of_a_stranger", None)
+
+
+def install(folder: Path, patch: pytest.MonkeyPatch, value: str = "TOP2") -> None:
+    """A package with an entry point, as pip would leave it."""
+    info = folder / "stranger-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "of_a_stranger.py").write_text(PACKAGE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[headwise.metrics]\nmine = of_a_stranger:{value}\n")
+    patch.syspath_prepend(str(folder))
+    metrics.cache_clear()
+
+
+def test_a_new_metric_is_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "package", monkeypatch)
+    run = hw.run(experiment(rounds=2), tmp_path / "run")
+    row, line = run.rounds[-1], run.clients[-1]
+    tests = {c["client"]: c["pre"]["test"] for c in run.clients if c["round"] == 2 and c["pre"]["test"]}
+    assert row["pre"]["top2"] == pytest.approx(over_clients(tests)["top2"])
+    assert row["pre"]["accuracy"] < row["pre"]["top2"] <= 1
+    assert line["pre"]["test"]["top2"] <= 1
+    assert numbers(row)["pre/top2"] == row["pre"]["top2"]
+    assert json.loads((run.path / "result.json").read_text())["accuracy"]["pre"]["top2"] == row["pre"]["top2"]
+    [setting] = collect([run.path])
+    head, cells = results(setting.lines, setting.floor)
+    assert head == [*HEADS[:4], "top-2 accuracy", *HEADS[4:]]
+    assert cells[0][4] == f"{row['pre']['top2'] * 100:.1f} %"
+    assert "top-2 accuracy" in render([setting])
+    with pytest.raises(SystemExit):  # there is nothing left to do but to print the summary
+        main(["resume", str(run.path)])
+    assert f"top-2 accuracy {row['pre']['top2']:.4f}" in capsys.readouterr().out
+
+
+def test_a_new_metric_comes_from_sites_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "package", monkeypatch)
+    post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
+    there = served(post, experiment(rounds=2), tmp_path / "there")
+    here = hw.run(experiment(rounds=2), tmp_path / "here")
+    assert [row["pre"] for row in there.rounds] == [row["pre"] for row in here.rounds]
+    assert "top2" in there.rounds[-1]["pre"]
+
+
+def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None:
+    """What the server does not know is ignored; what the site does not know was not measured there."""
+    post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
+
+    def other(node: int, kind: str, parcel: Parcel) -> Parcel | Lost | None:
+        said = json.loads(parcel.text)
+        for answer in said.get("answers", ()) if node == 7 else ():
+            for part in filter(None, (answer["test"], answer["val"])):
+                del part["f1"]
+                part["auc"] = 0.5
+        return parcel._replace(text=json.dumps(said))
+
+    post.meddle = other
+    run = served(post, experiment(rounds=2), tmp_path / "run")
+    known = {line["client"]: line["pre"]["test"] for line in run.clients if line["round"] == 2}
+    assert {c: "f1" in test for c, test in known.items() if test} == {0: False, 1: False, 2: True, 3: True, 4: True}
+    assert not any("auc" in test for test in known.values() if test)
+    assert run.rounds[-1]["pre"]["f1"] == pytest.approx(sum(known[c]["f1"] for c in (2, 3, 4)) / 3)
+
+
+def test_a_run_that_began_without_a_metric_goes_on_with_it_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = experiment(rounds=3, stop={"budget": 1e-9})  # a session does one round
+    whole = hw.run(experiment(rounds=3), tmp_path / "whole")
+    run = hw.run(asked, tmp_path / "run")
+    install(tmp_path / "package", monkeypatch)
+    run = hw.resume(run.path)
+    assert ["top2" in row["pre"] for row in run.rounds] == [False, True]
+    assert 0 < run.rounds[1]["stale"]["top2"] <= 1, "over the clients that trained since"
+    monkeypatch.undo()
+    metrics.cache_clear()
+    run = hw.resume(run.path)
+    assert ["top2" in row["pre"] for row in run.rounds] == [False, True, False]
+    ours = [{k: v for k, v in row["stale"].items() if k != "top2"} for row in run.rounds]
+    assert ours == [row["stale"] for row in whole.rounds]
+    [setting] = collect([run.path])
+    assert results(setting.lines, None)[0] == HEADS
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("MEAN", "mine = 'of_a_stranger:MEAN' is a second metric 'accuracy'"),
+        ("TYPO", "metric.of is 'top3' in 'of_a_stranger:TYPO', but must be one of accuracy, balanced, f1, loss"),
+        ("NONE", "mine = 'of_a_stranger:NONE' of headwise.metrics must be a Metric"),
+        ("LOST", "mine = 'of_a_stranger:LOST' can't be loaded"),
+    ],
+)
+def test_an_entry_that_is_no_metric_is_one_sentence(
+    value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "package", monkeypatch, value)
+    with pytest.raises(ConfigError, match=said):
+        metrics()
+
+
+def test_a_heading_says_where_less_is_better() -> None:
+    assert Metric("errors", "errors", "accuracy", mean).heading == "errors"
+    assert Metric("errors", "errors", "accuracy", mean, "down").heading == "errors (less is better)"
+
+
+def test_a_name_that_would_overwrite_a_figure_is_refused() -> None:
+    for name in ("best", "clients", "val_accuracy", "top 2", ""):
+        with pytest.raises(ConfigError, match=r"metric\.name is"):
+            Metric(name, "mine", "accuracy", mean)

@@ -1,0 +1,487 @@
+"""Sites with data of their own, played in one process: the same bits, and nothing but what site.toml offers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import Inside, bits, bits_at_sites, experiment, served, write_site
+
+import headwise as hw
+from headwise.errors import ClientError, ConfigError, DataError, HeadwiseError, RunError
+from headwise.methods.fedper import FedPer
+from headwise.records import Nothing, encode
+from headwise.settings import catalog
+from headwise.settings.experiment import Choice
+from headwise.sites.facts import for_sites
+from headwise.sites.server import nodes
+from headwise.sites.server.nodes import Known, Nodes
+from headwise.sites.site.signing import sign
+from headwise.sites.site.site import open_site
+from headwise.sites.site.site_file import permitted, read_site
+from headwise.sites.states import SiteStates
+from headwise.sites.transport.messages import Lost, Parcel
+from headwise.testing.nervous import Nervous
+
+HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+
+
+def four(folder: Path, allow: str = "labels = true") -> Inside:
+    return Inside({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("local") / "run"
+    hw.run(experiment(), folder)
+    return bits(folder)
+
+
+@pytest.mark.parametrize("method", catalog.names("method"))
+def test_every_method_gives_the_same_bits_where_each_site_has_its_own_data_only(method: str, tmp_path: Path) -> None:
+    with Nervous():
+        hw.run(experiment(method), tmp_path / "local")
+        served(four(tmp_path), experiment(method), tmp_path / "run")
+    found, wanted = bits_at_sites(tmp_path / "run", tmp_path), bits(tmp_path / "local")
+    assert found == wanted
+
+
+def test_the_server_has_no_state_and_no_label_that_was_not_told(tmp_path: Path) -> None:
+    served(four(tmp_path, "labels = false"), experiment(), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
+    assert [t["labels"] for t in told] == [None] * 5
+    assert json.loads((tmp_path / "run" / "partition.json").read_text())["train"] == []
+    held = list((tmp_path / "run").rglob("*"))
+    heads = {p.read_bytes() for p in tmp_path.glob("site*/states/*/*/round-*.safetensors")}
+    assert heads
+    assert not [p for p in held if p.is_file() and any(h in p.read_bytes() for h in heads)]
+
+
+def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not tell which classes"):
+        served(four(tmp_path, "labels = false"), experiment("fedgmh"), tmp_path / "run")
+
+
+# -- what a site refuses
+
+
+def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
+    site = open_site(write_site(folder, [0], allow))[1]
+    asked = {**for_sites(experiment()).plain(), **changes}
+    with pytest.raises(RunError) as error:
+        site.plan(json.dumps(asked))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("allow", "changes", "said"),
+    [
+        ('methods = ["fedavg"]', {}, "site does not allow the method 'fedper': allowed are fedavg."),
+        ("", {"method": "/tmp/mine.py"}, "site does not allow the method '/tmp/mine.py': allowed are"),
+        ("", {"model": ["/tmp/net.py"]}, "site does not allow the model '/tmp/net.py': allowed are"),
+        ("", {"server_model": "/tmp/net.py"}, "site does not allow the model '/tmp/net.py': allowed are"),
+        ("", {"data": "digits"}, "site has the data set 'synthetic', not 'digits'."),
+        ("", {"fraction": 0.5}, "site can't take a share of all samples: fraction must be 1."),
+        ("", {"clients": None}, "site can't run an experiment that does not name its model and its number"),
+        ("", {"rounds": "many"}, "site can't read this experiment: rounds is 'many'"),
+        ('fields = ["protos"]', {}, "site lets protos leave, not w."),
+        ("epsilon = 3.0", {}, "site asks for privacy of epsilon 3 at most, but the experiment has none."),
+        ("", {"clients": 10**9}, "site can't read this experiment: clients is 1000000000, but must be from 1 to"),
+        ("", {"clients": 10**6}, "site takes experiments with 100,000 clients and 100 networks at most, but this one"),
+        ("", {"model": ["linear"] * 101}, "site takes experiments with 100,000 clients and 100 networks at most"),
+        ("", {"model": "mlp:12000:2"}, "site builds networks of 500,000,000 bytes at most, but mlp has 576,"),
+        ("largest = 1", {"server_model": "mlp:65536"}, "site builds networks of 1,000,000 bytes at most, but mlp has"),
+    ],
+)
+def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path / "site", allow, **changes).startswith(said)
+
+
+@pytest.mark.parametrize(("noise", "allowed"), [(50.0, True), (1.0, False)])
+def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Path) -> None:
+    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
+    asked = json.dumps(for_sites(experiment("fedavg", privacy={"clip": 1.0, "noise": noise})).plain())
+    if allowed:
+        assert site.plan(asked).privacy.noise == noise
+    else:
+        with pytest.raises(RunError, match=r"asks for privacy of epsilon 3 and delta 1e-05 at most, but .* comes to"):
+            site.plan(asked)
+
+
+@pytest.mark.parametrize(("level", "sizes"), [("client", False), ("example", True)])
+def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool, tmp_path: Path) -> None:
+    """The number of a client's samples is private where the client is, and its classes always are."""
+    private = experiment("fedavg", rounds=1, privacy={"clip": 1.0, "noise": 5.0, "level": level})
+    run = served(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
+    assert [t["labels"] for t in told] == [None] * 5
+    assert all((sum(t["sizes"]) > 0) is sizes for t in told)
+    assert 0 < run.manifest["privacy"]["epsilon"] < 50
+
+
+def test_noise_from_the_seed_protects_nobody(tmp_path: Path) -> None:
+    seeded = {"clip": 1.0, "noise": 50.0, "source": "seed"}
+    asked = for_sites(experiment("fedavg", privacy=seeded)).plain()
+    assert "but the experiment has none" in refusal(tmp_path / "site", "epsilon = 3.0", **asked)
+
+
+def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
+    post = Inside({1: write_site(tmp_path / "site1", [0], "epsilon = 9.0", "synthetic:60:4:6:sites=1")})
+    private = experiment(
+        "fedavg", clients=1, rounds=1, data="synthetic:60:4:6:sites=1", privacy={"clip": 1.0, "noise": 50.0}
+    )
+    served(post, private, tmp_path / "run")
+    fit = next(p for _, kind, p in post.sent if kind == "train" and '"fit"' in p.text)
+    again = open_site(tmp_path / "site1" / "site.toml")[0].answer(fit)
+    assert "has answered round 1 for client 0 already" in json.loads(again.text)["error"]
+
+
+def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
+    """Whatever an experiment says of data, the site reads what its own file names."""
+    bait = tmp_path / "synthetic.py"
+    bait.write_text("raise SystemExit('this file was run')")
+    site = read_site(write_site(tmp_path / "site", [0]))
+    asked = {**for_sites(experiment()).plain(), "data": str(bait), "partition": str(bait)}
+    asked["engine"] = {"kind": "flower-sim", "device": "cuda", "flower": {"ray": "elsewhere:1"}}
+    taken = permitted(site, tmp_path, json.dumps(asked))
+    assert (taken.data.name, taken.partition.name) == ("synthetic", "natural")
+    assert (taken.engine.kind, taken.engine.device, taken.engine.flower.ray) == ("local", "cpu", None)
+    assert open_site(tmp_path / "site" / "site.toml")[1].plan(json.dumps(asked)).data.sizes(0)[0] > 0
+
+
+def order(client: int = 0, **changes: Any) -> Parcel:
+    visit = {"task": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
+    asked = json.dumps(for_sites(experiment("standalone")).plain())
+    return Parcel(json.dumps({"run": "run-1", "experiment": asked, "visits": [visit]}), [encode(Nothing())])
+
+
+def named(run: Any) -> Parcel:
+    found = order()
+    return Parcel(json.dumps({**json.loads(found.text), "run": run}), found.records)
+
+
+@pytest.mark.parametrize(
+    ("parcel", "said"),
+    [
+        (order(1), "site does not have the clients [1]."),
+        (order(t=0), "site is asked for round 0, but the rounds are 1 to 3."),
+        (order(t=4), "site is asked for round 4, but the rounds are 1 to 3."),
+        (order(t=10**9), "site is asked for round 1000000000, but the rounds are 1 to 3."),
+        (order(down=10**9), "this message is no order: IndexError"),
+        (named(5), "this message is no order: ConfigError: run is 5, but must be a text."),
+        (named(None), "this message is no order: ConfigError: run is None, but must be a text."),
+        (named("../x"), "run is '../x', but must be small letters, digits and dashes."),
+        (order(t="1"), "this message is no order: ConfigError: t is '1'"),
+        (order(state=7), "this message is no order: ConfigError: state is 7"),
+        (order(task="steal"), "this message is no order: ConfigError: task is 'steal'"),
+        (order(state="0" * 64), "client-0 has no state 000000000000, which the server took last."),
+        (Parcel("x" * 2_000_000, []), "site takes messages of 1,000,000 bytes at most, but this one has 2,000,000."),
+    ],
+)
+def test_an_order_outside_the_rules_is_refused(parcel: Parcel, said: str, tmp_path: Path) -> None:
+    site, _ = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
+    assert said in json.loads(site.answer(parcel).text)["error"]
+    assert [p.name for p in (tmp_path / "site").iterdir()] == ["site.toml"]
+
+
+@pytest.mark.parametrize("noise", [5e-324, 1e-200, 1e-90])
+@pytest.mark.parametrize("level", ["client", "example"])
+def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, level: str, tmp_path: Path) -> None:
+    """Opacus divides by zero at some of these, and never ends at others."""
+    privacy = {"clip": 1.0, "noise": noise, "level": level}
+    asked = for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).plain()
+    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
+    with pytest.raises(HeadwiseError, match=r"comes to|below 1e-100 there is no epsilon to reckon"):
+        site.plan(json.dumps(asked))
+
+
+def test_what_nobody_thought_of_is_said_to_be_a_bug_and_tells_nothing_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError("a patient's name")
+
+    monkeypatch.setattr(SiteStates, "put_download", fails)
+    site, _ = open_site(write_site(tmp_path / "site", [0]))
+    said = json.loads(site.answer(order()).text)
+    assert said == {"error": "this is a bug of Headwise (ZeroDivisionError): the site's log says more."}
+
+
+def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = FedPer.local_update
+
+    def leaky(self: FedPer, me: Any, down: Any, local: Any) -> Any:
+        update = honest(self, me, down, local)
+        return dataclasses.replace(update, up=type(update.up)(update.up.w | update.me.h))
+
+    monkeypatch.setattr(FedPer, "local_update", leaky)
+    with pytest.raises(ClientError, match=r"site10\d lets no 'h' leave: it is private, but stands in an upload\."):
+        served(four(tmp_path), experiment(), tmp_path / "run")
+
+
+def test_scores_stay_where_a_site_says_so(tmp_path: Path) -> None:
+    run = served(four(tmp_path, "scores = false"), experiment(), tmp_path / "run")
+    assert [row["pre"] for row in run.rounds] == [{"clients": 0, "samples": 0}] * 3
+
+
+def test_only_experiments_on_the_signed_list_run(tmp_path: Path) -> None:
+    allow = 'experiments = "allowed.json"\nsigner = "board.key.pub"'
+    site = read_site(write_site(tmp_path, [0], allow))
+    asked, other = (for_sites(experiment(rounds=r)) for r in (3, 4))
+    assert len(sign([asked], tmp_path / "board.key", tmp_path / "allowed.json")) == 1
+    assert permitted(site, tmp_path, json.dumps(asked.plain())).rounds == 3
+    with pytest.raises(RunError, match=r"does not allow the experiment [0-9a-f]{12}: it is not on the signed list"):
+        permitted(site, tmp_path, json.dumps(other.plain()))
+    listed = json.loads((tmp_path / "allowed.json").read_text())
+    (tmp_path / "allowed.json").write_text(json.dumps({**listed, "experiments": [*listed["experiments"], "0" * 64]}))
+    with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub: nothing on it is allowed"):
+        permitted(site, tmp_path, json.dumps(asked.plain()))
+    sign([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
+    with pytest.raises(RunError, match="is not signed by"):
+        permitted(site, tmp_path, json.dumps(asked.plain()))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "a"\ndata = "synthetic"\nclients = []', "clients is empty, but a site must have at least one."),
+        ('name = "a"\ndata = "synthetic"', "clients is missing: it has no default."),
+        ('name = "a"\ndata = "x"\nclients = [{id = 0}]', "clients[0].source is missing: it has no default."),
+        ('[allow]\nmethods = ["fedpr"]', "allow.methods names 'fedpr': did you mean 'fedper'?"),
+        ('[allow]\nexperiments = "a"', "allow.experiments and allow.signer must be given together."),
+        ("[allow]\nlabel = true", "allow.label is not a setting: did you mean 'labels'?"),
+    ],
+)
+def test_a_mistake_in_site_toml_is_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+    usual = 'name = "a"\ndata = "x"\nclients = [{id = 0, source = "x"}]\n'
+    (tmp_path / "site.toml").write_text(text if "name" in text else usual + text)
+    with pytest.raises(ConfigError) as error:
+        read_site(tmp_path / "site.toml")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"partition": "iid"}, "partition is 'iid', but at sites it must be natural: each has what it has."),
+        ({"clients": None}, "clients is missing: sites come and go, so their number must be given."),
+        ({"fraction": 0.5}, "fraction is 0.5, but at sites it must be 1."),
+        ({"method": Choice("mine.py")}, "method is 'mine.py', but sites run only what their own Headwise has."),
+    ],
+)
+def test_what_no_site_could_run_is_not_sent(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        for_sites(dataclasses.replace(experiment(), **changes))
+    assert str(error.value) == said
+
+
+# -- sites that fail, refuse, come late or lie
+
+
+def skipping(**more: Any) -> hw.Experiment:
+    return experiment(faults={"on_failure": "skip", **more}, sampling={"ratio": 1.0}, evaluate={"moments": ["post"]})
+
+
+def test_a_refusal_is_said_by_the_server_before_the_first_round(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    write_site(tmp_path / "site103", [2], 'methods = ["fedavg"]')
+    with pytest.raises(
+        RunError, match=r"client 2 can't take part: site103 \(node 103\) refuses: site103 does not allow"
+    ):
+        served(post, experiment(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_site_that_refuses_or_is_not_there_is_skipped_by_policy(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    write_site(tmp_path / "site103", [2], 'methods = ["fedavg"]')
+    del post.sites[104]
+    run = served(post, skipping(), tmp_path / "run")
+    assert [row["failed"] for row in run.rounds] == [{"no answer": [2, 3]}] * 3
+    assert run.ended == "finished"
+
+
+def test_too_few_replies_end_the_run(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    del post.sites[104]
+    with pytest.raises(ClientError, match=r"round 1 has 4 replies, but faults.min_replies is 5 \(no answer: 1\)"):
+        served(post, skipping(min_replies=5), tmp_path / "run")
+
+
+def test_a_node_that_joins_late_is_used_from_the_next_round(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    late = post.sites.pop(104)
+
+    def join(node: int, kind: str, parcel: Parcel) -> Parcel:
+        if kind == "train":
+            post.sites[104] = late
+        return parcel
+
+    post.meddle = join
+    run = served(post, skipping(), tmp_path / "run")
+    assert [row.get("failed") for row in run.rounds] == [{"no answer": [3]}, None, None]
+
+
+def test_a_late_reply_is_counted_as_late_and_puts_no_client_ahead(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    seen: list[int] = []
+
+    def delay(node: int, kind: str, parcel: Parcel) -> Parcel | Lost:
+        seen.extend([node] if (node, kind) == (102, "train") else [])
+        return Lost("its time was over", "late") if seen == [102] and node == 102 and kind == "train" else parcel
+
+    post.meddle = delay
+    run = served(post, skipping(), tmp_path / "run")
+    assert [row.get("failed") for row in run.rounds] == [{"late": [1]}, None, None]
+    orders = [visit for _, kind, p in post.sent if kind == "train" for visit in json.loads(p.text)["visits"]]
+    states = [visit["state"] for visit in orders if (visit["client"], visit["task"]) == (1, "fit")]
+    assert [state == "" for state in states] == [True, True, False]
+
+
+def test_a_node_that_is_lost_is_asked_again_with_the_same_bits(wanted: dict[str, Any], tmp_path: Path) -> None:
+    post, trained = four(tmp_path), list[int]()
+
+    def lose(node: int, kind: str, parcel: Parcel) -> Parcel | Lost:
+        trained.extend([node] if kind == "train" else [])
+        return Lost("it was killed") if kind == "train" and len(trained) in (2, 7) else parcel
+
+    post.meddle = lose
+    served(post, experiment(), tmp_path / "run")
+    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # those that were lost say again who they are
+    assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
+
+
+def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
+    wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    post, trained = four(tmp_path), list[int]()
+
+    def die(node: int, kind: str, parcel: Parcel) -> Parcel:
+        trained.extend([node] if kind == "train" else [])
+        if len(trained) == 14:
+            raise Killed
+        return parcel
+
+    post.meddle = die
+    with pytest.raises(Killed):
+        served(post, experiment(), tmp_path / "run")
+    assert hw.Run(tmp_path / "run").ended == "unfinished"
+    post.meddle = lambda node, kind, parcel: parcel
+    served(post, experiment(), tmp_path / "run")
+    assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
+
+
+def test_a_run_at_sites_is_not_resumed_without_them(tmp_path: Path) -> None:
+    served(four(tmp_path), experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match="has its clients at sites: go on with headwise deploy"):
+        hw.resume(tmp_path / "run")
+
+
+def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    served(post, experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    write_site(tmp_path / "site102", [1], data="synthetic:170:4:6:sites=5")
+    with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* tells other facts about its data"):
+        served(post, experiment(rounds=1), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"clients": [1, 9]}, "has clients that the run does not have, or tells nothing about its own"),
+        ({"told": [], "clients": []}, "has clients that the run does not have, or tells nothing about its own"),
+        ({"clients": [0], "told.client": 0}, "says that it has clients which another site has"),
+        ({"told.sizes": [1, 2]}, "tells sizes or classes that do not fit together"),
+        ({"told.labels": [[1]]}, "tells sizes or classes that do not fit together"),
+        ({"told.shape": [10**9]}, "tells of data that are too large to be true"),
+        ({"told.classes": 0, "told.labels": None}, "tells of data that are too large to be true"),
+        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but others have"),
+        ({"told.shape": "wide"}, "refuses: it speaks another language: told[0].shape is 'wide'"),
+        ({"more": 1}, "refuses: it speaks another language: more is not a setting"),
+    ],
+)
+def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    def lie(node: int, kind: str, parcel: Parcel) -> Parcel:
+        if (node, kind) != (102, "query"):
+            return parcel
+        said = json.loads(parcel.text)
+        for key, value in change.items():
+            *table, last = key.split(".")
+            (said[table[0]][0] if table else said)[last] = value
+        return Parcel(json.dumps(said), [])
+
+    post = four(tmp_path)
+    post.meddle = lie
+    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    found.wait([0, 2, 3, 4], 0.0)
+    found.look()
+    assert why in str(found.heard[102].refusal)
+    assert found.node_of(1) is None
+    assert sorted(found.known.told) == [0, 2, 3, 4]
+
+
+def test_a_site_that_changed_its_mind_is_heard_again(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    write_site(tmp_path / "site102", [1], 'methods = ["fedavg"]')
+    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    assert "does not allow the method" in found.wait(range(5), 0.0)[1]
+    home = post.sites.pop(102)
+    found.look()
+    post.sites[102] = write_site(home.parent, [1])
+    assert found.wait(range(5), 0.0) == {}
+
+
+def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    served(post, experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    del post.sites[102]
+    post.sites[666] = write_site(tmp_path / "liar", [1])
+    with pytest.raises(
+        RunError, match=r"client 1 can't take part: liar .node 666. says that it has clients which another site has"
+    ):
+        served(post, experiment(rounds=1), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"client": 3}, {"t": 7}, {"task": "idle"}, {"n": -1}, {"n": "9"}, {"up": 5}, {"up": "0"}, {"state": None},
+        {"samples": 1e9}, {"failure": ["one"]}, {"test": {"accuracy": 0.5}},
+        {"test": {"n": 1, "accuracy": "high"}}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_report_that_lies_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    def lie(node: int, kind: str, parcel: Parcel) -> Parcel:
+        if kind != "train" or node != 102:
+            return parcel
+        said = json.loads(parcel.text)
+        said["answers"][0] |= change
+        return Parcel(json.dumps(said), parcel.records)
+
+    post = four(tmp_path)
+    post.meddle = lie
+    run = served(post, skipping(), tmp_path / "run")
+    assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
+
+
+def test_a_tampered_upload_is_refused(tmp_path: Path) -> None:
+    post = four(tmp_path)
+    post.meddle = lambda node, kind, p: Parcel(p.text, [r[:-1] for r in p.records]) if node == 102 else p
+    run = served(post, skipping(), tmp_path / "run")
+    assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
+    with pytest.raises(ClientError, match="these bytes are no record"):
+        served(post, experiment(sampling={"ratio": 1.0}), tmp_path / "stopped")

@@ -1,0 +1,56 @@
+"""Where numbers begin in memory: what comes from elsewhere is moved to a cache line, all else is left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise import Params, Record
+from headwise.memory import LINE, address, aligned, settled
+from headwise.records import decode, encode
+
+OFFSETS = range(16)
+"""in floats: every place of four bytes in a cache line"""
+
+
+def at(offset: int, *shape: int) -> torch.Tensor:
+    """Random numbers that begin so many floats behind a cache line."""
+    size = int(torch.Size(shape).numel())
+    return torch.randn(size + 16)[offset : offset + size].view(shape)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_what_begins_elsewhere_is_copied(offset: int) -> None:
+    t = at(offset, 3, 5)
+    for moved in (aligned(t), settled(t)):
+        assert address(moved) % LINE == 0
+        assert torch.equal(moved, t)
+        assert (moved is t) is (offset == 0)
+
+
+def test_the_layout_is_kept_or_made_ordinary() -> None:
+    images = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    assert settled(images).is_contiguous() and not images.is_contiguous()
+    behind = torch.randn(3, 3, 5, 5).contiguous(memory_format=torch.channels_last)[1:]
+    assert address(behind) % LINE
+    assert aligned(behind).stride() == behind.stride()
+    assert torch.equal(settled(behind), behind)
+
+
+def test_a_copy_that_waits_for_its_first_change_goes_on_waiting() -> None:
+    t = torch._lazy_clone(torch.randn(5))
+    assert settled(t) is t
+    assert torch._C._is_cow_tensor(t)
+
+
+class Two(Record):
+    w: Params
+    name: str
+
+
+@pytest.mark.parametrize("length", OFFSETS)
+def test_a_message_is_read_to_cache_lines(length: int) -> None:
+    """Its header, and so where its numbers begin, is as long as the names in it."""
+    sent = Two(Params({"a" * (length + 1): torch.randn(3), "b": torch.randn(7, 3), "c": torch.randn(1)}), "x" * length)
+    for t in decode(Two, encode(sent)).w.values():
+        assert address(t) % LINE == 0
