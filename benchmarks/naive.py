@@ -28,12 +28,12 @@ class Naive:
     def round(self, t: int) -> None:
         """One round."""
         plan, trained = self.plan, list[tuple[int, dict[str, Tensor]]]()
-        for c in sample(plan.sampling, len(plan.data), plan.seed, t):
+        for c in sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t):
             model = copy.deepcopy(self.model)
             model.train()
-            optimizer = torch.optim.SGD(model.parameters(), lr=plan.train.lr)
-            loader = DataLoader(self.sets[c], plan.train.batch, shuffle=True)
-            for _ in range(plan.train.epochs):
+            optimizer = torch.optim.SGD(model.parameters(), lr=plan.experiment.train.lr)
+            loader = DataLoader(self.sets[c], plan.experiment.train.batch, shuffle=True)
+            for _ in range(plan.experiment.train.epochs):
                 for x, y in loader:
                     optimizer.zero_grad()
                     cross_entropy(model(x), y).backward()
@@ -67,14 +67,14 @@ class Bare:
         """As many steps as a round has."""
         plan, weights = self.plan, list(self.model.parameters())
         rng = torch.Generator().manual_seed(t)
-        for c in sample(plan.sampling, len(plan.data), plan.seed, t):
+        for c in sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t):
             data = plan.data.client(c).train
-            for _ in range(plan.train.epochs):
-                for i in torch.randperm(len(data), generator=rng).split(plan.train.batch):
+            for _ in range(plan.experiment.train.epochs):
+                for i in torch.randperm(len(data), generator=rng).split(plan.experiment.train.batch):
                     slopes = torch.autograd.grad(cross_entropy(self.model(data.x[i]), data.y[i]), weights)
                     with torch.no_grad():
                         for w, g in zip(weights, slopes, strict=True):
-                            w.add_(g, alpha=-plan.train.lr)
+                            w.add_(g, alpha=-plan.experiment.train.lr)
 
 
 class PlainHeads:
@@ -88,7 +88,7 @@ class PlainHeads:
         """One round of all sampled clients."""
         head, body = list(self.model.head.parameters()), list(self.model.body.parameters())
         rng = torch.Generator().manual_seed(t)
-        for c in sample(self.plan.sampling, len(self.plan.data), self.plan.seed, t):
+        for c in sample(self.plan.experiment.sampling, len(self.plan.data), self.plan.experiment.seed, t):
             if self.weights:
                 self._mix(c, rng, head, body)
             self._train(c, rng, head, self.heads)
@@ -114,9 +114,9 @@ class PlainHeads:
                 with torch.no_grad():
                     for w, g in zip(everything, slopes, strict=True):
                         if id(w) in trained:
-                            w.add_(g, alpha=-self.plan.train.lr)
+                            w.add_(g, alpha=-self.plan.experiment.train.lr)
 
     def _batches(self, c: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         data = self.plan.data.client(c).train
-        for i in torch.randperm(len(data), generator=rng).split(self.plan.train.batch):
+        for i in torch.randperm(len(data), generator=rng).split(self.plan.experiment.train.batch):
             yield data.x[i], data.y[i]

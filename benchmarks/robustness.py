@@ -9,7 +9,6 @@ seeds.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args, get_type_hints
@@ -18,7 +17,7 @@ import torch
 
 import headwise as hw
 from headwise.app.launch import data_folder
-from headwise.app.prepare import make_plan
+from headwise.app.prepare import prepare
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, RoundEnded
 from headwise.engine.executors.serial import Serial
@@ -40,13 +39,13 @@ MARGIN = 1.2
 
 def plan_of(method: str, seed: int) -> Plan:
     settings: dict[str, Any] = {"data": "digits", "partition": "iid", "clients": 20, "rounds": 30, "seed": seed}
-    return make_plan(hw.Experiment(method=method, evaluate={"every": 30}, **settings), data_folder(None)).plan
+    return prepare(hw.Experiment(method=method, evaluate={"every": 30}, **settings), data_folder(None)).plan
 
 
 def honest_accuracy(plan: Plan, name: str, attacks: dict[str, Attack], moment: str = "pre") -> float:
     plan = label_flip(plan, LIARS) if name == "label flip" else plan
     executor: Any = Serial(plan)
-    executor = Hostile(executor, LIARS, attacks[name], plan.seed) if name in attacks else executor
+    executor = Hostile(executor, LIARS, attacks[name], plan.experiment.seed) if name in attacks else executor
     last: list[RoundEnded] = []
 
     def see(event: Event) -> None:
@@ -82,12 +81,12 @@ def table(first: str, attacks: dict[str, Attack], rows: dict[str, list[Plan]], m
 
 
 def robust(plans: list[Plan], rule: Any) -> list[Plan]:
-    return [replace(plan, robust=Robust(rule, hostile=len(LIARS) / len(plan.data))) for plan in plans]
+    return [plan.changed(robust=Robust(rule, hostile=len(LIARS) / len(plan.data))) for plan in plans]
 
 
 def bounded(plans: list[Plan]) -> list[Plan]:
     return [
-        replace(plan, faults=Faults(on_failure="skip", max_norm=MARGIN * largest_norm(plan), min_replies=0))
+        plan.changed(faults=Faults(on_failure="skip", max_norm=MARGIN * largest_norm(plan), min_replies=0))
         for plan in plans
     ]
 

@@ -34,6 +34,7 @@ from headwise.engine.executors.threads import Threads
 from headwise.engine.host.process import keep_freed_memory, spared_collections
 from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
+from headwise.settings.options import Engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
 REPETITIONS = {"W3": 3, "W4": 21, "W5": 21}
@@ -165,7 +166,7 @@ def rounds() -> list[str]:
     for name, (method, options, plain) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
-        racers = {"cached": Ours(plan), "uncached": Ours(dataclasses.replace(plan, kernels="plain"))}
+        racers = {"cached": Ours(plan), "uncached": Ours(plan.changed(engine=Engine(kernels="plain")))}
         turns: dict[str, Callable[[], object]] = {k: partial(r.round, 1) for k, r in racers.items()}
         if plain:
             turns["whole"] = partial(plain(plan).round, 1)
@@ -192,7 +193,7 @@ def evaluation() -> list[str]:
     turns = {
         "batches of 10, as others lay out their images": partial(one_by_one, naive, 10),
         "batches of 10, channels last": partial(one_by_one, model, 10),
-        "as Headwise does it": partial(one_by_one, model, plan.evaluate.batch),
+        "as Headwise does it": partial(one_by_one, model, plan.experiment.evaluate.batch),
     }
     found = race(turns, 7, time.process_time)
     best = found["as Headwise does it"]

@@ -12,8 +12,8 @@ from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
 from headwise.settings import catalog
-from headwise.settings.experiment import Choice
-from headwise.settings.options import Evaluate, Sampling, Stop, Train
+from headwise.settings.experiment import Choice, Experiment
+from headwise.settings.options import Evaluate, Sampling, Train
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,9 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
         x = x.contiguous(memory_format=torch.channels_last)
     ends = [[c * each + load.samples, c * each + load.samples, (c + 1) * each] for c in range(load.clients)]
     usual: dict[str, Any] = {
-        "method": catalog.find("method", method)(),
         "train": Train(batch=load.batch, epochs=load.epochs, lr=0.01),
         "sampling": Sampling((load.sampled or load.clients) / load.clients),
         "evaluate": Evaluate(every=10**6, moments=()),
-        "stop": Stop(),
-        "seed": 0,
     }
-    return Plan(models=(model,), data=Clients(task, x, y, ends), rounds=rounds, **{**usual, **changes})
+    experiment = Experiment(rounds=rounds, **{**usual, **changes})
+    return Plan(experiment, catalog.find("method", method)(), (model,), Clients(task, x, y, ends))

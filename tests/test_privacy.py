@@ -14,7 +14,7 @@ from opacus.accountants import RDPAccountant
 
 import headwise as hw
 from headwise.app.launch import data_folder
-from headwise.app.prepare import make_plan
+from headwise.app.prepare import prepare
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import ClassMeans
 from headwise.engine.client.jobs import Job, handle
@@ -181,7 +181,7 @@ def by_hand(noise: float, rounds: int, delta: float) -> float:
 
 
 def spent(method: str = "fedavg", **settings: Any) -> dict[str, Any]:
-    return account(make_plan(hw.Experiment(method=method, clients=5, **settings), data_folder(None)).plan)
+    return account(prepare(hw.Experiment(method=method, clients=5, **settings), data_folder(None)).plan)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
 from headwise.settings import catalog
-from headwise.settings.options import Evaluate, Sampling, Stop, Train
+from headwise.settings.experiment import Experiment
+from headwise.settings.options import Train
 from headwise.testing.toy import equal, play
 from headwise.testing.watching import Apart, Backwards
 
@@ -61,17 +62,8 @@ def plan(
     data = Clients(
         task, x, torch.randint(classes, (ends[-1],)), [[a, a, b] for a, b in zip(ends[::2], ends[1::2], strict=True)]
     )
-    return Plan(
-        catalog.find("method", method)(),
-        (net,),
-        data,
-        Train(batch=batch, lr=0.1),
-        Sampling(),
-        Evaluate(),
-        Stop(),
-        rounds,
-        0,
-    )
+    experiment = Experiment(rounds=rounds, train=Train(batch=batch, lr=0.1))
+    return Plan(experiment, catalog.find("method", method)(), (net,), data)
 
 
 def agree(made: Plan) -> None:

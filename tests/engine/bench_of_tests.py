@@ -19,7 +19,8 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.plan import Plan
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
-from headwise.settings.options import Evaluate, Sampling, Stop, Train
+from headwise.settings.experiment import Experiment
+from headwise.settings.options import Train
 
 
 def federation(parts: Sequence[tuple[Sequence[int], ...]], features: int = 4, classes: int = 3) -> FederatedData:
@@ -40,19 +41,12 @@ def even_federation(clients: int = 6, validation: int = 0) -> FederatedData:
     return federation([([0, 1, 2] * 3, [0, 1, 2] * validation, [0, 1, 2] * 2)] * clients)
 
 
-def make_plan(method: Any, data: FederatedData, models: Sequence[SplitModel] = (), **changes: Any) -> Plan:
+def prepare(method: Any, data: FederatedData, models: Sequence[SplitModel] = (), **changes: Any) -> Plan:
     """A plan with a tiny network, unless told otherwise."""
     torch.manual_seed(0)
-    usual: dict[str, Any] = {
-        "train": Train(batch=4),
-        "sampling": Sampling(),
-        "evaluate": Evaluate(),
-        "stop": Stop(),
-        "rounds": 3,
-        "seed": 0,
-    }
     nets = tuple(models) or (MLP(hidden=5).build(data.task),)
-    return Plan(method, tuple(m.eval() for m in nets), data.clients, **{**usual, **changes})
+    experiment = Experiment(**{"train": Train(batch=4), "rounds": 3, **changes})
+    return Plan(experiment, method, tuple(m.eval() for m in nets), data.clients())
 
 
 @dataclass

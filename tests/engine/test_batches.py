@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bench_of_tests import even_federation, make_plan
+from bench_of_tests import even_federation, prepare
 from torch import Tensor
 
 from headwise.engine.client.client_bench import ROW, ClientBench
@@ -16,7 +16,7 @@ N = 9
 
 
 def bench(drop_last: bool = False) -> ClientBench:
-    plan = make_plan(FedAvg(), even_federation(), train=Train(drop_last=drop_last))
+    plan = prepare(FedAvg(), even_federation(), train=Train(drop_last=drop_last))
     return ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
-from bench_of_tests import federation, make_plan
+from bench_of_tests import federation, prepare
 from torch import Tensor, nn
 
 from headwise.engine.client.client_bench import ClientBench
@@ -16,7 +15,7 @@ from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.settings import catalog
-from headwise.settings.options import Kernels, Train
+from headwise.settings.options import Engine, Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
@@ -27,7 +26,7 @@ def plan(kernels: Kernels = "fast", *, batch: int = 40, model: SplitModel | None
     data = federation([([k % 3 for k in range(96)], [], [0])])
     torch.manual_seed(0)
     net = model or SplitModel(nn.Sequential(nn.Linear(4, 20), nn.ReLU()), nn.Linear(20, 3))
-    return make_plan(FedAvg(), data, [net], kernels=kernels, train=Train(batch=batch, lr=0.5))
+    return prepare(FedAvg(), data, [net], engine=Engine(kernels=kernels), train=Train(batch=batch, lr=0.5))
 
 
 def bench(plan: Plan) -> ClientBench:
@@ -61,7 +60,7 @@ def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], 
 @pytest.mark.parametrize("name", FROZEN)
 def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
     made = toy_plan(catalog.find("method", name)(), rounds=2)
-    with_it, without = (play(dataclasses.replace(made, kernels=k)).trace().parsed()[-1] for k in KERNELS)
+    with_it, without = (play(made.changed(engine=Engine(kernels=k))).trace().parsed()[-1] for k in KERNELS)
     for moment in ("pre", "post"):
         assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)
 

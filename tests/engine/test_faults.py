@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench_of_tests import Played, even_federation, make_plan
+from bench_of_tests import Played, even_federation, prepare
 
 import headwise as hw
 from headwise.contract.averaging import Shared
@@ -73,7 +73,7 @@ def faults(inject: str = "", **settings: Any) -> Faults:
 
 
 def plan(settings: Faults, method: Any = None, clients: int = 6, **changes: Any) -> Plan:
-    return make_plan(method or FedAvg(), even_federation(clients), faults=settings, **changes)
+    return prepare(method or FedAvg(), even_federation(clients), faults=settings, **changes)
 
 
 def run(made: Plan) -> tuple[Played, list[ClientFailed]]:
@@ -109,8 +109,8 @@ def test_a_round_is_that_of_those_who_did_not_fail(kind: str) -> None:
     others = sorted(set(range(6)) - failed)
     assert 0 < len(others) < 6
     assert played.ended[0].row["fields"]["up"]["w"] == len(others) * _size(made)
-    shares = tuple(("drop", low, high) for _, low, high in made.faults.inject.shares)
-    alone, _ = run(dataclasses.replace(made, faults=dataclasses.replace(made.faults, inject=Inject(shares))))
+    shares = tuple(("drop", low, high) for _, low, high in made.experiment.faults.inject.shares)
+    alone, _ = run(made.changed(faults=dataclasses.replace(made.experiment.faults, inject=Inject(shares))))
     assert alone.rows[0]["failed"] == {"no answer": sorted(failed)}
     assert same(played.ended[0].progress.server, alone.ended[0].progress.server)
 
@@ -307,6 +307,6 @@ def test_faults_are_read_and_written_alike(text: str) -> None:
 
 
 def test_the_policy_is_skip_where_faults_are_made() -> None:
-    assert faults().policy == "stop"
-    assert faults("nan=0.1").policy == "skip"
-    assert faults("nan=0.1", on_failure="stop").policy == "stop"
+    assert faults().reaction == "stop"
+    assert faults("nan=0.1").reaction == "skip"
+    assert faults("nan=0.1", on_failure="stop").reaction == "stop"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench_of_tests import Played, make_plan, play
+from bench_of_tests import Played, play, prepare
 
 from headwise.contract.method import Central, Local, Method, Reply, Update
 from headwise.data.dataset import Dataset
@@ -79,9 +79,7 @@ def run(rounds: int = 4, **evaluate: Any) -> Played:
     data = FederatedData(Dataset(x, np.zeros(len(x), np.int64), ("zero", "one")), parts)
     models = [Linear().build(data.task)]
     some = Sampling(0.25)
-    return play(
-        make_plan(Revealing(), data, models, rounds=rounds, sampling=some, evaluate=Evaluate(**evaluate), seed=1)
-    )
+    return play(prepare(Revealing(), data, models, rounds=rounds, sampling=some, evaluate=Evaluate(**evaluate), seed=1))
 
 
 def expected_stale(played: Played, t: int) -> float:

@@ -164,7 +164,7 @@ def test_a_worker_that_is_killed_changes_no_bit(serial: list[Any], tmp_path: Pat
     killed: list[int] = []
 
     def kill(event: Event) -> None:
-        if isinstance(event, ClientDone) and event.t == 2 and event.task == "fit" and not killed:
+        if isinstance(event, ClientDone) and event.t == 2 and event.kind == "fit" and not killed:
             workers = multiprocessing.active_children()
             assert len(workers) == 2
             killed.append(workers[0].pid or 0)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import headwise as hw
 from headwise.app.launch import data_folder
-from headwise.app.prepare import make_plan
+from headwise.app.prepare import prepare
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Local
 from headwise.data.federated import Clients
@@ -182,7 +182,7 @@ def test_what_is_not_allowed_is_refused(name: str, task: str) -> None:
         getattr(bench, name)
     with pytest.raises(AttributeError, match="no 'labels'"):
         getattr(bench, "labels")  # noqa: B009
-    assert (bench.client, bench.n, bench.lr) == (0, 13, plan.train.lr)
+    assert (bench.client, bench.n, bench.lr) == (0, 13, plan.experiment.train.lr)
 
 
 def test_more_epochs_than_were_counted_are_refused() -> None:
@@ -209,7 +209,7 @@ def test_training_that_nobody_counts_is_refused() -> None:
 
 def spent(**settings: Any) -> dict[str, Any]:
     privacy = {"clip": 1.0, "level": "example", "noise": 1.5, "delta": 1e-4}
-    plan = make_plan(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None)).plan
+    plan = prepare(hw.Experiment(clients=4, privacy=privacy, **settings), data_folder(None)).plan
     return account(plan) | {"sizes": [plan.data.sizes(c)[0] for c in range(4)]}
 
 

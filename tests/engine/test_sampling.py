@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from bench_of_tests import even_federation, make_plan, play
+from bench_of_tests import even_federation, play, prepare
 from scipy.stats import chisquare
 
 from headwise.engine.sampling import sample
@@ -73,7 +73,7 @@ def test_the_draw_depends_on_seed_and_round_alone() -> None:
 def test_every_method_sees_the_same_clients() -> None:
     data = even_federation()
     drawn = [
-        [row["clients"] for row in play(make_plan(method, data, sampling=Sampling(0.5), rounds=4)).rows]
+        [row["clients"] for row in play(prepare(method, data, sampling=Sampling(0.5), rounds=4)).rows]
         for method in (FedAvg(), FedPer(), Standalone())
     ]
     assert drawn[0] == drawn[1] == drawn[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from bench_of_tests import even_federation, make_plan, play
+from bench_of_tests import even_federation, play, prepare
 from sklearn import metrics
 
 from headwise.engine.client.scores import over_clients, score
@@ -47,7 +47,7 @@ def test_means_weigh_samples_or_clients() -> None:
 def test_with_equal_test_sizes_both_means_are_the_same() -> None:
     found = over_clients(_scores(list(np.random.default_rng(0).random(25)), [12] * 25))
     assert found["accuracy"] == pytest.approx(found["client_mean"])
-    row = play(make_plan(FedAvg(), even_federation())).rows[-1]
+    row = play(prepare(FedAvg(), even_federation())).rows[-1]
     assert row["pre"]["accuracy"] == pytest.approx(row["pre"]["client_mean"])
 
 

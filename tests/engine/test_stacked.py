@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench_of_tests import federation, make_plan
+from bench_of_tests import federation, prepare
 from torch import Tensor, nn
 
 from headwise.engine.client.client_bench import ClientBench
@@ -23,7 +23,7 @@ from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.settings import catalog
-from headwise.settings.options import Kernels, Train
+from headwise.settings.options import Engine, Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
@@ -35,7 +35,9 @@ def plan(kernels: Kernels = "fast", *, model: SplitModel | None = None, **train:
     data = federation([([k % 3 for k in range(n)], [], [0]) for n in SIZES])
     torch.manual_seed(3)
     models = [model or MLP(hidden=5, layers=2).build(data.task)]
-    return make_plan(FedAvg(), data, models, kernels=kernels, train=Train(**{"batch": 4, "lr": 0.3, **train}))
+    return prepare(
+        FedAvg(), data, models, engine=Engine(kernels=kernels), train=Train(**{"batch": 4, "lr": 0.3, **train})
+    )
 
 
 def bench(plan: Plan, client: int) -> ClientBench:
@@ -53,8 +55,8 @@ def trained(plan: Plan, part: str, clients: list[int]) -> dict[int, dict[str, Te
 
     found = side_by_side([partial(one, c) for c in clients], Clock())
     for c, (steps, _, samples) in zip(clients, found, strict=True):
-        full, rest = divmod(SIZES[c], plan.train.batch)
-        drop = plan.train.drop_last
+        full, rest = divmod(SIZES[c], plan.experiment.train.batch)
+        drop = plan.experiment.train.drop_last
         assert steps == 2 * (full + (rest > 0 and not drop))
         assert samples == 2 * (SIZES[c] - (rest if drop else 0))
     return {c: state for c, (_, state, _) in zip(clients, found, strict=True)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from bench_of_tests import even_federation, federation, make_plan, play
+from bench_of_tests import even_federation, federation, play, prepare
 from torch import nn
 
 from headwise.contract.averaging import Averaging, Shared
@@ -55,13 +55,13 @@ def rates() -> list[tuple[int, float]]:
 
 
 def test_the_learning_rate_decays_by_the_round(rates: list[tuple[int, float]]) -> None:
-    play(make_plan(Telling(), even_federation(2), train=Train(lr=0.4, lr_decay=0.5), rounds=4))
+    play(prepare(Telling(), even_federation(2), train=Train(lr=0.4, lr_decay=0.5), rounds=4))
     assert rates == [(t, 0.4 * 0.5 ** (t - 1)) for t in (1, 2, 3, 4) for _ in range(2)]
 
 
 def test_the_learning_rate_decays_by_participation(rates: list[tuple[int, float]]) -> None:
     train = Train(lr=0.4, lr_decay=0.5, lr_decay_per="participation")
-    played = play(make_plan(Telling(), even_federation(4), train=train, sampling=Sampling(0.5), rounds=5))
+    played = play(prepare(Telling(), even_federation(4), train=train, sampling=Sampling(0.5), rounds=5))
     times = dict.fromkeys(range(4), 0)
     wanted: list[tuple[int, float]] = []
     for row in played.rows:
@@ -73,7 +73,7 @@ def test_the_learning_rate_decays_by_participation(rates: list[tuple[int, float]
 
 
 def test_without_decay_the_rate_stays(rates: list[tuple[int, float]]) -> None:
-    play(make_plan(Telling(), even_federation(2), train=Train(lr=0.3)))
+    play(prepare(Telling(), even_federation(2), train=Train(lr=0.3)))
     assert {rate for _, rate in rates} == {0.3}
 
 
@@ -81,23 +81,23 @@ def test_without_decay_the_rate_stays(rates: list[tuple[int, float]]) -> None:
 def test_a_client_that_fails_is_named_with_method_round_and_phase(phase: str) -> None:
     words = rf"Telling failed at client 0 in round 2 \({phase}, test_training.py, line \d+\): ZeroDivisionError: by"
     with pytest.raises(ClientError, match=words):
-        play(make_plan(Telling(fails_in=2, phase=phase), even_federation(3)))
+        play(prepare(Telling(fails_in=2, phase=phase), even_federation(3)))
 
 
 def test_validation_samples_are_judged_apart() -> None:
     data = federation([([0, 1, 2] * 3, [0] * n, [1, 2]) for n in (0, 1, 6)])
-    played = play(make_plan(FedAvg(), data))
+    played = play(prepare(FedAvg(), data))
     for t, row in enumerate(played.rows, 1):
         scores = [line["pre"]["val"] for line in played.lines if line["round"] == t]
         assert scores[0] is None
         assert [s["n"] for s in scores[1:]] == [1, 6]
         assert row["pre"]["val_accuracy"] == pytest.approx((scores[1]["accuracy"] + 6 * scores[2]["accuracy"]) / 7)
-    assert "val_accuracy" not in play(make_plan(FedAvg(), even_federation())).rows[0]["pre"]
+    assert "val_accuracy" not in play(prepare(FedAvg(), even_federation())).rows[0]["pre"]
 
 
 def test_patience_waits_for_the_best_evaluation_on_validation_samples() -> None:
     train = Train(lr=1e-12)  # nothing is learned, so the first evaluation stays the best
-    played = play(make_plan(FedAvg(), even_federation(validation=1), train=train, rounds=9, stop=Stop(patience=3)))
+    played = play(prepare(FedAvg(), even_federation(validation=1), train=train, rounds=9, stop=Stop(patience=3)))
     assert played.reason == "patience"
     assert len(played.rows) == 4
 
@@ -108,7 +108,7 @@ def _networks() -> list[SplitModel]:
 
 
 def test_clients_may_have_different_networks_with_one_head() -> None:
-    played = play(make_plan(LGFedAvg(), even_federation(5), _networks()))
+    played = play(prepare(LGFedAvg(), even_federation(5), _networks()))
     states = played.ended[-1].states
     sizes = [sum(t.numel() for t in states[c].me.phi.values()) for c in range(5)]  # type: ignore[attr-defined]
     assert sizes == [30, 72, 30, 72, 30]
@@ -116,7 +116,7 @@ def test_clients_may_have_different_networks_with_one_head() -> None:
 
 
 def test_alone_with_different_networks_nothing_is_sent() -> None:
-    played = play(make_plan(Standalone(), even_federation(4), _networks()))
+    played = play(prepare(Standalone(), even_federation(4), _networks()))
     assert {(row["bytes_up"], row["bytes_down"], row["bytes_evaluation"]) for row in played.rows} == {(0, 0, 0)}
     assert played.rows[-1]["stale"] == {**played.rows[-1]["post"], "untrained": 0}
 
@@ -129,28 +129,28 @@ def _dropout(p: float) -> SplitModel:
 def test_dropout_follows_the_client_and_round_and_leaves_torch_alone() -> None:
     found = []
     for noise in (1, 2):
-        plan = make_plan(FedPer(), even_federation(), [_dropout(0.5)])
+        plan = prepare(FedPer(), even_federation(), [_dropout(0.5)])
         torch.manual_seed(noise)
         before = torch.get_rng_state()
         found.append(play(plan))
         assert torch.equal(before, torch.get_rng_state())
     assert found[0].rows == found[1].rows
     assert same(found[0].ended[-1].progress.server, found[1].ended[-1].progress.server)
-    without = play(make_plan(FedPer(), even_federation(), [_dropout(0.0)]))
+    without = play(prepare(FedPer(), even_federation(), [_dropout(0.0)]))
     assert not same(found[0].ended[-1].progress.server, without.ended[-1].progress.server), "dropout must do something"
 
 
 def test_measuring_changes_nothing_that_is_learned() -> None:
     servers = []
     for moments in ((), ("pre",), ("pre", "post", "global")):
-        plan = make_plan(FedAvg(), even_federation(), [_dropout(0.5)])
-        object.__setattr__(plan, "evaluate", type(plan.evaluate)(moments=moments))
+        plan = prepare(FedAvg(), even_federation(), [_dropout(0.5)])
+        object.__setattr__(plan, "evaluate", type(plan.experiment.evaluate)(moments=moments))
         servers.append(play(plan).ended[-1].progress.server)
     assert same(servers[0], servers[1])
     assert same(servers[0], servers[2])
 
 
 def test_the_seed_decides() -> None:
-    rows = [play(make_plan(FedAvg(), even_federation(), seed=s)).rows for s in (0, 0, 1)]
+    rows = [play(prepare(FedAvg(), even_federation(), seed=s)).rows for s in (0, 0, 1)]
     assert rows[0] == rows[1]
     assert rows[0] != rows[2]

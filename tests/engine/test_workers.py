@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench_of_tests import federation, make_plan
+from bench_of_tests import federation, prepare
 from torch import nn
 
 import headwise as hw
@@ -37,7 +37,7 @@ def test_other_workers_are_refused(value: Any) -> None:
 
 
 def plan(*sizes: int) -> Any:
-    return make_plan(FedAvg(), federation([([k % 3 for k in range(n)], [], [0]) for n in sizes]))
+    return prepare(FedAvg(), federation([([k % 3 for k in range(n)], [], [0]) for n in sizes]))
 
 
 def test_groups_have_equal_work_and_the_heaviest_is_first() -> None:
@@ -61,10 +61,10 @@ def test_every_job_is_a_group_where_there_are_few() -> None:
 
 def test_auto_starts_processes_only_for_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "seconds_per_step", lambda plan: 1.0)
-    made = dataclasses.replace(plan(9, 9, 9), train=Train(batch=3), rounds=10)
+    made = plan(9, 9, 9).changed(train=Train(batch=3), rounds=10)
     assert estimate.training_seconds(made) == pytest.approx(10 * 3 * 3)
     assert estimate.is_long(made)
-    assert not estimate.is_long(dataclasses.replace(made, rounds=2))
+    assert not estimate.is_long(made.changed(rounds=2))
 
 
 def test_the_probe_changes_nothing() -> None:

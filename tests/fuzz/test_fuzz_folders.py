@@ -114,7 +114,7 @@ def hurt(path: Path, case: Case) -> None:
     if case.damage == "folder":
         (path / "inside").mkdir(parents=True)
     elif case.damage in CHANGES:
-        path.write_bytes(b"")  # a file in the place of a folder
+        path.write_bytes(b"")  # a file in the slot of a folder
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

@@ -14,7 +14,7 @@ from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, Task
 from headwise.sites.facts import for_sites
 from headwise.sites.site.site import open_site
-from headwise.sites.transport.messages import Order, Visit, pack_order
+from headwise.sites.transport.messages import Order, SiteJob, pack_order
 
 DATA = "synthetic:60:4:6:sites=1"
 SITE = f"""name = "site"
@@ -36,9 +36,9 @@ def asked(rounds: int, noise: float) -> str:
 
 def left(path: Path, run: str, t: int, text: str, task: Task) -> bool:
     """Whether an upload leaves the site, which is opened anew: it remembers nothing but what is on disk."""
-    site, ground = open_site(path)
-    job = Job(task, 0, t, Shared(ground.plan(text).models[0].params()))
-    return bool(site.answer(pack_order(Order(run, text, [Visit(job, "")]))).records)
+    site, policy = open_site(path)
+    job = Job(task, 0, t, Shared(policy.plan(text).models[0].params()))
+    return bool(site.answer(pack_order(Order(run, text, [SiteJob(job, "")]))).records)
 
 
 def test_whatever_a_server_asks_in_whatever_order_no_more_leaves_than_is_allowed(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def situation(method: FedAFK, p: Plan, *, own: int = 2, mu: float = MU) -> tuple
     world = drawn(4) if method.global_head else {**drawn(4), **random}
     me = Own(floats(drawn(own, BODY)), floats(drawn(own, HEAD)), torch.tensor(mu))
     down = Shared(floats(world if method.global_head else only(world, BODY)))
-    return me, down, ByHand(method, drawn(own), world, p.train.lr, mu)
+    return me, down, ByHand(method, drawn(own), world, p.experiment.train.lr, mu)
 
 
 CASES = [

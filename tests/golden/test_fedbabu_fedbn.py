@@ -83,7 +83,7 @@ def test_fedbn(buffers: Buffers) -> None:
     rng = torch.Generator().manual_seed(3)
     clients = [(torch.randn(n, 2, generator=rng), torch.arange(n) % 3) for n in (4, 3)]
     model = normed()
-    model.policy = buffers
+    model.batchnorm = buffers
     first = {k: t.double() for k, t in model.state().items() if t.is_floating_point()}
     own = [first, first]
     for _ in range(2):

@@ -68,8 +68,8 @@ def test_bytes(method: Any, classes: int, c: int, down: int, up: float, kilobyte
     assert lines == [(4 * down, 4 * up)] * 2
     assert (ended.row["bytes_down"], ended.row["bytes_up"]) == (8 * down, 8 * up)
     assert tuple(round(4 * scalars / 1024, 2) for scalars in (down, up)) == kilobytes
-    for visit in executor.visits:  # as bytes on a wire they are a header of names longer, and nothing else
-        for record, scalars in ((visit.job.down, down), (visit.answer.up, up)):
+    for training in executor.trainings:  # as bytes on a wire they are a header of names longer, and nothing else
+        for record, scalars in ((training.job.down, down), (training.answer.up, up)):
             wire = encode(record)
             assert len(wire) == 4 * scalars + 8 + int.from_bytes(wire[:8], "little")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 import headwise as hw
 from attacks import ATTACKS, Hostile, label_flip, poisoned_prototypes, swapped_prototypes
 from headwise.app.launch import data_folder
-from headwise.app.prepare import make_plan
+from headwise.app.prepare import prepare
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import ClassMeans
 from headwise.contract.robust import combine
@@ -108,7 +107,7 @@ def test_one_liar_in_five_moves_it_a_little(rule: str) -> None:
 
 def accuracy(plan: Plan, rule: Any, attack: str, hostile: set[int]) -> float:
     """Of the honest clients after the last round."""
-    plan = replace(plan, robust=Robust(rule))
+    plan = plan.changed(robust=Robust(rule))
     if attack == "label flip":
         plan = label_flip(plan, hostile)
     executor: Any = Serial(plan)
@@ -127,7 +126,7 @@ def accuracy(plan: Plan, rule: Any, attack: str, hostile: set[int]) -> float:
 @pytest.fixture(scope="module")
 def digits() -> Plan:
     small = {"partition": "iid", "clients": 10, "rounds": 8, "model": "linear", "fraction": 0.5}
-    return make_plan(
+    return prepare(
         hw.Experiment(data="digits", method="fedavg", evaluate={"every": 8}, **small), data_folder(None)
     ).plan
 
@@ -163,16 +162,16 @@ def test_poisoned_prototypes_stand_under_other_labels() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_averaging_half_uses_the_rule(rule: Any) -> None:
-    plan = replace(toy_plan(FedAvg()), robust=Robust(rule))
+    plan = toy_plan(FedAvg()).changed(robust=Robust(rule))
     ended: list[RoundEnded] = []
     drive(plan, Serial(plan), [lambda e: ended.append(e) if isinstance(e, RoundEnded) else None])
     w = ended[0].progress.server.w  # pyright: ignore[reportAttributeAccessIssue]
     plain = toy_plan(FedAvg())
     drive(plain, Serial(plain), [lambda e: ended.append(e) if isinstance(e, RoundEnded) else None])
-    other = ended[plan.rounds].progress.server.w  # pyright: ignore[reportAttributeAccessIssue]
+    other = ended[plan.experiment.rounds].progress.server.w  # pyright: ignore[reportAttributeAccessIssue]
     assert any(not torch.equal(w[k], other[k]) for k in w)
 
 
 def test_methods_that_average_in_their_own_way_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"robust.rule is 'median', but fedgh averages in its own way"):
-        make_plan(hw.Experiment(method="fedgh", robust={"rule": "median"}), data_folder(None))
+        prepare(hw.Experiment(method="fedgh", robust={"rule": "median"}), data_folder(None))

@@ -19,7 +19,8 @@ from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Record
-from headwise.settings.options import Evaluate, Sampling, Stop, Train
+from headwise.settings.experiment import Experiment
+from headwise.settings.options import Sampling, Train
 from headwise.testing.toy import play
 
 Client = tuple[Tensor, Tensor]
@@ -50,17 +51,8 @@ def plan_of(
     **train: Any,
 ) -> Plan:
     settings = Train(**{"batch": 100, "lr": 0.5, **train})
-    return Plan(
-        method=method or FedAvg(),
-        models=(model or model_of(),),
-        data=data_of(clients).clients,
-        train=settings,
-        sampling=Sampling(ratio),
-        evaluate=Evaluate(moments=("pre", "post")),
-        stop=Stop(),
-        rounds=rounds,
-        seed=0,
-    )
+    experiment = Experiment(rounds=rounds, train=settings, sampling=Sampling(ratio))
+    return Plan(experiment, method or FedAvg(), (model or model_of(),), data_of(clients).clients())
 
 
 class End(NamedTuple):

@@ -231,7 +231,7 @@ def test_names_of_metrics_stand_in_the_registry_only(path: Path) -> None:
 def test_the_reader_of_imports_reads_them() -> None:
     """Or all of the above would pass on nothing."""
     found = set(imports(HOME / "engine" / "executors" / "pool.py"))
-    assert {"headwise.contract.averaging", "headwise.records", "headwise.engine.plan", "torch", "functools"} <= found
+    assert {"headwise.contract.method", "headwise.records", "headwise.engine.plan", "torch", "functools"} <= found
     assert "headwise.runs.query" in set(imports(HOME / "app/launch.py"))
     assert "headwise.engine.events" in set(imports(HOME / "engine" / "executors" / "base.py"))
     assert room_of("headwise.engine.executors.pool") == "engine"

@@ -92,7 +92,7 @@ OTHERS = {"body.features.a.weight", "body.features.a.bias", "head.weight", "head
 )
 def test_what_of_batchnorm_travels(policy, names: set[str]) -> None:
     net = split(Nested(), "top.fc")
-    net.policy = policy
+    net.batchnorm = policy
     assert set(net.params()) == names
     assert set(net.params("body")) | set(net.params("head")) == names
     assert set(net.live()) == names - STATISTICS
@@ -107,14 +107,14 @@ def test_the_default_policy_is_params() -> None:
 
 def test_local_keeps_all_batchnorm_of_a_resnet() -> None:
     net = ResNet18().build(Task((1, 8, 8), 2))
-    net.policy = "local"
+    net.batchnorm = "local"
     convs = {f"body.{n}.weight" for n, m in net.body.named_modules() if isinstance(m, nn.Conv2d)}
     assert set(net.params("body")) == convs
 
 
 def test_group_norm_is_no_batchnorm() -> None:
     net = SplitModel(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)), nn.Linear(4, 2))
-    net.policy = "local"
+    net.batchnorm = "local"
     assert "body.1.weight" in net.params()
     assert not has_batchnorm(net)
     assert has_batchnorm(Nested())
@@ -123,7 +123,7 @@ def test_group_norm_is_no_batchnorm() -> None:
 @pytest.mark.parametrize("policy", ["params", "all", "local"])
 def test_snapshots_do_not_follow_training(policy) -> None:
     net = split(Nested(), "top.fc")
-    net.policy = policy
+    net.batchnorm = policy
     params, state = net.params(), net.state()
     kept = {k: t.clone() for k, t in state.items()}
     train(net, torch.randn(6, 1, 5, 5))
@@ -184,7 +184,7 @@ def test_tied_and_scratch_tensors_do_no_harm(policy) -> None:
     body, head = Scratch(), nn.Linear(4, 4)
     head.weight = body.fc.weight
     net = SplitModel(body, head)
-    net.policy = policy
+    net.batchnorm = policy
     net(torch.randn(2, 4)).sum().backward()
     assert "body.fc.weight" in net.params()
     assert ("body.scale" in net.params()) is (policy == "all")

@@ -11,7 +11,7 @@ from headwise.papers.arithmetic import CLAIMS
 from headwise.papers.cells import ask_for
 from headwise.papers.counting import messages
 from headwise.papers.reproduce import exact_rows
-from headwise.papers.schema import Printed, Task
+from headwise.papers.schema import CountedOn, Printed
 from headwise.papers.verdicts import of_accuracy, of_exact, of_rounds
 from headwise.settings.experiment import Choice, experiment_from
 
@@ -90,7 +90,7 @@ def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
     }
     experiment = experiment_from(plain)
     row = hw.run(experiment, tmp_path / "run").rounds[-1]
-    task = Task((64,), classes=10, own=2, clients=5)
+    task = CountedOn((64,), classes=10, own=2, clients=5)
     down, up = messages(experiment.resolved(), task)
     assert (down * 5, up * 5) == (row["bytes_down"], row["bytes_up"])
     assert messages(experiment_from({**plain, "method": "standalone"}).resolved(), task) == (0, 0)

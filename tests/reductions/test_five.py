@@ -142,7 +142,7 @@ def test_fedafk_that_takes_nothing_is_standalone() -> None:
     last = play(plan).ended[-1]
     for c in range(len(AWKWARD)):
         w = plan.models[0].params()
-        for t in range(1, plan.rounds + 1):
+        for t in range(1, plan.experiment.rounds + 1):
             local = bench(plan, c, t)
             m = local.model(w)
             local.sgd(m, only=m.body)
@@ -231,11 +231,11 @@ def test_no_body_ever_leaves_its_client(method: Any) -> None:
     plan = plan_of(method)
     executor = Listening(plan)
     play(plan, executor)
-    for visit in executor.visits:
-        c = len(set(plan.data.client(visit.job.client).train.y.tolist()))
-        sent = {k: tuple(t.shape) for k, t in pack(visit.answer.up).tensors.items()}
+    for training in executor.trainings:
+        c = len(set(plan.data.client(training.job.client).train.y.tolist()))
+        sent = {k: tuple(t.shape) for k, t in pack(training.answer.up).tensors.items()}
         assert sent == {"labels": (c,), "means": (c, WIDTH)}
-        assert all(k.split("/")[-1].startswith("head.") for k in pack(visit.job.down).tensors)
+        assert all(k.split("/")[-1].startswith("head.") for k in pack(training.job.down).tensors)
 
 
 def test_gmh_oa_that_replaces_the_head_is_fedgh() -> None:

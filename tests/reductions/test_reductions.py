@@ -34,7 +34,7 @@ def twins(count: int) -> FederatedData:
 
 def full_batch(plan: Plan) -> Plan:
     """So that the clients' different orders of samples do not matter."""
-    return dataclasses.replace(plan, train=dataclasses.replace(plan.train, batch=1000))
+    return plan.changed(train=dataclasses.replace(plan.experiment.train, batch=1000))
 
 
 def state(recorder: Recorder, client: int) -> Any:
@@ -167,12 +167,14 @@ def test_everybody_drawn_every_round_is_the_ratio_of_one() -> None:
 
 def test_no_decay_per_round_is_no_decay_per_participation() -> None:
     plan = toy_plan(FedAvg(), ratio=SOME)
-    other = dataclasses.replace(plan, train=dataclasses.replace(plan.train, lr_decay_per="participation"))
+    other = plan.changed(train=dataclasses.replace(plan.experiment.train, lr_decay_per="participation"))
     assert play(plan).trace() == play(other).trace()
 
 
 def test_decay_per_round_is_decay_per_participation_when_all_take_part() -> None:
     plan = toy_plan(FedAvg())
-    rates = [dataclasses.replace(plan.train, lr_decay=0.5, lr_decay_per=per) for per in ("round", "participation")]
-    one, other = (play(dataclasses.replace(plan, train=rate)).trace() for rate in rates)
+    rates = [
+        dataclasses.replace(plan.experiment.train, lr_decay=0.5, lr_decay_per=per) for per in ("round", "participation")
+    ]
+    one, other = (play(plan.changed(train=rate)).trace() for rate in rates)
     assert one == other != play(plan).trace()

@@ -26,6 +26,7 @@ from headwise.records import Packed, from_bytes, to_bytes
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
+from headwise.runs.shapes import ROUND, misfit
 from killing import bits, forks
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
@@ -250,3 +251,9 @@ def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
     assert writer.exitcode == 0
     assert views == sorted(views)
     assert len(set(views)) > 1, "it went on meanwhile"
+
+
+def test_a_metric_that_is_not_a_number_is_found_when_it_is_read() -> None:
+    """Beside metrics of any name, those that we know must still be numbers."""
+    wrong = misfit({"accuracy": None}, ROUND["pre?"])
+    assert wrong is not None and wrong.at == "accuracy"

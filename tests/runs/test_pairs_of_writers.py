@@ -11,8 +11,8 @@ import pytest
 from small_runs import experiment, snapshot
 
 import headwise as hw
-from headwise.app.launch import Place
-from headwise.app.prepare import Made, make_plan
+from headwise.app.launch import Backend
+from headwise.app.prepare import Prepared, prepare
 from headwise.disk.files import only_writer
 from headwise.errors import RunError
 from headwise.runs import manifest
@@ -26,10 +26,10 @@ class BegunError(Exception):
     """A run has its folder and would train now."""
 
 
-def begin(made: Made, folder: Path, together: threading.Barrier, seen: list[str]) -> None:
+def begin(made: Prepared, folder: Path, together: threading.Barrier, seen: list[str]) -> None:
     """Begin a run when all others do; note what the folder holds when it would train, or why it does not."""
 
-    def make(given: Experiment) -> Made:
+    def make(given: Experiment) -> Prepared:
         together.wait()
         return made
 
@@ -38,7 +38,7 @@ def begin(made: Made, folder: Path, together: threading.Barrier, seen: list[str]
         raise BegunError
 
     try:
-        hw.run(made.experiment, folder, place=Place(make, executor))  # pyright: ignore[reportArgumentType]
+        hw.run(made.experiment, folder, backend=Backend(make, executor))  # pyright: ignore[reportArgumentType]
     except BegunError:
         pass
     except RunError as error:
@@ -47,7 +47,7 @@ def begin(made: Made, folder: Path, together: threading.Barrier, seen: list[str]
 
 def test_of_two_writers_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "_revision", lambda: None)  # asking git takes longer than all else
-    both = [make_plan(experiment(seed=seed), tmp_path) for seed in (1, 2)]
+    both = [prepare(experiment(seed=seed), tmp_path) for seed in (1, 2)]
     for k in range(PAIRS):
         folder, together, seen = tmp_path / f"pair-{k}" / "run", threading.Barrier(2), list[str]()
         threads = [threading.Thread(target=begin, args=(made, folder, together, seen)) for made in both]

@@ -146,10 +146,10 @@ def test_a_damaged_state_gives_way_to_the_checkpoint_before(wanted: dict[str, An
     run = stop_after(tmp_path / "run", 3)
     found, checkpoints = checkpoint(run.path)
     with closing(checkpoints):
-        place = checkpoints._place(run.rounds[-1]["clients"][0])
-    path = run.path / "checkpoint" / f"states-{place.size}.bin"
+        slot = checkpoints._slot(run.rounds[-1]["clients"][0])
+    path = run.path / "checkpoint" / f"states-{slot.size}.bin"
     data = bytearray(path.read_bytes())
-    data[place.number * place.size + place.length // 2] ^= 4
+    data[slot.number * slot.size + slot.length // 2] ^= 4
     path.write_bytes(data)
     assert found.progress.t == 3
     assert goes_on_after(run.path) == 2

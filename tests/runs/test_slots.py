@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.runs.slots import GRAIN, Place, Slots
+from headwise.runs.slots import GRAIN, Backend, Slots
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def slots(tmp_path: Path) -> Iterator[Slots]:
 
 
 def test_what_is_written_is_read(slots: Slots) -> None:
-    places = {data: slots.write(data) for data in (b"", b"a", b"b" * GRAIN, b"c" * (GRAIN + 1), b"d" * 10)}
+    found_slots = {data: slots.write(data) for data in (b"", b"a", b"b" * GRAIN, b"c" * (GRAIN + 1), b"d" * 10)}
     slots.flush()
-    assert {data: slots.read(place) for data, place in places.items()} == {data: data for data in places}
+    assert {data: slots.read(slot) for data, slot in found_slots.items()} == {data: data for data in found_slots}
     assert sorted(p.name for p in slots.folder.iterdir()) == [f"states-{GRAIN}.bin", f"states-{2 * GRAIN}.bin"]
 
 
@@ -41,14 +41,14 @@ def test_after_a_restart_all_but_the_living_is_free(tmp_path: Path) -> None:
     with closing(Slots(tmp_path)) as after:
         after.restart(kept)
         assert sorted(after.write(b"new").number for _ in range(4)) == [0, 2, 4, 5]
-        assert [after.read(place) for place in kept] == [b"\1", b"\3"]
+        assert [after.read(slot) for slot in kept] == [b"\1", b"\3"]
 
 
 @pytest.mark.parametrize("wrong", [{"crc": 1}, {"length": 3}, {"number": 7}])
 def test_a_place_that_does_not_hold_what_it_should_is_found_out(wrong: dict[str, int], slots: Slots) -> None:
-    place = slots.write(b"state")
+    slot = slots.write(b"state")
     with pytest.raises(ValueError, match="is damaged: slot"):
-        slots.read(place._replace(**wrong))
+        slots.read(slot._replace(**wrong))
 
 
 @given(history=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3 * GRAIN)), max_size=60))
@@ -56,14 +56,14 @@ def test_any_history_keeps_every_clients_newest_state(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, int]]
 ) -> None:
     with closing(Slots(tmp_path_factory.mktemp("slots"))) as slots:
-        newest: dict[int, tuple[Place, bytes]] = {}
+        newest: dict[int, tuple[Backend, bytes]] = {}
         for step, (client, size) in enumerate(history):
             data = bytes([step]) * size
-            place = slots.write(data)
+            slot = slots.write(data)
             if client in newest:
                 slots.release([newest[client][0]])
-            newest[client] = place, data
-        for place, data in newest.values():
-            assert slots.read(place) == data
-        used = [(place.size, place.number) for place, _ in newest.values()]
+            newest[client] = slot, data
+        for slot, data in newest.values():
+            assert slots.read(slot) == data
+        used = [(slot.size, slot.number) for slot, _ in newest.values()]
         assert len(set(used)) == len(used)

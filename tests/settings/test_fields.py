@@ -219,3 +219,9 @@ def test_any_values_are_a_setting_or_a_config_error(good: set[str], other: dict[
 )
 def test_nearest(word: str, known: list[str], hint: str) -> None:
     assert nearest(word, known) == hint
+
+
+def test_one_of_several_numbers_must_be_a_whole_one() -> None:
+    """Python thinks that 1.0 is in (1, 2)."""
+    with pytest.raises(ConfigError, match=r"variant is 1\.0"):
+        convert(1.0, Literal[1, 2], "variant")

@@ -17,11 +17,11 @@ from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings import catalog
 from headwise.sites.server.deployment import serve
-from headwise.sites.server.remote import Copies, Remote
-from headwise.sites.site.policy import Simulated
+from headwise.sites.server.remote import LocalCopies, Remote
+from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site, open_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Lost, Parcel, experiment_in
+from headwise.sites.transport.messages import Lost, SiteMessage, experiment_in
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
 """nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
@@ -85,15 +85,17 @@ def apart(one: Path, other: Path) -> float:
 class Here:
     """A few nodes in this process; `meddle` may lose what a site answered."""
 
-    def __init__(self, site: Site, meddle: Callable[[int, Parcel], Parcel | Lost], nodes: int) -> None:
+    def __init__(self, site: Site, meddle: Callable[[int, SiteMessage], SiteMessage | Lost], nodes: int) -> None:
         self.site, self.meddle, self.nodes = site, meddle, nodes
 
     def node_of(self, client: int) -> int:
         return 11 + client % self.nodes
 
-    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
-        for node, parcel in parcels.items():
-            yield node, self.meddle(node, self.site.answer(parcel))
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], seconds: float | None
+    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
+        for node, message in messages.items():
+            yield node, self.meddle(node, self.site.answer(message))
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
         pass
@@ -104,15 +106,15 @@ class Here:
 
 def elsewhere(
     monkeypatch: pytest.MonkeyPatch,
-    meddle: Callable[[int, Parcel], Parcel | Lost] = lambda node, parcel: parcel,
+    meddle: Callable[[int, SiteMessage], SiteMessage | Lost] = lambda node, message: message,
     nodes: int = 2,
 ) -> None:
     """From now on the nodes of flower-sim are in this process, without Flower."""
 
     def make(setup: Setup) -> Remote:
-        site = Site(setup.folder / "sites", Simulated(setup.data_dir))
+        site = Site(setup.folder / "sites", SimulatedPolicy(setup.data_dir))
         kept = SiteStates(site.folder, "run")
-        return Remote(setup.plan, setup.experiment, "run", Here(site, meddle, nodes), Copies(setup.states, kept))
+        return Remote(setup.plan, setup.experiment, "run", Here(site, meddle, nodes), LocalCopies(setup.states, kept))
 
     monkeypatch.setattr("headwise.sites.simulation.make", make)
 
@@ -131,26 +133,26 @@ class Inside:
 
     def __init__(self, sites: Mapping[int, Path]) -> None:
         self.sites = dict(sites)
-        self.replies: dict[str, Parcel | Lost] = {}
-        self.sent: list[tuple[int, str, Parcel]] = []
-        self.meddle: Callable[[int, str, Parcel], Parcel | Lost | None] = lambda node, kind, parcel: parcel
+        self.replies: dict[str, SiteMessage | Lost] = {}
+        self.sent: list[tuple[int, str, SiteMessage]] = []
+        self.meddle: Callable[[int, str, SiteMessage], SiteMessage | Lost | None] = lambda node, kind, message: message
 
     def nodes(self) -> set[int]:
         return set(self.sites)
 
-    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+    def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
         if node not in self.sites:
             return None
-        site, ground = open_site(self.sites[node])
-        self.sent.append((node, kind, parcel))
-        reply = ground.introduce(experiment_in(parcel)) if kind == "query" else site.answer(parcel)
+        site, policy = open_site(self.sites[node])
+        self.sent.append((node, kind, message))
+        reply = policy.introduce(experiment_in(message)) if kind == "query" else site.answer(message)
         number = str(len(self.sent))
         said = self.meddle(node, kind, reply)
         if said is not None:
             self.replies[number] = said
         return number
 
-    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
         return [(n, self.replies.pop(n)) for n in numbers if n in self.replies]
 
 

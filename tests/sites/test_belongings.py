@@ -16,7 +16,7 @@ from headwise.contract.method import record_types
 from headwise.engine.client.state import decode_state
 from headwise.methods.fedper import FedPer
 from headwise.sites.server import nodes
-from headwise.sites.site.holdings import belongings, export
+from headwise.sites.site.holdings import export, holdings
 from headwise.sites.site.site import open_site
 
 
@@ -58,7 +58,7 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
     """Its accuracy on the site's own test samples is the one that the run has."""
-    (each,) = belongings(site / "site.toml")
+    (each,) = holdings(site / "site.toml")
     export(site / "site.toml", each.run, 3, tmp_path / "model.safetensors")
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
     model = plan.models[0]
@@ -77,21 +77,21 @@ def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: 
 def test_what_is_not_there_is_said(
     run: str, client: str, why: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run or belongings(site / "site.toml")[0].run
+    run = run or holdings(site / "site.toml")[0].run
     out = tmp_path / "model.safetensors"
     assert why in said(capsys, "site", "export", str(site), "--run", run, "--client", client, "-o", str(out), code=2)
     assert not out.exists()
 
 
 def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = belongings(site / "site.toml")[0].run
+    run = holdings(site / "site.toml")[0].run
     for name in ("client-abc", "client-", "client--1", "client-\u0663", "masks"):
         (site / "states" / run / name).mkdir()
     (site / "states" / run / "client-7").write_text("a file")
     (site / "states" / run / "client-3" / "round-x.safetensors").write_text("no state")
     (site / "states" / "Lost and found").mkdir()
     (site / "states" / "notes").write_text("a file")
-    assert [(b.run, b.client, b.t) for b in belongings(site / "site.toml")] == [(run, 3, 3)]
+    assert [(b.run, b.client, b.t) for b in holdings(site / "site.toml")] == [(run, 3, 3)]
     assert "there is no run 'notes'" in said(
         capsys, "site", "erase", str(site), "--run", "notes", "--client", "3", "--yes", code=2
     )
@@ -108,7 +108,7 @@ def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pyt
 def test_a_model_whose_experiment_is_lost_is_not_exported(
     spoil: Callable[[Path], object], why: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = belongings(site / "site.toml")[0].run
+    run = holdings(site / "site.toml")[0].run
     spoil(site / "states" / run / "experiment.json")
     out = tmp_path / "model.safetensors"
     assert why in said(capsys, "site", "export", str(site), "--run", run, "--client", "3", "-o", str(out), code=2)
@@ -129,9 +129,9 @@ def test_init_makes_a_site_that_only_its_owner_can_read(tmp_path: Path, capsys: 
     flags = ("--client", "2", "--data", f"{DATA}:only=2", "--method", "fedper", "--tell-labels")
     text = said(capsys, "site", "init", str(tmp_path / "here"), *flags)
     assert "client 2:" in text
-    ground = open_site(tmp_path / "here" / "site.toml")[1]
-    assert (ground.site.name, ground.site.data, ground.site.allow.methods) == ("here", "synthetic", ("fedper",))
-    assert ground.site.allow.labels
+    policy = open_site(tmp_path / "here" / "site.toml")[1]
+    assert (policy.site.name, policy.site.data, policy.site.allow.methods) == ("here", "synthetic", ("fedper",))
+    assert policy.site.allow.labels
     assert (tmp_path / "here" / "site.key").stat().st_mode & 0o077 == 0
     assert (tmp_path / "here" / "site.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     assert "is not an empty folder" in said(capsys, "site", "init", str(tmp_path / "here"), *flags, code=2)

@@ -43,29 +43,29 @@ from pathlib import Path
 
 import headwise as hw
 from headwise.sites.transport.grid import Simulation, client_app
-from headwise.sites.server.remote import Copies, Remote
+from headwise.sites.server.remote import LocalCopies, Remote
 from headwise.sites.simulation import backend
-from headwise.sites.site.policy import Simulated
+from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site
 from headwise.sites.states import SiteStates
 from headwise.disk.jsontext import to_json
-from headwise.app.launch import Place, data_folder, run
-from headwise.app.prepare import make_plan
+from headwise.app.launch import Backend, data_folder, run
+from headwise.app.prepare import prepare
 
-class Kept(Remote):
+class RoundSecrets(Remote):
     def close(self):
         pass
 
 def executor(experiment, plan, states, folder):
-    copies = Copies(states, SiteStates(site.folder, folder.name))
-    return Kept(plan, to_json(experiment.plain()), folder.name, link, copies, workers=2)
+    copies = LocalCopies(states, SiteStates(site.folder, folder.name))
+    return RoundSecrets(plan, to_json(experiment.plain()), folder.name, link, copies, workers=2)
 
 asked, data = json.loads(sys.argv[1]), data_folder(None)
-site = Site(Path("sites").absolute(), Simulated(data))
+site = Site(Path("sites").absolute(), SimulatedPolicy(data))
 engine = hw.Experiment(**asked[0][0]).engine
 with closing(Simulation(client_app(site.answer), 3, backend(engine, 2))) as link:
     for values, out in asked:
-        run(hw.Experiment(**values), out, place=Place(partial(make_plan, data_dir=data), executor))
+        run(hw.Experiment(**values), out, backend=Backend(partial(prepare, data_dir=data), executor))
 """
 
 

@@ -22,7 +22,7 @@ from headwise.sites.facts import for_sites
 from headwise.sites.site.site import Site, open_site
 from headwise.sites.site.site_file import read_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Order, Parcel, Visit, pack_order
+from headwise.sites.transport.messages import Order, SiteJob, SiteMessage, pack_order
 
 DATA = "synthetic:60:4:6:sites=1"
 NOISE = 2.0
@@ -40,10 +40,12 @@ def at(folder: Path, allow: str = "epsilon = 3.0") -> Path:
     return write_site(folder / "site", [0], allow, DATA)
 
 
-def order(path: Path, run: str, *rounds: int, text: str | None = None, task: Any = "fit", state: str = "") -> Parcel:
+def order(
+    path: Path, run: str, *rounds: int, text: str | None = None, task: Any = "fit", state: str = ""
+) -> SiteMessage:
     text = text or asked()
     down = Shared(open_site(path)[1].plan(text).models[0].params())
-    return pack_order(Order(run, text, [Visit(Job(task, 0, t, down), state) for t in rounds]))
+    return pack_order(Order(run, text, [SiteJob(Job(task, 0, t, down), state) for t in rounds]))
 
 
 def answer(path: Path, *args: Any, **changes: Any) -> str | None:
@@ -175,10 +177,10 @@ def test_an_order_that_is_refused_costs_nothing(tmp_path: Path) -> None:
 
 def test_two_orders_at_the_same_time_are_charged_one_after_the_other(tmp_path: Path) -> None:
     path = at(tmp_path)
-    parcels = [order(path, f"run-{k}", 1) for k in range(6)]
-    sites = [open_site(path)[0] for _ in parcels]
+    messages = [order(path, f"run-{k}", 1) for k in range(6)]
+    sites = [open_site(path)[0] for _ in messages]
     with ThreadPoolExecutor(6) as pool:
-        said = list(pool.map(Site.answer, sites, parcels))
+        said = list(pool.map(Site.answer, sites, messages))
     assert ["error" in json.loads(s.text) for s in said].count(False) == 1
 
 

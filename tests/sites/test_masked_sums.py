@@ -24,7 +24,7 @@ from headwise.sites.facts import for_sites
 from headwise.sites.secagg import masking
 from headwise.sites.server import nodes
 from headwise.sites.site.site import open_site
-from headwise.sites.transport.messages import Lost, Parcel
+from headwise.sites.transport.messages import Lost, SiteMessage
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 DATA = "synthetic:160:4:6:sites=5"
@@ -49,21 +49,21 @@ def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Ex
     return experiment(method, **{**usual, "secure": MASKED, **changes})
 
 
-def stage_of(parcel: Parcel) -> str:
+def stage_of(message: SiteMessage) -> str:
     """Which stage of a masked round this message asks for."""
-    values = json.loads(parcel.text)
-    return values.get("stage") or values["visits"][0]["task"]
+    values = json.loads(message.text)
+    return values.get("stage") or values["site_jobs"][0]["task"]
 
 
-def round_of(parcel: Parcel) -> int:
-    values = json.loads(parcel.text)
-    return values["asked"]["t"] if "stage" in values else values["visits"][0]["t"]
+def round_of(message: SiteMessage) -> int:
+    values = json.loads(message.text)
+    return values["asked"]["t"] if "stage" in values else values["site_jobs"][0]["t"]
 
 
 def losing(post: Inside, lost: Callable[[int, str, int], bool]) -> None:
     """Lose the replies of these nodes at these stages of these rounds."""
 
-    def meddle(node: int, kind: str, reply: Parcel) -> Parcel | Lost:
+    def meddle(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
         question = post.sent[-1][2]
         gone = kind == "train" and lost(node, stage_of(question), round_of(question))
         return Lost("it was killed") if gone else reply
@@ -133,7 +133,7 @@ def test_under_stop_a_round_is_repeated_until_all_are_in_it(tmp_path: Path) -> N
 def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path) -> None:
     post = four(tmp_path)
 
-    def leave(node: int, kind: str, reply: Parcel) -> Parcel:
+    def leave(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
             post.sites.pop(104)  # before it could help in the first round
         return reply
@@ -201,7 +201,7 @@ def heard(post: Inside) -> list[bytes]:
     """All that sites say from now on."""
     said: list[bytes] = []
 
-    def listen(node: int, kind: str, reply: Parcel) -> Parcel:
+    def listen(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         said.extend([reply.text.encode(), *reply.records])
         return reply
 
@@ -246,7 +246,7 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
 def test_a_site_keeps_secrets_for_itself_and_no_longer_than_needed(tmp_path: Path) -> None:
     post, seen = four(tmp_path), list[tuple[str, int, bool]]()
 
-    def look(node: int, kind: str, reply: Parcel) -> Parcel:
+    def look(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         for path in tmp_path.glob(f"site{node}/states/*/masks/round-*.json"):
             kept = json.loads(path.read_text())
             seen.append((stage_of(post.sent[-1][2]), stat.S_IMODE(path.stat().st_mode), bool(kept["seed"])))
@@ -276,17 +276,17 @@ def transcript(folder: Path, **changes: Any) -> tuple[Inside, Path]:
     return post, folder / "run"
 
 
-def say(post: Inside, node: int, parcel: Parcel) -> dict[str, Any]:
-    return json.loads(open_site(post.sites[node])[0].answer(parcel).text)
+def say(post: Inside, node: int, message: SiteMessage) -> dict[str, Any]:
+    return json.loads(open_site(post.sites[node])[0].answer(message).text)
 
 
-def changed(parcel: Parcel, **changes: Any) -> Parcel:
-    values = json.loads(parcel.text)
+def changed(message: SiteMessage, **changes: Any) -> SiteMessage:
+    values = json.loads(message.text)
     values["asked"] |= changes
-    return Parcel(json.dumps(values), parcel.records)
+    return SiteMessage(json.dumps(values), message.records)
 
 
-def sent(post: Inside, node: int, stage: str) -> Parcel:
+def sent(post: Inside, node: int, stage: str) -> SiteMessage:
     return next(p for n, kind, p in post.sent if kind == "train" and n == node and stage_of(p) == stage)
 
 
@@ -308,7 +308,7 @@ def again(post: Inside, survivors: Callable[[list[dict[str, Any]]], list[dict[st
             if m != n
         ]
         values = json.loads(sent(post, n, "fit").text) | {"sealed": sealed}
-        assert "masked" in say(post, n, Parcel(json.dumps(values), sent(post, n, "fit").records))
+        assert "masked" in say(post, n, SiteMessage(json.dumps(values), sent(post, n, "fit").records))
     everybody = json.loads(sent(post, 101, "help").text)["asked"]["survivors"]
     wanted = survivors(everybody)
     named = {order[each["party"]] for each in wanted}
@@ -340,7 +340,7 @@ def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
     said = []
     meddle = post.meddle
 
-    def listen(node: int, kind: str, reply: Parcel) -> Any:
+    def listen(node: int, kind: str, reply: SiteMessage) -> Any:
         if kind == "train" and stage_of(post.sent[-1][2]) == "help":
             said.append(json.loads(reply.text))
         return meddle(node, kind, reply)
@@ -361,7 +361,7 @@ class Killed(BaseException):
 def test_a_server_that_was_killed_at_any_stage_goes_on(stage: str, tmp_path: Path) -> None:
     post, seen = four(tmp_path / "a"), list[str]()
 
-    def die(node: int, kind: str, reply: Parcel) -> Parcel:
+    def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         at = stage_of(post.sent[-1][2]) if kind == "train" else "query"
         seen.append(at)
         if at == stage and seen.count(at) == 4 + 4:  # in the second round, when all have answered
@@ -381,7 +381,7 @@ def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -
     """A server that was killed before it stored a round gets the sum again that it had, though all are there now."""
     post, other = four(tmp_path / "a"), four(tmp_path / "b")
 
-    def die(node: int, kind: str, reply: Parcel) -> Parcel | Lost:
+    def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
         question = post.sent[-1][2]
         if kind == "train" and round_of(question) == 2:
             if stage_of(question) == "help" and len([1 for *_, p in post.sent if '"stage": "help"' in p.text]) == 7:
@@ -440,11 +440,11 @@ def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> No
     post, _ = transcript(tmp_path)
     values = json.loads(sent(post, 102, "fit").text)
     for sealed in (None, []):
-        parcel = Parcel(json.dumps(values | {"sealed": sealed}), sent(post, 102, "fit").records)
+        message = SiteMessage(json.dumps(values | {"sealed": sealed}), sent(post, 102, "fit").records)
         say(post, 102, sent(post, 102, "keys"))
-        assert "error" in say(post, 102, parcel)
+        assert "error" in say(post, 102, message)
     del values["sealed"]
-    said = say(post, 102, Parcel(json.dumps(values), sent(post, 102, "fit").records))
+    said = say(post, 102, SiteMessage(json.dumps(values), sent(post, 102, "fit").records))
     assert said["error"] == ("secure.sums is true, but this order would let single messages leave: nothing is trained.")
 
 
@@ -452,7 +452,7 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
     post, _ = transcript(tmp_path)
     values = json.loads(sent(post, 102, "keys").text)
     values["experiment"] = json.dumps(for_sites(asked(secure={})).plain())
-    said = say(post, 102, Parcel(json.dumps(values), []))
+    said = say(post, 102, SiteMessage(json.dumps(values), []))
     assert said["error"] == "this experiment has no masked sums: secure.sums is false."
 
 
@@ -485,11 +485,11 @@ def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any]
         pass
 
     class Lying(Inside):
-        def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
-            if node == 102 and kind == "train" and stage_of(parcel) == stage:
-                said.append(say(self, node, changed(parcel, **made(json.loads(parcel.text)["asked"], change))))
+        def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
+            if node == 102 and kind == "train" and stage_of(message) == stage:
+                said.append(say(self, node, changed(message, **made(json.loads(message.text)["asked"], change))))
                 raise Done
-            return super().send(node, parcel, kind, seconds)
+            return super().send(node, message, kind, seconds)
 
     with pytest.raises(Done):
         served(Lying(four(tmp_path).sites), asked(rounds=1), tmp_path / "run")
@@ -590,17 +590,17 @@ def test_a_client_that_raises_is_not_in_the_sum_and_its_neighbour_is(
 def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_path: Path) -> None:
     post = four(tmp_path)
 
-    def lie(node: int, kind: str, reply: Parcel) -> Parcel:
+    def lie(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != stage:
             return reply
         if change.get("records") == "cut":
-            return Parcel(reply.text, [r[:-1] for r in reply.records])
+            return SiteMessage(reply.text, [r[:-1] for r in reply.records])
         if change.get("records") == "other":
-            return Parcel(reply.text, [r.replace(b'"shape": [6]', b'"shape": [6,1]') for r in reply.records])
+            return SiteMessage(reply.text, [r.replace(b'"shape": [6]', b'"shape": [6,1]') for r in reply.records])
         said = json.loads(reply.text)
         twice = change.get("sealed") == "first twice"
         said |= {"sealed": [said["sealed"][0], *said["sealed"]]} if twice else change
-        return Parcel(json.dumps(said), reply.records)
+        return SiteMessage(json.dumps(said), reply.records)
 
     post.meddle = lie
     run = served(post, asked(policy="skip"), tmp_path / "run")
@@ -611,14 +611,14 @@ def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_pa
 def test_a_site_that_lies_when_it_helps_is_done_without(change: dict[str, Any], tmp_path: Path) -> None:
     post = four(tmp_path / "a")
 
-    def lie(node: int, kind: str, reply: Parcel) -> Parcel:
+    def lie(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != "help":
             return reply
         said = json.loads(reply.text)
         if change["seeds" if "seeds" in change else "keys"] == "of another":
             wrong = [{**letter, "party": letter["party"] + 7} for letter in said["seeds"]]
-            return Parcel(json.dumps(said | {"seeds": wrong}), [])
-        return Parcel(json.dumps(said | change), [])
+            return SiteMessage(json.dumps(said | {"seeds": wrong}), [])
+        return SiteMessage(json.dumps(said | change), [])
 
     post.meddle = lie
     run = served(post, asked(policy="skip"), tmp_path / "masked")

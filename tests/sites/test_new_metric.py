@@ -18,7 +18,7 @@ from headwise.log.metrics import Metric, mean, metrics
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.report.tables import results
-from headwise.sites.transport.messages import Lost, Parcel
+from headwise.sites.transport.messages import Lost, SiteMessage
 from headwise.trackers import numbers
 
 PACKAGE = """
@@ -92,13 +92,13 @@ def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None
     """What the server does not know is ignored; what the site does not know was not measured there."""
     post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
 
-    def other(node: int, kind: str, parcel: Parcel) -> Parcel | Lost | None:
-        said = json.loads(parcel.text)
+    def other(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost | None:
+        said = json.loads(message.text)
         for answer in said.get("answers", ()) if node == 7 else ():
             for part in filter(None, (answer["test"], answer["val"])):
                 del part["f1"]
                 part["auc"] = 0.5
-        return parcel._replace(text=json.dumps(said))
+        return message._replace(text=json.dumps(said))
 
     post.meddle = other
     run = served(post, experiment(rounds=2), tmp_path / "run")

@@ -18,12 +18,12 @@ from headwise.settings import catalog
 from headwise.settings.experiment import Choice
 from headwise.sites.facts import for_sites
 from headwise.sites.server import nodes
-from headwise.sites.server.nodes import Known, Nodes
+from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.site.signing import sign
 from headwise.sites.site.site import open_site
 from headwise.sites.site.site_file import permitted, read_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Lost, Parcel
+from headwise.sites.transport.messages import Lost, SiteMessage
 from headwise.testing.nervous import Nervous
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
@@ -157,19 +157,19 @@ def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
     assert open_site(tmp_path / "site" / "site.toml")[1].plan(json.dumps(asked)).data.sizes(0)[0] > 0
 
 
-def order(client: int = 0, **changes: Any) -> Parcel:
-    visit = {"task": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
+def order(client: int = 0, **changes: Any) -> SiteMessage:
+    site_job = {"task": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
     asked = json.dumps(for_sites(experiment("standalone")).plain())
-    return Parcel(json.dumps({"run": "run-1", "experiment": asked, "visits": [visit]}), [encode(Nothing())])
+    return SiteMessage(json.dumps({"run": "run-1", "experiment": asked, "site_jobs": [site_job]}), [encode(Nothing())])
 
 
-def named(run: Any) -> Parcel:
+def named(run: Any) -> SiteMessage:
     found = order()
-    return Parcel(json.dumps({**json.loads(found.text), "run": run}), found.records)
+    return SiteMessage(json.dumps({**json.loads(found.text), "run": run}), found.records)
 
 
 @pytest.mark.parametrize(
-    ("parcel", "said"),
+    ("message", "said"),
     [
         (order(1), "site does not have the clients [1]."),
         (order(t=0), "site is asked for round 0, but the rounds are 1 to 3."),
@@ -183,12 +183,15 @@ def named(run: Any) -> Parcel:
         (order(state=7), "this message is no order: ConfigError: state is 7"),
         (order(task="steal"), "this message is no order: ConfigError: task is 'steal'"),
         (order(state="0" * 64), "client-0 has no state 000000000000, which the server took last."),
-        (Parcel("x" * 2_000_000, []), "site takes messages of 1,000,000 bytes at most, but this one has 2,000,000."),
+        (
+            SiteMessage("x" * 2_000_000, []),
+            "site takes messages of 1,000,000 bytes at most, but this one has 2,000,000.",
+        ),
     ],
 )
-def test_an_order_outside_the_rules_is_refused(parcel: Parcel, said: str, tmp_path: Path) -> None:
+def test_an_order_outside_the_rules_is_refused(message: SiteMessage, said: str, tmp_path: Path) -> None:
     site, _ = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
-    assert said in json.loads(site.answer(parcel).text)["error"]
+    assert said in json.loads(site.answer(message).text)["error"]
     assert [p.name for p in (tmp_path / "site").iterdir()] == ["site.toml"]
 
 
@@ -320,10 +323,10 @@ def test_a_node_that_joins_late_is_used_from_the_next_round(tmp_path: Path) -> N
     post = four(tmp_path)
     late = post.sites.pop(104)
 
-    def join(node: int, kind: str, parcel: Parcel) -> Parcel:
+    def join(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         if kind == "train":
             post.sites[104] = late
-        return parcel
+        return message
 
     post.meddle = join
     run = served(post, skipping(), tmp_path / "run")
@@ -334,24 +337,24 @@ def test_a_late_reply_is_counted_as_late_and_puts_no_client_ahead(tmp_path: Path
     post = four(tmp_path)
     seen: list[int] = []
 
-    def delay(node: int, kind: str, parcel: Parcel) -> Parcel | Lost:
+    def delay(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost:
         seen.extend([node] if (node, kind) == (102, "train") else [])
-        return Lost("its time was over", "late") if seen == [102] and node == 102 and kind == "train" else parcel
+        return Lost("its time was over", "late") if seen == [102] and node == 102 and kind == "train" else message
 
     post.meddle = delay
     run = served(post, skipping(), tmp_path / "run")
     assert [row.get("failed") for row in run.rounds] == [{"late": [1]}, None, None]
-    orders = [visit for _, kind, p in post.sent if kind == "train" for visit in json.loads(p.text)["visits"]]
-    states = [visit["state"] for visit in orders if (visit["client"], visit["task"]) == (1, "fit")]
+    orders = [site_job for _, kind, p in post.sent if kind == "train" for site_job in json.loads(p.text)["site_jobs"]]
+    states = [site_job["state"] for site_job in orders if (site_job["client"], site_job["task"]) == (1, "fit")]
     assert [state == "" for state in states] == [True, True, False]
 
 
 def test_a_node_that_is_lost_is_asked_again_with_the_same_bits(wanted: dict[str, Any], tmp_path: Path) -> None:
     post, trained = four(tmp_path), list[int]()
 
-    def lose(node: int, kind: str, parcel: Parcel) -> Parcel | Lost:
+    def lose(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost:
         trained.extend([node] if kind == "train" else [])
-        return Lost("it was killed") if kind == "train" and len(trained) in (2, 7) else parcel
+        return Lost("it was killed") if kind == "train" and len(trained) in (2, 7) else message
 
     post.meddle = lose
     served(post, experiment(), tmp_path / "run")
@@ -367,17 +370,17 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
 
     post, trained = four(tmp_path), list[int]()
 
-    def die(node: int, kind: str, parcel: Parcel) -> Parcel:
+    def die(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         trained.extend([node] if kind == "train" else [])
         if len(trained) == 14:
             raise Killed
-        return parcel
+        return message
 
     post.meddle = die
     with pytest.raises(Killed):
         served(post, experiment(), tmp_path / "run")
     assert hw.Run(tmp_path / "run").ended == "unfinished"
-    post.meddle = lambda node, kind, parcel: parcel
+    post.meddle = lambda node, kind, message: message
     served(post, experiment(), tmp_path / "run")
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
@@ -414,18 +417,18 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
     ],
 )
 def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:
-    def lie(node: int, kind: str, parcel: Parcel) -> Parcel:
+    def lie(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         if (node, kind) != (102, "query"):
-            return parcel
-        said = json.loads(parcel.text)
+            return message
+        said = json.loads(message.text)
         for key, value in change.items():
             *table, last = key.split(".")
             (said[table[0]][0] if table else said)[last] = value
-        return Parcel(json.dumps(said), [])
+        return SiteMessage(json.dumps(said), [])
 
     post = four(tmp_path)
     post.meddle = lie
-    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    found = Nodes(post, for_sites(experiment()), Roster({}, {}))
     found.wait([0, 2, 3, 4], 0.0)
     found.look()
     assert why in str(found.heard[102].refusal)
@@ -436,7 +439,7 @@ def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any
 def test_a_site_that_changed_its_mind_is_heard_again(tmp_path: Path) -> None:
     post = four(tmp_path)
     write_site(tmp_path / "site102", [1], 'methods = ["fedavg"]')
-    found = Nodes(post, for_sites(experiment()), Known({}, {}))
+    found = Nodes(post, for_sites(experiment()), Roster({}, {}))
     assert "does not allow the method" in found.wait(range(5), 0.0)[1]
     home = post.sites.pop(102)
     found.look()
@@ -465,12 +468,12 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_report_that_lies_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    def lie(node: int, kind: str, parcel: Parcel) -> Parcel:
+    def lie(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         if kind != "train" or node != 102:
-            return parcel
-        said = json.loads(parcel.text)
+            return message
+        said = json.loads(message.text)
         said["answers"][0] |= change
-        return Parcel(json.dumps(said), parcel.records)
+        return SiteMessage(json.dumps(said), message.records)
 
     post = four(tmp_path)
     post.meddle = lie
@@ -480,7 +483,7 @@ def test_a_report_that_lies_is_refused(change: dict[str, Any], tmp_path: Path) -
 
 def test_a_tampered_upload_is_refused(tmp_path: Path) -> None:
     post = four(tmp_path)
-    post.meddle = lambda node, kind, p: Parcel(p.text, [r[:-1] for r in p.records]) if node == 102 else p
+    post.meddle = lambda node, kind, p: SiteMessage(p.text, [r[:-1] for r in p.records]) if node == 102 else p
     run = served(post, skipping(), tmp_path / "run")
     assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
     with pytest.raises(ClientError, match="these bytes are no record"):

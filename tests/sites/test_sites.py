@@ -16,10 +16,10 @@ from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.settings import catalog
-from headwise.sites.site.policy import Simulated
+from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site
 from headwise.sites.states import SiteStates, digest_of
-from headwise.sites.transport.messages import Lost, Parcel, pack_error, unpack_report
+from headwise.sites.transport.messages import Lost, SiteMessage, pack_error, unpack_report
 from headwise.testing.nervous import Nervous
 
 SIM = {"kind": "flower-sim"}
@@ -48,9 +48,9 @@ def test_a_reply_that_got_lost_puts_no_client_ahead(
 ) -> None:
     seen: list[int] = []
 
-    def lose_every_third(node: int, parcel: Parcel) -> Parcel | Lost:
+    def lose_every_third(node: int, message: SiteMessage) -> SiteMessage | Lost:
         seen.append(node)
-        return Lost("by hand") if len(seen) % 3 == 0 else parcel
+        return Lost("by hand") if len(seen) % 3 == 0 else message
 
     elsewhere(monkeypatch, lose_every_third)
     hw.run(experiment(engine=SIM), tmp_path / "run")
@@ -59,7 +59,7 @@ def test_a_reply_that_got_lost_puts_no_client_ahead(
 
 
 def test_a_node_that_never_answers_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, lambda node, parcel: Lost(f"node {node} is not there") if node == 12 else parcel)
+    elsewhere(monkeypatch, lambda node, message: Lost(f"node {node} is not there") if node == 12 else message)
     with pytest.raises(ClientError, match=r"3 times there was no answer for the clients \[.*\]: node 12 is not there"):
         hw.run(experiment(engine=SIM), tmp_path / "run")
 
@@ -92,11 +92,11 @@ def test_a_server_that_was_killed_before_it_stored_a_round_trains_it_again(
 ) -> None:
     calls: list[int] = []
 
-    def die(node: int, parcel: Parcel) -> Parcel:
+    def die(node: int, message: SiteMessage) -> SiteMessage:
         calls.append(node)
         if len(calls) == 9:  # in the second round, when some sites have stored their new states
             raise Killed
-        return parcel
+        return message
 
     elsewhere(monkeypatch, die)
     with pytest.raises(Killed):
@@ -150,7 +150,7 @@ def test_a_method_that_fails_is_told_as_in_one_process(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["", "[", "7", "{}", '{"experiment": 7}', '{"experiment": "{}", "run": "a"}'])
 def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    said = json.loads(Site(tmp_path, Simulated(tmp_path)).answer(Parcel(text, [])).text)
+    said = json.loads(Site(tmp_path, SimulatedPolicy(tmp_path)).answer(SiteMessage(text, [])).text)
     assert set(said) == {"error"}
     assert list(tmp_path.iterdir()) == []
 
@@ -158,8 +158,8 @@ def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_tampered_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site_answer = Site.answer
 
-    def tamper(site: Site, parcel: Parcel) -> Parcel:
-        return site_answer(site, Parcel(parcel.text, [data[:-1] for data in parcel.records]))
+    def tamper(site: Site, message: SiteMessage) -> SiteMessage:
+        return site_answer(site, SiteMessage(message.text, [data[:-1] for data in message.records]))
 
     elsewhere(monkeypatch)
     monkeypatch.setattr(Site, "answer", tamper)

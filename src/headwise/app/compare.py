@@ -23,7 +23,7 @@ from ..report.words import words
 from ..runs.query import Run
 from ..settings.experiment import Choice, Experiment
 from .launch import data_folder, free_folder, run_or_resume
-from .prepare import make_plan
+from .prepare import prepare
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """gives the observers that show a run of this title"""
@@ -87,7 +87,7 @@ def compare(
     cells = _cells(base, methods, range(base.seed, base.seed + seeds))
     folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
     for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
-        make_plan(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
+        prepare(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
     done: dict[str, list[Run]] = {}
     for method, experiment, name in cells:
         others = track(folder / name)

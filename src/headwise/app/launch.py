@@ -34,21 +34,21 @@ from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from .prepare import Made, make_plan, plan_from_json
+from .prepare import Prepared, plan_from_json, prepare
 
 
-class Place(NamedTuple):
+class Backend(NamedTuple):
     """Where a run's data and clients are."""
 
-    make: Callable[[Experiment], Made]
+    make: Callable[[Experiment], Prepared]
     """builds everything"""
     executor: Callable[[Experiment, Plan, States, Path], Executor]
     """from where it begins; the path is the run's folder"""
 
 
-def here(data_dir: Path) -> Place:
+def here(data_dir: Path) -> Backend:
     """On this machine, or simulated from it."""
-    return Place(partial(make_plan, data_dir=data_dir), partial(_workers, data_dir=data_dir))
+    return Backend(partial(prepare, data_dir=data_dir), partial(_executor, data_dir=data_dir))
 
 
 def run(
@@ -57,19 +57,19 @@ def run(
     *,
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
-    place: Place | None = None,
+    backend: Backend | None = None,
 ) -> Run:
     """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
-    if experiment.engine.kind == "flower" and place is None:
+    if experiment.engine.kind == "flower" and backend is None:
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     data_dir = data_folder(data_dir)
-    place = place or here(data_dir)
-    experiment, plan, summary, histograms = place.make(experiment)
+    backend = backend or here(data_dir)
+    experiment, plan, summary, histograms = backend.make(experiment)
     folder = Path(out) if out else usual_folder(experiment)
     spent = account(plan)
     manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
     with new_run(folder, manifest, histograms):
-        return _go(experiment, plan, folder, observers, place)
+        return _go(experiment, plan, folder, observers, backend)
 
 
 def resume(
@@ -77,7 +77,7 @@ def resume(
     *,
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
-    place: Place | None = None,
+    backend: Backend | None = None,
 ) -> Run:
     """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
     folder = Path(folder)
@@ -89,20 +89,20 @@ def resume(
         raise RunError(
             f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
         )
-    if place is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
+    if backend is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     if where := moved(manifest):
         logging.getLogger("headwise").warning(
             "%s began on %s: it goes on, but its last bits may be others than on one machine.", folder, where
         )
-    place = place or here(data_folder(data_dir or manifest["data_dir"]))
-    experiment, plan, summary, histograms = place.make(experiment_from(manifest["experiment"]))
+    backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
+    experiment, plan, summary, histograms = backend.make(experiment_from(manifest["experiment"]))
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
     with only_writer(folder):
         mend_partition(folder, histograms)
-        return _go(experiment, plan, folder, observers, place)
+        return _go(experiment, plan, folder, observers, backend)
 
 
 def run_or_resume(
@@ -111,19 +111,19 @@ def run_or_resume(
     *,
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
-    place: Place | None = None,
+    backend: Backend | None = None,
 ) -> Run:
     """Run in this folder, or go on there if it holds the same experiment; what is complete is not run again."""
     if not (out / "manifest.json").exists():
-        return run(experiment, out, data_dir=data_dir, observers=observers, place=place)
+        return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     found = Run(out)
-    now = (place or here(data_folder(data_dir))).make(experiment).experiment
+    now = (backend or here(data_folder(data_dir))).make(experiment).experiment
     before = experiment_from(found.manifest["experiment"]).resolved()  # options may have come since then
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
         raise RunError(f"{out} holds another experiment: choose another --out.")
-    return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, place=place)
+    return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, backend=backend)
 
 
 def _is_complete(run: Run) -> bool:
@@ -134,20 +134,20 @@ def _is_complete(run: Run) -> bool:
         return False
 
 
-def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], place: Place) -> Run:
+def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], backend: Backend) -> Run:
     keep_freed_memory()
     opened = closing(RunStore(folder, record_types(type(plan.method))))
     with one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
-        executor = place.executor(experiment, plan, start.states, folder)
-        executor = Faulty(executor, plan) if plan.faults.inject.shares else executor
+        executor = backend.executor(experiment, plan, start.states, folder)
+        executor = Faulty(executor, plan) if plan.experiment.faults.inject.shares else executor
         with closing(executor), spared_collections():
             watching = (Diagnostics(folder, plan.method), store, *observers)
             drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
-def _workers(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
+def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
     engine, text = experiment.engine, to_json(experiment.plain())
     here = engine.kind == "local"
     count = engine.workers.count or (1 if here and not is_long(plan) else cores())

@@ -29,7 +29,7 @@ from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
 
 
-class Made(NamedTuple):
+class Prepared(NamedTuple):
     """Everything that an experiment names."""
 
     experiment: Experiment
@@ -41,7 +41,7 @@ class Made(NamedTuple):
     """for each part, how many samples of each class every client has; and the names of the classes, where known"""
 
 
-def make_plan(experiment: Experiment, data_dir: Path) -> Made:
+def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     """Build everything that the experiment names."""
     check_device(experiment.engine.device)
     kind = experiment.engine.kind
@@ -54,7 +54,7 @@ def make_plan(experiment: Experiment, data_dir: Path) -> Made:
     experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    return Made(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
+    return Prepared(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -69,26 +69,15 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         )
     if experiment.secure.sums:
         _check_sums(experiment, method)
-    if isinstance(data, FederatedData):
-        data.channels_last = any(map(channels_last, models))
     plan = Plan(
+        experiment=experiment,
         method=method,
         models=models,
+        data=data if isinstance(data, Clients) else data.clients(channels_last=any(map(channels_last, models))),
         server_model=None if other is None else _first(experiment, other, data.task, len(models)),
-        data=data if isinstance(data, Clients) else data.clients,
-        train=experiment.train,
-        sampling=experiment.sampling,
-        evaluate=experiment.evaluate,
-        stop=experiment.stop,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
         device=experiment.engine.device,
-        kernels=experiment.engine.kernels,
-        faults=experiment.faults,
-        robust=experiment.robust,
-        secure=experiment.secure,
     )
-    return protected(experiment, plan)
+    return protected(plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:
@@ -120,7 +109,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(experiment.seed, "model", k))
         model = family.build(task)
-    model.policy = experiment.buffers
+    model.batchnorm = experiment.buffers
     return laid_out(model.eval())
 
 

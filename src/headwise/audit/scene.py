@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..app.launch import data_folder
-from ..app.prepare import make_plan
+from ..app.prepare import prepare
 from ..contract.benches import Predictor
 from ..contract.method import record_types
 from ..data.federated import Clients, Samples
@@ -63,7 +63,7 @@ class Sent:
     model: Predictor
 
 
-class Change(NamedTuple):
+class ModelChange(NamedTuple):
     """What a client was sent, and by how much what it sent back differs."""
 
     before: Params
@@ -93,7 +93,7 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     experiment = experiment_from(manifest["experiment"])
     if experiment.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: an audit needs their data, which are not here.")
-    _, plan, summary, _ = make_plan(experiment, data_folder(data_dir or manifest["data_dir"]))
+    _, plan, summary, _ = prepare(experiment, data_folder(data_dir or manifest["data_dir"]))
     if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
@@ -108,8 +108,8 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     """What this client would send next; with `only` these training samples, in one batch and one epoch."""
     plan = scene.plan
     if only is not None:
-        train = replace(plan.train, batch=len(only), epochs=1, drop_last=False)
-        plan = replace(plan, data=_only(plan.data, client, only), train=train)
+        train = replace(plan.experiment.train, batch=len(only), epochs=1, drop_last=False)
+        plan = replace(plan, data=_only(plan.data, client, only)).changed(train=train)
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a client that fails raises here
@@ -122,7 +122,7 @@ def personal(scene: Scene, client: int) -> Predictor:
     return personal_model(scene.plan, client, scene.t, scene.states[client], down)
 
 
-def change(scene: Scene, message: Sent) -> Change | None:
+def change(scene: Scene, message: Sent) -> ModelChange | None:
     """How a client changed what it was sent; none where it sends no parameters of the network.
 
     What lies nearer to nothing than to what was sent is no changed model, but itself a gradient.
@@ -132,7 +132,7 @@ def change(scene: Scene, message: Sent) -> Change | None:
         before = next((v for v in _params(message.down) if v.keys() == after.keys()), None)
         if before is not None and all(shapes.get(k) == t.shape == before[k].shape for k, t in after.items()):
             moved = after - before
-            return Change(before, moved if moved.sq_norm() < after.sq_norm() else -1.0 * after)
+            return ModelChange(before, moved if moved.sq_norm() < after.sq_norm() else -1.0 * after)
     return None
 
 

@@ -49,7 +49,7 @@ class Watch:
                 self.rounds, self.t, self.first, self.begun = rounds, start, start, time.monotonic()
             case RoundStarted(_, clients):
                 self.chosen, self.done = len(clients), 0
-            case ClientDone(task="fit", samples=samples):
+            case ClientDone(kind="fit", samples=samples):
                 self.done, self.samples = self.done + 1, self.samples + samples
             case RoundEnded(row):
                 self.t, self.row = row["round"], {**self.row, **row}

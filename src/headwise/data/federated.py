@@ -101,8 +101,7 @@ class FederatedData:
 
     def __init__(self, dataset: Dataset, parts: list[Parts]) -> None:
         self.dataset, self.parts = dataset, parts
-        self.channels_last = False
-        """how images lie in memory, as their model likes it best"""
+        self._converted: dict[bool, Clients] = {}
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -131,15 +130,19 @@ class FederatedData:
 
     def client(self, c: int) -> ClientData:
         """This client's samples, as tensors."""
-        return self.clients.client(c)
+        return self.clients().client(c)
 
-    @cached_property
-    def clients(self) -> Clients:
-        """All samples, converted once."""
+    def clients(self, *, channels_last: bool = False) -> Clients:
+        """All samples as tensors, converted once; with `channels_last`, images lie as some networks like them best."""
+        if channels_last not in self._converted:
+            self._converted[channels_last] = self._convert(channels_last)
+        return self._converted[channels_last]
+
+    def _convert(self, channels_last: bool) -> Clients:
         parts = [part for p in self.parts for part in (p.train, p.val, p.test)]
         order = np.concatenate(parts) if parts else np.empty(0, np.int64)
         first = to_input(self.dataset, order[:1])
-        format = torch.channels_last if self.channels_last and first.dim() == 4 else torch.contiguous_format
+        format = torch.channels_last if channels_last and first.dim() == 4 else torch.contiguous_format
         x = torch.empty((len(order), *first.shape[1:]), dtype=first.dtype, memory_format=format)
         for at in range(0, len(order), CHUNK):
             x[at : at + CHUNK] = to_input(self.dataset, order[at : at + CHUNK])

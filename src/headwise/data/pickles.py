@@ -22,7 +22,7 @@ from .files import checked_labels, read_bytes
 PIXELS = (3, 32, 32)
 
 
-class _Kept:
+class _Recorded:
     """Stands for an array or its type: keeps what the file says about it, and does nothing."""
 
     def __init__(self, *given: Any) -> None:
@@ -48,7 +48,7 @@ class _Careful(pickle.Unpickler):
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary that the file holds, arrays as uint8, texts of Python 2 as bytes."""
-    kept = type("Kept", (_Kept,), {})  # afresh, so that no file leaves anything behind for the next
+    kept = type("Kept", (_Recorded,), {})  # afresh, so that no file leaves anything behind for the next
     data = read_bytes(path)
     reader = _Careful(io.BytesIO(data), encoding="bytes")
     reader.path = path
@@ -62,7 +62,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     try:
         _check_sizes(data)
         content = {_text(key): value for key, value in reader.load().items()}
-        return {key: _array(value) if isinstance(value, _Kept) else value for key, value in content.items()}
+        return {key: _array(value) if isinstance(value, _Recorded) else value for key, value in content.items()}
     except DataError:
         raise
     except Exception:  # hostile bytes make a pickle fail in any way there is
@@ -95,7 +95,7 @@ def _check_sizes(data: bytes) -> None:
             raise ValueError
 
 
-def _array(kept: _Kept) -> NDArray[np.uint8]:
+def _array(kept: _Recorded) -> NDArray[np.uint8]:
     """An array of bytes in the usual order, from the state that numpy pickles."""
     _, shape, kind, is_fortran, raw = kept.state
     if kind.given[0] not in ("u1", b"u1") or is_fortran or not isinstance(raw, bytes):

@@ -28,7 +28,7 @@ AGAIN = ("no answer", "raised")
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
-class Replies(NamedTuple):
+class Outcome(NamedTuple):
     """What a round's training came to."""
 
     answers: dict[int, Answer]
@@ -37,9 +37,9 @@ class Replies(NamedTuple):
     """the clients that failed, by reason"""
 
 
-def ask(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Replies:
+def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Outcome:
     """Let these clients train, by the run's policy for those that fail."""
-    policy, t = plan.faults.policy, jobs[0].t
+    policy, t = plan.experiment.faults.reaction, jobs[0].t
     found: dict[int, Answer] = {}
     failed: list[tuple[int, Failure]] = []
 
@@ -50,7 +50,7 @@ def ask(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> 
         failed.append((client, failure))
 
     left = list(jobs)
-    for _ in range(1 + plan.faults.retries if policy == "retry" else 1):
+    for _ in range(1 + plan.experiment.faults.retries if policy == "retry" else 1):
         failed = [(c, failure) for c, failure in failed if failure.reason not in AGAIN]
         _listen(executor, left, found, fail, tell)
         hopeless = {c for c, failure in failed if failure.reason not in AGAIN}
@@ -62,8 +62,8 @@ def ask(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> 
         for client, failure in judge(plan, found, downs):
             del found[client]
             fail(client, failure)
-    _need(plan.faults, t, len(jobs), found, failed)
-    return Replies(dict(sorted(found.items())), _by_reason(failed))
+    _need(plan.experiment.faults, t, len(jobs), found, failed)
+    return Outcome(dict(sorted(found.items())), _by_reason(failed))
 
 
 def _listen(
@@ -82,13 +82,13 @@ def _listen(
             fail(a.client, Failure("unasked", f"{who} answered in round {t}, but was not asked."))
         elif a.client in heard:
             fail(a.client, Failure("twice", f"{who} answered twice in round {t}: the first answer counts."))
-        elif a.task != "fit" or a.t != t:
-            fail(a.client, Failure("another round", f"{who} answered in round {t} for {a.task} in round {a.t}."))
+        elif a.kind != "fit" or a.t != t:
+            fail(a.client, Failure("another round", f"{who} answered in round {t} for {a.kind} in round {a.t}."))
         elif a.failure:
             fail(a.client, a.failure)
         else:
             found[a.client] = a
-            tell(ClientDone(t, a.client, a.task, a.samples))
+            tell(ClientDone(t, a.client, a.kind, a.samples))
         heard.add(a.client)
     for c in sorted(asked - heard):
         fail(c, Failure("no answer", f"client {c} gave no answer in round {t}."))
@@ -126,8 +126,11 @@ def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     up = answer.up
     if up is None or type(up) is not record_types(type(plan.method)).up:
         return "names", f"a {type(up).__name__}"
-    if type(answer.n) is not int or not 0 <= answer.n <= plan.faults.max_samples:
-        return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {plan.faults.max_samples}"
+    if type(answer.n) is not int or not 0 <= answer.n <= plan.experiment.faults.max_samples:
+        return (
+            "samples",
+            f"{answer.n!r} as its number of samples, which must be from 0 to {plan.experiment.faults.max_samples}",
+        )
     tensors, scalars = pack(up)
     numbers = {k: t for k, t in tensors.items() if t.is_floating_point()}
     numbers |= {k: torch.tensor(v) for k, v in scalars.items() if isinstance(v, float)}
@@ -135,8 +138,8 @@ def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
         if not bool(t.isfinite().all()):
             return "not finite", f"values in {name} that are not finite"
     norm = _norm(numbers.values())
-    if plan.faults.max_norm is not None and not norm <= plan.faults.max_norm:
-        return "norm", f"values of norm {norm:g}, but faults.max_norm is {plan.faults.max_norm:g}"
+    if plan.experiment.faults.max_norm is not None and not norm <= plan.experiment.faults.max_norm:
+        return "norm", f"values of norm {norm:g}, but faults.max_norm is {plan.experiment.faults.max_norm:g}"
     return None
 
 

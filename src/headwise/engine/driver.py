@@ -11,7 +11,7 @@ from ..errors import HeadwiseError, ServerError
 from ..log.schema import Measured, Round, chosen_by
 from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
-from .answers import ask
+from .answers import train_clients
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
@@ -42,10 +42,10 @@ def drive(
         with _at_server(plan, 0, "server_init"):
             start = Progress(0, map_tensors(plan.method.server_init(ServerBench(plan, 0)), settled), {})
     now = start
-    tell(RunStarted(plan.rounds, len(plan.data), now.t))
+    tell(RunStarted(plan.experiment.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
     first, stored = now.t, 0.0
-    while now.t < plan.rounds:
+    while now.t < plan.experiment.rounds:
         spent = time.monotonic() - begun if now.t > first else 0.0  # however small the budget, a session does a round
         if early := _stops(plan, now, spent, interrupted):
             reason = early
@@ -62,9 +62,9 @@ def drive(
 def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bool]) -> Reason | None:
     if interrupted():
         return "interrupted"
-    if plan.stop.patience is not None and now.waited >= plan.stop.patience:
+    if plan.experiment.stop.patience is not None and now.waited >= plan.experiment.stop.patience:
         return "patience"
-    if plan.stop.budget is not None and spent >= plan.stop.budget:
+    if plan.experiment.stop.budget is not None and spent >= plan.experiment.stop.budget:
         return "budget"
     return None
 
@@ -72,15 +72,15 @@ def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bo
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
     t, watch = now.t + 1, Stopwatch(executor)
-    chosen = sample(plan.sampling, len(plan.data), plan.seed, t)
+    chosen = sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):
         downs = broadcasts(plan, now.server, chosen, central)
     watch.lap("server")
     # post is measured in every round, or a client's last score would not be that of its last training
-    jobs = [Job("fit", c, t, downs[c], measure="post" in plan.evaluate.moments) for c in chosen]
-    answers, failed = ask(plan, executor, jobs, tell)
+    jobs = [Job("fit", c, t, downs[c], measure="post" in plan.experiment.evaluate.moments) for c in chosen]
+    answers, failed = train_clients(plan, executor, jobs, tell)
     idle = _idle(plan, executor, now.server, t, chosen, tell)
     watch.lap("train")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
@@ -93,7 +93,9 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
     sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
-    measured = evaluation.measure() if t % plan.evaluate.every == 0 or t == plan.rounds else Measured()
+    measured = (
+        evaluation.measure() if t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds else Measured()
+    )
     watch.lap("evaluate")
     row: Round = {
         "round": t,

@@ -30,7 +30,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     """The median time of a plain training step of the first network, after one to warm up."""
     model = replica(plan.models[0], {})
-    size = min(plan.train.batch, len(plan.data.y))
+    size = min(plan.experiment.train.batch, len(plan.data.y))
     step = training_step(model, plan.data.x[:size], plan.data.y[:size])
     times: list[float] = []
     for _ in range(1 + steps):
@@ -44,7 +44,14 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
 def training_seconds(plan: Plan) -> float:
     """The time that all rounds of plain training would take in one process."""
     mean = sum(plan.data.sizes(c)[0] for c in range(len(plan.data))) / len(plan.data)
-    steps = plan.rounds * plan.sampling.ratio * len(plan.data) * plan.train.epochs * mean / plan.train.batch
+    steps = (
+        plan.experiment.rounds
+        * plan.experiment.sampling.ratio
+        * len(plan.data)
+        * plan.experiment.train.epochs
+        * mean
+        / plan.experiment.train.batch
+    )
     return steps * seconds_per_step(plan)
 
 

@@ -13,9 +13,9 @@ from typing import cast
 
 from ..contract.averaging import Shared
 from ..log.metrics import ACCURACY, VALIDATION
-from ..log.schema import MOMENTS, ClientLine, Figures, Measured, Parts
+from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
-from .client.jobs import Answer, Job, Task
+from .client.jobs import Answer, Job, JobKind
 from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
@@ -34,19 +34,19 @@ class Evaluation:
         server: Record,
         t: int,
         answers: Mapping[int, Answer],
-        last: Mapping[int, Parts],
+        last: Mapping[int, PartScores],
     ) -> None:
         self.plan, self.executor, self.tell, self.server, self.t = plan, executor, tell, server, t
         self.answers = answers
-        self.scores: dict[str, dict[int, Parts]] = {}
-        if "post" in plan.evaluate.moments:
+        self.scores: dict[str, dict[int, PartScores]] = {}
+        if "post" in plan.experiment.evaluate.moments:
             self.scores["post"] = {c: _parts(a) for c, a in answers.items()}
         self.last = {**last, **self.scores.get("post", {})}
         """each client's scores after its last training, by client"""
 
     def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes that only the evaluation sent."""
-        moments, everyone = self.plan.evaluate.moments, range(len(self.plan.data))
+        moments, everyone = self.plan.experiment.evaluate.moments, range(len(self.plan.data))
         sent = self._ask("pre", everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
@@ -72,11 +72,11 @@ class Evaluation:
             lines.append(cast(ClientLine, {"round": self.t, "client": c, **trained, **scores}))
         return lines
 
-    def _ask(self, task: Task, clients: Iterable[int]) -> int:
+    def _ask(self, kind: JobKind, clients: Iterable[int]) -> int:
         """Let these clients measure what they would be sent now; return the bytes that took."""
         central = ServerBench(self.plan, self.t, "evaluate")
         downs = broadcasts(self.plan, self.server, clients, central)
-        return self._send([Job(task, c, self.t, down) for c, down in downs.items()])
+        return self._send([Job(kind, c, self.t, down) for c, down in downs.items()])
 
     def _ask_global(self, clients: Iterable[int]) -> int:
         model = self.plan.method.global_model(self.server, ServerBench(self.plan, self.t, "evaluate"))
@@ -86,15 +86,15 @@ class Evaluation:
         return self._send([Job("global", c, self.t, down) for c in clients])
 
     def _send(self, jobs: list[Job]) -> int:
-        self.scores[jobs[0].task] = {c: _parts(a) for c, a in collect(self.executor, jobs, self.tell).items()}
+        self.scores[jobs[0].kind] = {c: _parts(a) for c, a in collect(self.executor, jobs, self.tell).items()}
         return sum(nbytes(job.down) for job in jobs)
 
 
-def _parts(answer: Answer) -> Parts:
+def _parts(answer: Answer) -> PartScores:
     return {"test": answer.test, "val": answer.val}
 
 
-def _summary(scores: Mapping[int, Parts]) -> Figures:
+def _summary(scores: Mapping[int, PartScores]) -> Figures:
     """The metrics over all clients that have test samples; validation beside them where there is any."""
     found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]})
     judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]})

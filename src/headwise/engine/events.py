@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..log.schema import ClientLine, Parts, Round
+from ..log.schema import ClientLine, PartScores, Round
 from ..records import Record
 from .client.state import States
 
@@ -19,7 +19,7 @@ class Progress:
 
     t: int
     server: Record
-    last: Mapping[int, Parts]
+    last: Mapping[int, PartScores]
     """each client's scores after its last training"""
     best: float | None = None
     """the best evaluation so far"""
@@ -51,7 +51,7 @@ class ClientDone:
 
     t: int
     client: int
-    task: str
+    kind: str
     samples: int
 
 
@@ -61,7 +61,7 @@ class ClientFailed:
 
     t: int
     client: int
-    task: str
+    kind: str
     reason: str
     """in a word or two, to be counted"""
     detail: str

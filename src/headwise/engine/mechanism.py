@@ -52,7 +52,7 @@ class Mechanism(ABC):
         """The message as it leaves the client; `AccountingError` for one whose sensitivity is not known."""
 
     @abstractmethod
-    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+    def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
         """The client's bench as a method sees it, wherever what it does may reach the server."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Unprotected(Mechanism):
         """The message itself."""
         return up
 
-    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+    def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
         """The bench itself."""
         return local
 

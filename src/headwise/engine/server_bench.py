@@ -19,15 +19,15 @@ class ServerBench:
     """What the server's half may ask for."""
 
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
+        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
         self.classes = plan.data.task.classes
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, t))
+        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, t))
         tools = Tools(plan, plan.common, Params())
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
         """The weighted mean of what clients made of `around`, or what the run takes in its place."""
-        robust = self._plan.robust
+        robust = self._plan.experiment.robust
         return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 
     def labels(self, client: int) -> tuple[int, ...]:

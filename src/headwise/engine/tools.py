@@ -41,7 +41,7 @@ class Tools:
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         """A module made with the randomness of this key: the same everywhere and in every round."""
         with _DRAWING, torch.random.fork_rng(devices=[]):  # clients in threads share torch's generator
-            torch.manual_seed(seed_of(self._plan.seed, "draw", *key))
+            torch.manual_seed(seed_of(self._plan.experiment.seed, "draw", *key))
             return on(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:

@@ -20,7 +20,7 @@ ClientScore = Annotated[Score | None, ({"n": int, **_NUMBERS}, None)]
 """None for a client without such samples"""
 
 
-class Parts(TypedDict):
+class PartScores(TypedDict):
     """A client's scores on its test and validation samples."""
 
     test: ClientScore
@@ -50,7 +50,9 @@ class Seconds(_SecondsAlways, total=False):
 
 
 _Global = TypedDict("_Global", {"global": Figures}, total=False)
-_ClientGlobal = TypedDict("_ClientGlobal", {"global": Parts}, total=False)  # no class can have a field of this name
+_ClientGlobal = TypedDict(
+    "_ClientGlobal", {"global": PartScores}, total=False
+)  # no class can have a field of this name
 
 
 class Measured(_Global, total=False):
@@ -94,8 +96,8 @@ class ClientLine(_ClientAlways, _ClientGlobal, total=False):
     bytes_up: float
     bytes_down: float
     samples: float
-    pre: Parts
-    post: Parts
+    pre: PartScores
+    post: PartScores
 
 
 def evaluated(row: Mapping[str, Any]) -> bool:

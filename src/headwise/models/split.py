@@ -21,7 +21,7 @@ Buffers = Literal["params", "all", "local"]
 class SplitModel(nn.Module):
     """``forward(x) = head(body(x))``; parameters are named ``body.…`` and ``head.…``."""
 
-    policy: Buffers = "params"
+    batchnorm: Buffers = "params"
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -38,15 +38,15 @@ class SplitModel(nn.Module):
 
     def params(self, part: str = "") -> Params:
         """A snapshot of what may travel, of everything or of the ``"body"`` or ``"head"``."""
-        return _snapshot(self.live(part) | self._statistics(part) if self.policy == "all" else self.live(part))
+        return _snapshot(self.live(part) | self._statistics(part) if self.batchnorm == "all" else self.live(part))
 
     def state(self, part: str = "") -> Params:
         """A snapshot of everything, for what stays at its client: buffers and private layers too."""
         return _snapshot(Params(self.state_dict()).select(_prefix(part)))
 
-    def private(self) -> Params:
+    def kept(self) -> Params:
         """A snapshot of what the policy keeps at its client: all that is in `state` but not in `params`."""
-        if self.policy != "local" and not _has_buffers(self):
+        if self.batchnorm != "local" and not _has_buffers(self):
             return Params()
         travelling = self.live().keys() | self._statistics("").keys()
         return _snapshot(Params({k: t for k, t in self.state_dict().items() if k not in travelling}))
@@ -60,7 +60,7 @@ class SplitModel(nn.Module):
     def live(self, part: str = "") -> Params:
         """The parameters themselves, for use inside a loss: those that may travel."""
         weights = self.weights(part)
-        if self.policy != "local":
+        if self.batchnorm != "local":
             return weights
         private = self._norm_names()
         return Params({k: p for k, p in weights.items() if k not in private})
@@ -78,7 +78,7 @@ class SplitModel(nn.Module):
         return _called(self.body, params, "body.")
 
     def _statistics(self, part: str) -> Params:
-        if self.policy != "all":
+        if self.batchnorm != "all":
             return Params()
         kept = self.state_dict().keys()  # a non-persistent buffer is scratch space
         return Params({k: t for k, t in self.named_buffers() if k in kept}).select(_prefix(part))
@@ -159,7 +159,7 @@ def _snapshot(params: Params) -> Params:
 
 
 def _copy(t: Tensor) -> Tensor:
-    """Made when either side is written to; what a client sends is most often the last thing asked of its model.
+    """Prepared when either side is written to; what a client sends is most often the last thing asked of its model.
 
     A part of a larger block is copied at once: it would hold all of it.
     """

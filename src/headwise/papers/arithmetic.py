@@ -10,7 +10,7 @@ from ..models.split import SplitModel
 from ..settings.experiment import Choice, Experiment
 from .cells import Ask, experiment_of, recipe_of
 from .counting import SCALAR, build, messages, weight, widths
-from .schema import Column, Printed, Task
+from .schema import Column, CountedOn, Printed
 from .tables import find
 
 KB, MB = 1024, 2**20
@@ -56,7 +56,7 @@ def _formula(ask: Ask, method: str, column: Column) -> Printed:
     return Printed(f"{printed.text} = {value:,}", value)
 
 
-def _symbols(experiment: Experiment, task: Task) -> dict[str, float]:
+def _symbols(experiment: Experiment, task: CountedOn) -> dict[str, float]:
     """What the formulas of the tables, and of `uncounted`, speak of."""
     model = build(experiment.model[0], task)
     whole, share = weight(model) / SCALAR, weight(model.body) / weight(model)
@@ -68,7 +68,7 @@ def _symbols(experiment: Experiment, task: Task) -> dict[str, float]:
 
 def _network(name: str, classes: int) -> SplitModel:
     """FedGH's `CNN-1` to `CNN-5`."""
-    return build(Choice.parse(f"fedgh-cnn:{name.removeprefix('CNN-')}", "model"), Task((3, 32, 32), classes, 2))
+    return build(Choice.parse(f"fedgh-cnn:{name.removeprefix('CNN-')}", "model"), CountedOn((3, 32, 32), classes, 2))
 
 
 def _mean(table: str, method: str, columns: Sequence[str]) -> float:
@@ -94,8 +94,8 @@ def _saving() -> float:
 
 
 CNN = Choice("cnn")
-CIFAR10 = Task((3, 32, 32), 10, own=1, clients=2)
-CIFAR100 = Task((3, 32, 32), 100, own=100, clients=2)
+CIFAR10 = CountedOn((3, 32, 32), 10, own=1, clients=2)
+CIFAR100 = CountedOn((3, 32, 32), 100, own=100, clients=2)
 
 
 def _model() -> float:
@@ -111,7 +111,7 @@ def _psi() -> float:
     return (weight(build(CNN, CIFAR10)) - weight(build(CNN, CIFAR10).body)) / SCALAR / KB
 
 
-def _sent(task: Task) -> tuple[float, float]:
+def _sent(task: CountedOn) -> tuple[float, float]:
     down, up = messages(Experiment(method=Choice("fedgmh"), model=(CNN,)), task)
     return down / KB, up / KB
 

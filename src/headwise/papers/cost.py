@@ -21,8 +21,8 @@ from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, laid_out
 from ..settings.experiment import Choice, Experiment, find_class
-from . import schema
 from .counting import messages
+from .schema import CountedOn
 
 PATIENCE = 1.0
 """seconds of training steps that a network is timed with; a third of it for forward passes"""
@@ -114,7 +114,7 @@ def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -
     """Seconds that the engine takes for a client with next to no samples; texts are not timed."""
     if task.vocabulary:
         return 0.0
-    tiny = schema.Task(task.shape, task.classes, own=1, clients=4)
+    tiny = CountedOn(task.shape, task.classes, own=1, clients=4)
     plain = dataclasses.replace(experiment, method=Choice("lg-fedavg"), model=choices, server_model=None)
     return _time(lambda: messages(plain, tiny), PATIENCE / 3) / (2 * tiny.clients)
 

@@ -19,14 +19,14 @@ from ..log.schema import Round
 from ..models import base
 from ..models.split import SplitModel
 from ..settings.experiment import Choice, Experiment
-from ..settings.options import Evaluate, Sampling
-from .schema import Task
+from ..settings.options import Evaluate
+from .schema import CountedOn
 
 SCALAR = 4
 """bytes of a float32, and of a label"""
 
 
-def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
+def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
     """Bytes down and up per client in the second round, when everybody has been heard once."""
     rows: list[Round] = []
 
@@ -34,17 +34,13 @@ def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
         if isinstance(event, RoundEnded):
             rows.append(event.row)
 
+    counted = Experiment(rounds=2, train=experiment.train, evaluate=Evaluate(every=2, moments=()))
     plan = Plan(
+        counted,
         method=experiment.method.make("method"),
         models=tuple(build(m, task) for m in experiment.model),
+        data=_federation(task).clients(),
         server_model=experiment.server_model and build(experiment.server_model, task),
-        data=_federation(task).clients,
-        train=experiment.train,
-        sampling=Sampling(),
-        evaluate=Evaluate(every=2, moments=()),
-        stop=experiment.stop,
-        rounds=2,
-        seed=0,
     )
     with one_thread():
         drive(plan, Serial(plan), (keep,))
@@ -52,7 +48,7 @@ def messages(experiment: Experiment, task: Task) -> tuple[float, float]:
     return last["bytes_down"] / clients, last["bytes_up"] / clients
 
 
-def build(choice: Choice, task: Task) -> SplitModel:
+def build(choice: Choice, task: CountedOn) -> SplitModel:
     """The network for this task."""
     return choice.make("model").build(base.Task(task.shape, task.classes)).eval()
 
@@ -68,7 +64,7 @@ def widths(module: nn.Module) -> list[int]:
 
 
 @cache
-def _federation(task: Task) -> FederatedData:
+def _federation(task: CountedOn) -> FederatedData:
     """Two random samples of each of its classes for every client."""
     own = [(np.arange(task.own) + c * task.own) % task.classes for c in range(task.clients)]
     y = np.repeat(np.concatenate(own), 2).astype(np.int64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from ..errors import ConfigError
-from ..settings.fields import Count, Plain, Range, Share, Unit
+from ..settings.fields import Count, Parsed, Range, Share, Unit
 
 Moment = Literal["pre", "stale", "global"]
 Measure = Literal["accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim", "none"]
@@ -16,7 +16,7 @@ Measure = Literal["accuracy", "rounds", "traffic", "total", "parameters", "width
 
 
 @dataclass(frozen=True)
-class Changes(Plain):
+class Changes(Parsed):
     """Settings of an experiment, or options of a method, as a tree of plain values."""
 
     values: Mapping[str, Any]
@@ -24,8 +24,6 @@ class Changes(Plain):
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
         """From a table."""
-        if isinstance(value, cls):
-            return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{at} is {value!r}, but must be a table of settings.")
         return cls(value)
@@ -39,7 +37,7 @@ NONE = Changes({})
 
 
 @dataclass(frozen=True)
-class Printed(Plain):
+class Printed(Parsed):
     """What stands in a cell: ``88.30 ± 0.95``, ``149.07 MB``, a formula, or ``-`` and why."""
 
     text: str
@@ -72,7 +70,7 @@ class Printed(Plain):
 
 
 @dataclass(frozen=True)
-class Task:
+class CountedOn:
     """What messages and models are counted on, where nothing is trained."""
 
     shape: tuple[Count, ...]
@@ -97,7 +95,7 @@ class Column:
     """none: the method's"""
     target: Unit | None = None
     """accuracy whose first round is asked for"""
-    task: Task | None = None
+    task: CountedOn | None = None
     layer: Annotated[int, Range(0, 100)] = 0
     rounds: str = ""
     """the column that prints the rounds which `total` multiplies"""

@@ -58,9 +58,9 @@ class DPSGD(Mechanism):
         """The message itself: it was made by private training."""
         return up
 
-    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+    def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
         """A bench whose only way to the data is private training; outside a round's training nobody counts it."""
-        training = PrivateTraining(self, plan, local, plan.epochs_accounted if task == "fit" else 0)
+        training = PrivateTraining(self, plan, local, plan.epochs_accounted if kind == "fit" else 0)
         return fenced(local, ALLOWS, {"sgd": training.sgd}, _refusal)
 
     def cost(self, plan: Plan, client: int) -> Releases:
@@ -70,8 +70,8 @@ class DPSGD(Mechanism):
             return Releases(self.noise, 1.0, 0)
         if plan.epochs_accounted is None:
             raise ConfigError("privacy.level is 'example', but how often clients train was not rehearsed.")
-        steps = messages_of(plan) * plan.epochs_accounted * steps_per_epoch(n, plan.train)
-        return Releases(self.noise, batch_size(n, plan.train) / n, steps)
+        steps = messages_of(plan) * plan.epochs_accounted * steps_per_epoch(n, plan.experiment.train)
+        return Releases(self.noise, batch_size(n, plan.experiment.train) / n, steps)
 
 
 def _refusal(name: str) -> str:
@@ -94,7 +94,7 @@ class PrivateTraining:
     def __init__(self, mechanism: DPSGD, plan: Plan, local: ClientBench, epochs: int | None) -> None:
         self._mechanism, self._plan, self._local, self._left = mechanism, plan, local, epochs
         self._data = samples_on(plan.data.client(local.client).train, plan.device)
-        self._secret = source_of(mechanism.source, plan.seed, local.client, local.t)
+        self._secret = source_of(mechanism.source, plan.experiment.seed, local.client, local.t)
 
     def sgd(
         self,
@@ -117,7 +117,7 @@ class PrivateTraining:
         x = self._data.x
         if isinstance(model, SplitModel) and parts == (model.head,):
             model, x = model.head, self._local.features(model.body)
-        steps = passes * steps_per_epoch(len(x), self._plan.train)
+        steps = passes * steps_per_epoch(len(x), self._plan.experiment.train)
         with self._local.clock("training"), learning(models, parts):
             self._descend(model, parts, x, steps, self._local.lr if lr is None else lr)
         return steps
@@ -134,7 +134,7 @@ class PrivateTraining:
         from opacus.optimizers import DPOptimizer
         from opacus.validators import ModuleValidator
 
-        train, n = self._plan.train, len(x)
+        train, n = self._plan.experiment.train, len(x)
         size = batch_size(n, train)
         for part in parts:
             part.train()

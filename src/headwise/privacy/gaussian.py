@@ -36,7 +36,7 @@ class ClientGaussian(Mechanism):
         """The message with noise of this client and round; a client that sends nothing tells nothing."""
         return up if isinstance(up, Nothing) else self.noisy(down, up, classes, source_of(self.source, seed, client, t))
 
-    def bench(self, plan: Plan, local: ClientBench, task: str) -> Local:
+    def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
         """The bench itself: a method may use every primitive, as all that it makes of the data leaves under noise."""
         return local
 

@@ -15,7 +15,6 @@ from ..engine.client.state import ClientState
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
-from ..settings.experiment import Experiment
 from ..settings.options import Faults
 from .mechanisms import mechanism_for
 
@@ -23,15 +22,16 @@ ROUNDS = 2
 """some methods do more once a client has a model of its own"""
 
 
-def protected(experiment: Experiment, plan: Plan) -> Plan:
+def protected(plan: Plan) -> Plan:
     """The plan with its mechanism, once it is known that its privacy can be accounted for; what can't be is refused."""
+    experiment = plan.experiment
     privacy, name = experiment.privacy, experiment.method.name
     if privacy.clip is None:
         return plan
     clip = f"privacy.clip is {privacy.clip:g}" + f" and privacy.level {privacy.level!r}" * (privacy.level != "client")
     if experiment.buffers == "all":
         raise ConfigError(f"{clip}, but buffers is 'all', and BatchNorm's counters can't be protected.")
-    if experiment.faults.policy == "retry":
+    if experiment.faults.reaction == "retry":
         raise ConfigError(f"{clip}, but faults.on_failure is 'retry', and a client that answers again tells more.")
     try:
         plan = replace(plan, privacy=mechanism_for(privacy, plan.method))
@@ -59,8 +59,8 @@ def _small(plan: Plan) -> Plan:
     count, task = max(2, len(plan.models)), plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
     data = Clients(task, x, torch.arange(count) % task.classes, [[c + 1] * 3 for c in range(count)])
-    whole = replace(plan.train, drop_last=False)  # or one sample would make no batch
-    return replace(plan, data=data, train=whole, faults=Faults())
+    whole = replace(plan.experiment.train, drop_last=False)  # or one sample would make no batch
+    return replace(plan, data=data).changed(train=whole, faults=Faults())
 
 
 def _play(plan: Plan) -> int:

@@ -23,13 +23,13 @@ from ..errors import RunError
 from ..records import Packed, from_bytes, pack, to_bytes, unpack
 from .lines import Extent
 from .shapes import CHECKPOINT, check
-from .slots import Place, Slots
+from .slots import Slot, Slots
 
 KEPT = 2
 TRIES = 100
 """readings of a run that goes on and replaces its checkpoints meanwhile"""
 NAME = re.compile(r"round-([0-9]{7,10})-([0-9a-f]{8})\.safetensors")
-NOWHERE = Place(-1, -1, -1, -1)
+NOWHERE = Slot(-1, -1, -1, -1)
 
 
 class Checkpoint(NamedTuple):
@@ -51,7 +51,7 @@ class Checkpoints:
         self._places = torch.empty(0, len(NOWHERE), dtype=torch.int64)
         self._files: list[Path] = []
         """the kept checkpoints, the newest last"""
-        self._replaced: list[Place] = []
+        self._replaced: list[Slot] = []
         """slots that only the checkpoint before the last one needs"""
 
     def __iter__(self) -> Iterator[int]:
@@ -60,9 +60,9 @@ class Checkpoints:
 
     def read(self, client: int) -> bytes | None:
         """A client's state as of the last checkpoint."""
-        place = self._place(client)
+        slot = self._slot(client)
         try:
-            return None if place == NOWHERE else self._slots.read(place)
+            return None if slot == NOWHERE else self._slots.read(slot)
         except (OSError, ValueError) as error:
             raise RunError(f"{self.folder} is damaged, or was written meanwhile: {error}.") from error
 
@@ -74,7 +74,7 @@ class Checkpoints:
         """Write this round's checkpoint, then give back what no kept checkpoint needs."""
         with failing_clearly(self.folder):
             self.folder.mkdir(exist_ok=True)
-        before = {c: self._place(c) for c in changed}
+        before = {c: self._slot(c) for c in changed}
         for c, data in changed.items():
             self._put(c, self._slots.write(data))
         self._slots.flush()
@@ -91,7 +91,7 @@ class Checkpoints:
             with failing_clearly(self.folder):
                 self._files.pop(0).unlink(missing_ok=True)
         self._slots.release(self._replaced)
-        self._replaced = [place for place in before.values() if place != NOWHERE]
+        self._replaced = [slot for slot in before.values() if slot != NOWHERE]
 
     def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
         """The newest checkpoint that is whole, and to which the run's lines fit; None if there is none at all."""
@@ -155,28 +155,28 @@ class Checkpoints:
         self._places = _table(tensors.pop("places", None))
         own = {k.removeprefix("server."): t for k, t in tensors.items()}
         server = unpack(self.types.server, Packed(own, note["scalars"]))
-        live = [self._place(c) for c in self]
-        if len({place[:2] for place in live}) < len(live):
+        live = [self._slot(c) for c in self]
+        if len({slot[:2] for slot in live}) < len(live):
             raise ValueError("two clients have their states in one slot")
-        for place in live:
-            self._slots.read(place)
+        for slot in live:
+            self._slots.read(slot)
         self._slots.restart(live)
         lines = {name: Extent(size, note.get("digests", {}).get(name)) for name, size in note["sizes"].items()}
         check(note["sizes"], {str: int}, path)
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
 
-    def _place(self, client: int) -> Place:
-        return Place(*self._places[client].tolist()) if client < len(self._places) else NOWHERE
+    def _slot(self, client: int) -> Slot:
+        return Slot(*self._places[client].tolist()) if client < len(self._places) else NOWHERE
 
-    def _put(self, client: int, place: Place) -> None:
+    def _put(self, client: int, slot: Slot) -> None:
         if client >= len(self._places):
             more = torch.full((client + 1 - len(self._places), len(NOWHERE)), -1, dtype=torch.int64)
             self._places = torch.cat([self._places, more])
-        self._places[client] = torch.tensor(place)
+        self._places[client] = torch.tensor(slot)
 
 
-def _table(places: torch.Tensor | None) -> torch.Tensor:
-    if places is None or places.dtype != torch.int64 or places.dim() != 2 or places.shape[1] != len(NOWHERE):
+def _table(table: torch.Tensor | None) -> torch.Tensor:
+    if table is None or table.dtype != torch.int64 or table.dim() != 2 or table.shape[1] != len(NOWHERE):
         raise ValueError("it has no table of where the clients' states are")
-    return places
+    return table

@@ -100,14 +100,15 @@ def misfit(value: Any, shape: Shape) -> Misfit | None:
 
 def judge_of(shape: Shape) -> Judge:
     """What says of a value whether it has this shape; made once, since runs have a great many lines."""
-    if isinstance(shape, tuple):
-        return _one_of([judge_of(each) for each in shape])
+    if isinstance(shape, tuple):  # of something, or None
+        inner = judge_of(shape[0])
+        return lambda value: None if value is None else inner(value)
     if isinstance(shape, list):
         return _all(list, judge_of(shape[0]), iter, lambda value: (f"[{k}]" for k in range(len(value))))
-    if isinstance(shape, dict) and str in shape:
-        return _all(dict, judge_of(shape[str]), dict.values, dict.keys)
     if isinstance(shape, dict):
-        return _named({str(name): judge_of(inner) for name, inner in shape.items()})
+        named = _named({name: judge_of(inner) for name, inner in shape.items() if name is not str})
+        others = _all(dict, judge_of(shape.get(str, object)), dict.values, dict.keys)
+        return (lambda value: others(value) or named(value)) if str in shape else named
     return _leaf(_KINDS.get(shape, lambda value: value is None if shape is None else isinstance(value, shape)))
 
 
@@ -119,13 +120,6 @@ _KINDS: dict[Any, Callable[[Any], bool]] = {
 
 def _leaf(fits: Callable[[Any], bool]) -> Judge:
     return lambda value: None if fits(value) else _wrong(value)
-
-
-def _one_of(judges: list[Judge]) -> Judge:
-    def judge(value: Any) -> Misfit | None:
-        return judges[0](value) if all(each(value) for each in judges) else None
-
-    return judge
 
 
 def _all(

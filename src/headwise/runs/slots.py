@@ -21,7 +21,7 @@ FAR = 2**62
 WRITING = os.O_RDWR | os.O_CREAT
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Where a state is: the file by its slot size, the slot's number, the bytes used and their checksum."""
 
     size: int
@@ -41,15 +41,15 @@ class Slots:
         self._next: dict[int, int] = {}
         self._unflushed: set[int] = set()
 
-    def restart(self, live: Iterable[Place]) -> None:
+    def restart(self, live: Iterable[Slot]) -> None:
         """Forget what was known; all slots but these are free."""
         used: dict[int, set[int]] = {}
-        for place in live:
-            used.setdefault(place.size, set()).add(place.number)
+        for slot in live:
+            used.setdefault(slot.size, set()).add(slot.number)
         self._next = {size: max(numbers) + 1 for size, numbers in used.items()}
         self._free = {size: sorted(set(range(self._next[size])) - numbers) for size, numbers in used.items()}
 
-    def write(self, data: bytes) -> Place:
+    def write(self, data: bytes) -> Slot:
         """Put a state into a free slot; `flush` makes it last."""
         size = max(1, -(-len(data) // GRAIN)) * GRAIN
         free = self._free.setdefault(size, [])
@@ -60,22 +60,22 @@ class Slots:
             while written < len(data):  # a nearly full disk may take only a part
                 written += os.pwrite(file, memoryview(data)[written:], number * size + written)
         self._unflushed.add(size)
-        return Place(size, number, len(data), checksum(data))
+        return Slot(size, number, len(data), checksum(data))
 
-    def read(self, place: Place) -> bytes:
-        """The state at this place, or a `ValueError` if it is not what was written there."""
-        size, number, length, crc = place
+    def read(self, slot: Slot) -> bytes:
+        """The state at this slot, or a `ValueError` if it is not what was written there."""
+        size, number, length, crc = slot
         if size < 1 or size % GRAIN or not 0 <= length <= size or not 0 <= number < FAR // size:
             raise ValueError(f"there is no slot {number} of {size} bytes that holds {length}")
         data = os.pread(self._file(size, os.O_RDONLY), length, number * size)
         if len(data) != length or checksum(data) != crc:
-            raise ValueError(f"{self._path(place.size).name} is damaged: slot {place.number} does not fit its checksum")
+            raise ValueError(f"{self._path(slot.size).name} is damaged: slot {slot.number} does not fit its checksum")
         return data
 
-    def release(self, places: Iterable[Place]) -> None:
+    def release(self, slots: Iterable[Slot]) -> None:
         """These slots may be used again."""
-        for place in places:
-            self._free.setdefault(place.size, []).append(place.number)
+        for slot in slots:
+            self._free.setdefault(slot.size, []).append(slot.number)
 
     def flush(self) -> None:
         """Make sure that what was written survives a power cut."""

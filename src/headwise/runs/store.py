@@ -16,7 +16,7 @@ from ..engine.client.state import States
 from ..engine.events import Event, Progress, RoundEnded, RunEnded
 from ..errors import RunError
 from ..log.metrics import restored
-from ..log.schema import Parts
+from ..log.schema import PartScores
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, content, parse
 from .query import Run
@@ -74,7 +74,9 @@ class RunStore:
             return Start(None, self._checkpoints.states())
         path = self.folder / "clients.jsonl"
         posts = {line["client"]: line["post"] for line in parse(path, content(path)) if "post" in line}
-        last: dict[int, Parts] = {c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()}
+        last: dict[int, PartScores] = {
+            c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()
+        }
         return Start(replace(found.progress, last=last), found.states)
 
     def _check_lines(self, found: Checkpoint) -> None:

@@ -27,7 +27,7 @@ ROOMS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class Card:
     """What a file says about itself, read from its text alone."""
 
     name: str
@@ -52,7 +52,7 @@ def names(kind: Kind) -> list[str]:
     return sorted({*_files(kind), *_plugins(kind)})
 
 
-def entry(kind: Kind, name: str) -> Entry:
+def entry(kind: Kind, name: str) -> Card:
     """What the file of this name says about itself."""
     path = _files(kind).get(name)
     if path is None:
@@ -64,7 +64,7 @@ def entry(kind: Kind, name: str) -> Entry:
     title = text.split("\n\n")[0].replace("\n", " ")
     bases = tuple(ast.unparse(b).split("[")[0] for b in node.bases)
     functions = tuple(n.name for n in node.body if isinstance(n, ast.FunctionDef))
-    return Entry(name, title, summary, text, _facts(node), help_in(node), bases, functions)
+    return Card(name, title, summary, text, _facts(node), help_in(node), bases, functions)
 
 
 def find(kind: Kind, name: str) -> type[Any]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from ..errors import ConfigError, HeadwiseError, nearest
 from . import catalog
 from .executors import check_name
-from .fields import Natural, Plain, Range, Share, build, convert, dump, field_types
+from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
 from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
@@ -30,7 +30,7 @@ _BASES: dict[catalog.Kind, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Choice(Plain):
+class Choice(Parsed):
     """A method, model, data set or partition by name, with options: ``"fedrep"``, ``"dirichlet:0.1"`` or a table."""
 
     name: str
@@ -126,7 +126,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Turn texts, tables and instances into choices, and check what can be checked without loading data."""
-        if self.model and not isinstance(self.model, (tuple, list)):
+        if not isinstance(self.model, (tuple, list)):
             object.__setattr__(self, "model", (self.model,))
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind, name))
@@ -164,24 +164,18 @@ def find_class(kind: catalog.Kind, name: str) -> type[Any]:
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass that derives from {base}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
-    _check_types(cls, f"{kind} is {name!r}, but its {cls.__name__}")
-    return cls
-
-
-def _check_types(cls: type[Any], what: str) -> None:
-    """The options' types are texts until somebody asks for them."""
     try:
-        field_types(cls)
+        field_types(cls)  # texts until somebody asks for them
     except Exception as error:  # a user's annotation can be anything
-        raise ConfigError(f"{what} has a type that can't be understood: {type(error).__name__}: {error}.") from error
+        why = f"has a type that can't be understood: {type(error).__name__}: {error}."
+        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} {why}") from error
+    return cls
 
 
 def experiment_from(values: Mapping[str, Any]) -> Experiment:
     """From plain values, as TOML and JSON give them."""
-    values = dict(values)
-    if "model" in values and not isinstance(values["model"], list):
-        values["model"] = [values["model"]]
-    return build(Experiment, values)
+    check_names(Experiment, values)
+    return Experiment(**values)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -195,7 +189,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """Plain values with ``a.b=c`` changes applied, in order."""
+    """Parsed values with ``a.b=c`` changes applied, in order."""
     found = dict(values)
     for change in changes:
         path, sign, text = change.partition("=")

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, nearest
 
@@ -59,7 +59,7 @@ Share = Annotated[float, Range(0, 1, above=True)]
 Unit = Annotated[float, Range(0, 1)]
 
 
-class Plain(ABC):
+class Parsed(ABC):
     """A dataclass that reads itself from, and writes itself as, a plain value of its own form."""
 
     @classmethod
@@ -74,6 +74,18 @@ class Plain(ABC):
 
 def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:
     """An instance of the dataclass `cls` from plain values; unknown keys, wrong types and bad ranges are errors."""
+    check_names(cls, values, at)
+    kinds = field_types(cls)
+    given = {k: convert(v, kinds[k], _join(at, k)) for k, v in values.items()}
+    for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and field.name not in given:
+            raise ConfigError(f"{_join(at, field.name)} is missing: it has no default.")
+    return cls(**given)
+
+
+def check_names(cls: type[Any], values: Mapping[str, Any], at: str = "") -> None:
+    """Raise if one of these names is not a setting of the dataclass."""
     kinds = field_types(cls)
     for key in values:
         if key not in kinds:
@@ -81,12 +93,6 @@ def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:
                 now = _join(at, gone[key])
                 raise ConfigError(f"{_join(at, key)} is now {now}, which is {type_words(kinds[gone[key]])}.")
             raise ConfigError(f"{_join(at, key)} is not a setting: {nearest(str(key), kinds)}")
-    given = {k: convert(v, kinds[k], _join(at, k)) for k, v in values.items()}
-    for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if needed and field.name not in given:
-            raise ConfigError(f"{_join(at, field.name)} is missing: it has no default.")
-    return cls(**given)
 
 
 def check(instance: object, at: str = "") -> None:
@@ -107,7 +113,7 @@ def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
 
 def dump(value: Any) -> Any:
     """The plain values (JSON, TOML) that `build` would make this from."""
-    if isinstance(value, Plain):
+    if isinstance(value, Parsed):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: dump(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -151,7 +157,7 @@ def convert(value: Any, kind: Any, at: str) -> Any:
     if origin in (Union, types.UnionType):
         return _one_of(value, args, at)
     if origin is Literal:
-        if value not in args or isinstance(value, bool) is not any(isinstance(a, bool) for a in args):
+        if not any(value == allowed and type(value) is type(allowed) for allowed in args):
             raise ConfigError(f"{at} is {value!r}: {nearest(str(value), map(str, args))}")
         return value
     if origin is tuple:
@@ -164,11 +170,12 @@ def convert(value: Any, kind: Any, at: str) -> Any:
 
 
 def _nested(value: Any, kind: Any, at: str) -> Any:
-    if issubclass(kind, Plain):
-        return kind.parse(value, at)
     if isinstance(value, kind):
-        check(value, at)
+        if not isinstance(value, Parsed):
+            check(value, at)
         return value
+    if issubclass(kind, Parsed):
+        return kind.parse(value, at)
     if not isinstance(value, Mapping):
         raise ConfigError(f"{at} is {value!r}, but must be a table with {', '.join(field_types(kind))}.")
     return build(kind, value, at)
@@ -221,8 +228,6 @@ def type_words(kind: Any) -> str:
         return " | ".join(map(str, args))
     if origin in (Union, types.UnionType):
         return " or ".join("none" if a is types.NoneType else type_words(a) for a in args)
-    if origin is ClassVar:
-        return type_words(args[0])
     if origin is tuple:
         return f"list of {type_words(args[0])}"
     return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ..errors import ConfigError, nearest
-from .fields import Count, Epochs, Natural, NonNegative, Plain, Positive, Range, Share
+from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
@@ -76,7 +76,7 @@ STUDIES = {"fedah": "drop=0..0.9"}
 
 
 @dataclass(frozen=True)
-class Inject(Plain):
+class Inject(Parsed):
     """Faults that are made on purpose: of each kind, which share of a round's clients it meets."""
 
     shares: tuple[tuple[str, float, float], ...] = ()
@@ -85,8 +85,6 @@ class Inject(Plain):
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
         """From a text such as ``drop=0.3,nan=0.05``, where ``drop=0..0.9`` draws the share anew in each round."""
-        if isinstance(value, cls):
-            return value
         if not isinstance(value, str):
             raise ConfigError(f"{at} is {value!r}, but must be a text like drop=0.3,nan=0.05.")
         text = STUDIES.get(value, value)
@@ -135,7 +133,7 @@ class Faults:
     """faults made on purpose, as shares of a round's clients: drop=0.3,nan=0.05,slow=0.1"""
 
     @property
-    def policy(self) -> Literal["stop", "skip", "retry"]:
+    def reaction(self) -> Literal["stop", "skip", "retry"]:
         """What `on_failure` comes to."""
         return self.on_failure or ("skip" if self.inject.shares else "stop")
 
@@ -180,7 +178,7 @@ class Secure:
 
 
 @dataclass(frozen=True)
-class Workers(Plain):
+class Workers(Parsed):
     """How many clients are handled at the same time, and by what."""
 
     kind: Literal["auto", "processes", "threads"] = "auto"
@@ -189,8 +187,6 @@ class Workers(Plain):
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
         """From ``auto``, a number of processes, or ``threads:`` and a number."""
-        if isinstance(value, cls):
-            return value
         found = re.fullmatch(r"(auto)|(threads:)?([1-9]\d{0,2})", str(value), re.ASCII)
         count = int(found[3] or 0) if found else 0
         if not found or isinstance(value, bool) or count > 256:

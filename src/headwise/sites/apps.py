@@ -7,14 +7,14 @@ from pathlib import Path
 from .server.deployment import serve
 from .site.site import open_site
 from .transport import grid
-from .transport.messages import Parcel, experiment_in
+from .transport.messages import SiteMessage, experiment_in
 
 
 def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
-    site, ground = open_site(Path(path))
+    site, policy = open_site(Path(path))
 
-    def introduce(question: Parcel) -> Parcel:
-        return ground.introduce(experiment_in(question))
+    def introduce(question: SiteMessage) -> SiteMessage:
+        return policy.introduce(experiment_in(question))
 
     return site.answer, introduce
 

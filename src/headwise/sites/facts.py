@@ -18,7 +18,7 @@ LARGEST = 10**6
 
 
 @dataclass(frozen=True)
-class Told:
+class ClientFacts:
     """What a site tells about one of its clients."""
 
     client: Natural
@@ -52,7 +52,7 @@ class Introduction:
 
     name: str
     clients: tuple[Natural, ...]
-    told: tuple[Told, ...]
+    told: tuple[ClientFacts, ...]
     refusal: str | None = None
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..engine.executors.base import Setup
 from ..settings.options import Engine
-from .server.remote import Copies, Remote
-from .site.policy import Simulated
+from .server.remote import LocalCopies, Remote
+from .site.policy import SimulatedPolicy
 from .site.site import Site
 from .states import SiteStates
 
@@ -19,11 +19,11 @@ def make(setup: Setup) -> Remote:
     """The executor of ``engine.kind = "flower-sim"``; the nodes keep their states in the run's own folder."""
     from .transport.grid import Simulation, client_app  # here, because all else can be tested without Flower
 
-    site = Site((setup.folder / "sites").absolute(), Simulated(setup.data_dir.absolute()))
+    site = Site((setup.folder / "sites").absolute(), SimulatedPolicy(setup.data_dir.absolute()))
     clients = len(setup.plan.data)
     nodes = min(setup.engine.flower.nodes or clients, clients)
     link = Simulation(client_app(site.answer), nodes, backend(setup.engine, setup.workers))
-    memory = Copies(setup.states, SiteStates(site.folder, RUN))
+    memory = LocalCopies(setup.states, SiteStates(site.folder, RUN))
     return Remote(setup.plan, setup.experiment, RUN, link, memory, workers=min(setup.workers, nodes))
 
 

@@ -41,11 +41,11 @@ def need(holds: bool, text: str) -> None:
 
 def records_round_trip(method: AnyMethod) -> None:
     """Every record is of its declared type and comes back from tensors, and from bytes, bit for bit."""
-    _, recorder, visits = heard(method)
+    _, recorder, trainings = heard(method)
     types = record_types(type(method))
     seen: list[tuple[type[Record], Record]] = [(types.server, e.progress.server) for e in recorder.ended]
-    for visit in visits:
-        seen += [(types.client, visit.after), (types.down, visit.job.down), (types.up, up_of(visit))]
+    for training in trainings:
+        seen += [(types.client, training.after), (types.down, training.job.down), (types.up, up_of(training))]
     for cls, record in seen:
         need(type(record) is cls, f"it declares {cls.__name__}, but returned {type(record).__name__}")
         need(same(unpack(cls, pack(record)), record), f"{cls.__name__} changes when it is flattened to tensors")
@@ -76,9 +76,12 @@ def unseen_client(method: AnyMethod) -> None:
     ended = _finish(plan).ended
     lines = [line for e in ended for line in e.clients if line["client"] == NEVER]
     scores = [test["loss"] for line in lines if (parts := line.get("pre")) and (test := parts["test"])]
-    need(len(scores) == plan.rounds and all(map(math.isfinite, scores)), "a client that never trained got no model")
-    server, central = ended[-1].progress.server, ServerBench(plan, plan.rounds)
-    job = Job("fit", NEVER, plan.rounds, plan.method.broadcast(server, NEVER, central))
+    need(
+        len(scores) == plan.experiment.rounds and all(map(math.isfinite, scores)),
+        "a client that never trained got no model",
+    )
+    server, central = ended[-1].progress.server, ServerBench(plan, plan.experiment.rounds)
+    job = Job("fit", NEVER, plan.experiment.rounds, plan.method.broadcast(server, NEVER, central))
     answer, _ = handle(plan, job, None)
     server = plan.method.aggregate(server, [Reply(NEVER, answer.up, answer.n)], central)
     need(_finite(server), "the server's state is not finite after a client joined late")
@@ -101,8 +104,8 @@ def batch_norm(method: AnyMethod) -> None:
         executor = Listening(plan)
         _finish(plan, executor)
         stays = _staying(plan.models[0])
-        for visit in executor.visits:
-            sent = {k.split("/")[-1] for r in (visit.job.down, up_of(visit)) for k in pack(r).tensors}
+        for training in executor.trainings:
+            sent = {k.split("/")[-1] for r in (training.job.down, up_of(training)) for k in pack(r).tensors}
             need(not sent & stays, f"with buffers={policy!r}, {sorted(sent & stays)} must not travel: send m.params()")
 
 

@@ -26,7 +26,7 @@ from ..settings.fields import build, check, field_help
 from .behaviour import need
 from .options import alternatives, neighbours, variants
 from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, reference, toy_plan
-from .watching import Visit, heard, up_of
+from .watching import Training, heard, up_of
 
 SAME_SUMS = 1e-4
 """so far apart rounding alone never brings the server: it is 1e-5 at most, and what counts is above 1e-3"""
@@ -75,25 +75,25 @@ def documentation(method: AnyMethod) -> None:
 def nothing_private(method: AnyMethod) -> None:
     """No tensor that stays at a client, and no row of one, appears in what it sends."""
     for variant in variants(method):
-        plan, _, visits = heard(variant)
-        for visit in visits:
-            if visit.before is None:  # everything starts alike: a first step may make two models equal by chance
+        plan, _, trainings = heard(variant)
+        for training in trainings:
+            if training.before is None:  # everything starts alike: a first step may make two models equal by chance
                 continue
-            known = [_bytes(t) for t in _known(plan, visit)]
-            sent = [_bytes(t) for t in pack(up_of(visit)).tensors.values()]
-            for name, (kind, piece) in _secrets(method, visit):
+            known = [_bytes(t) for t in _known(plan, training)]
+            sent = [_bytes(t) for t in pack(up_of(training)).tensors.values()]
+            for name, (kind, piece) in _secrets(method, training):
                 told = any(kind == k and piece in s for k, s in sent)
                 leaked = told and not any(kind == k and piece in s for k, s in known)
-                need(not leaked, f"client {visit.job.client} sends its {name!r}, which is not among its `leaves`")
+                need(not leaked, f"client {training.job.client} sends its {name!r}, which is not among its `leaves`")
 
 
 def bytes_as_the_card_says(method: AnyMethod) -> None:
     """Every message weighs what the formulas `down` and `up` say, four bytes per scalar, whatever the options."""
     for variant in variants(method):
-        plan, _, visits = heard(variant)
-        for visit in visits:
-            values = letters(variant, plan, visit.job.client)
-            for way, record in (("down", visit.job.down), ("up", up_of(visit))):
+        plan, _, trainings = heard(variant)
+        for training in trainings:
+            values = letters(variant, plan, training.job.client)
+            for way, record in (("down", training.job.down), ("up", up_of(training))):
                 formula = getattr(type(method), way)
                 if formula == "?":  # depends on the data
                     continue
@@ -160,9 +160,9 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
 
 def _enough(method: AnyMethod) -> set[str]:
     """The sums of which the server makes the same state as of the messages themselves."""
-    plan, recorder, visits = heard(method)
+    plan, recorder, trainings = heard(method)
     server, rng = recorder.ended[0].progress.server, torch.Generator().manual_seed(1)
-    ups = [up_of(v) for v in visits if v.job.t == 2][: len(UNEQUAL)]
+    ups = [up_of(v) for v in trainings if v.job.t == 2][: len(UNEQUAL)]
 
     def ends(replies: Sequence[Reply[Any]]) -> Params:
         return Params(pack(method.aggregate(server, replies, ServerBench(plan, 2))).tensors)
@@ -223,17 +223,17 @@ def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
     return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
 
 
-def _known(plan: Plan, visit: Visit) -> list[Tensor]:
+def _known(plan: Plan, training: Training) -> list[Tensor]:
     """What the server knows without being told: the initial values, and what it has just sent itself."""
-    bench = ClientBench(plan, visit.job.client, 0, purpose="init", kept=Params(), trained=0)
+    bench = ClientBench(plan, training.job.client, 0, purpose="init", kept=Params(), trained=0)
     first = plan.method.client_init(bench)
     initial = [t for m in plan.models for t in m.state().values()]
-    return [*initial, *pack(first).tensors.values(), *pack(visit.job.down).tensors.values()]
+    return [*initial, *pack(first).tensors.values(), *pack(training.job.down).tensors.values()]
 
 
-def _secrets(method: AnyMethod, visit: Visit) -> Iterator[tuple[str, tuple[torch.dtype, bytes]]]:
+def _secrets(method: AnyMethod, training: Training) -> Iterator[tuple[str, tuple[torch.dtype, bytes]]]:
     """The private tensors of a client before and after its training, whole and by rows; constants are no secrets."""
-    records: list[Record] = [r for r in (visit.before, visit.after) if r is not None]
+    records: list[Record] = [r for r in (training.before, training.after) if r is not None]
     for name, t in (item for r in records for item in pack(r).tensors.items()):
         field = name.split("/")[0]
         if field in type(method).leaves:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import closing
 
 from ..engine.executors.faulty import Faulty
@@ -36,4 +35,4 @@ def _played(method: AnyMethod, inject: str, rounds: int) -> Recorder:
 
 def _failing(plan: Plan, inject: str) -> Plan:
     faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
-    return dataclasses.replace(plan, faults=faults)
+    return plan.changed(faults=faults)

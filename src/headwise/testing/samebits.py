@@ -90,7 +90,7 @@ def _interrupted(plan: Plan, folder: Path) -> Recorder:
             checkpoints.save(event.progress, {c: encode_state(event.states[c]) for c in event.changed}, lines)
 
     with closing(Checkpoints(folder, record_types(type(plan.method)))) as checkpoints:
-        return play(plan, rounds=plan.rounds - 1, watching=save, nervous=True)
+        return play(plan, rounds=plan.experiment.rounds - 1, watching=save, nervous=True)
 
 
 @contextmanager

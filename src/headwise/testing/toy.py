@@ -27,8 +27,8 @@ from ..engine.plan import Plan
 from ..engine.sampling import sample
 from ..models.split import Buffers, SplitModel
 from ..records import encode
-from ..settings.experiment import Choice
-from ..settings.options import Evaluate, Kernels, Moment, Sampling, Stop, Train
+from ..settings.experiment import Choice, Experiment
+from ..settings.options import Engine, Evaluate, Kernels, Moment, Sampling, Train
 from .nervous import Nervous
 
 AnyMethod = Method[Any, Any, Any, Any]
@@ -95,19 +95,16 @@ def toy_plan(
     """A run of this method, on the awkward federation unless told otherwise; measured at its end, or more often."""
     models = tuple(models) or (network(),)
     for m in models:
-        m.policy = buffers
-    return Plan(
-        method=method,
-        models=models,
-        data=(data or divided(federation())).clients,
+        m.batchnorm = buffers
+    experiment = Experiment(
+        rounds=rounds,
+        seed=_seed(),
         train=train,
         sampling=Sampling(ratio),
         evaluate=Evaluate(every or rounds, moments),
-        stop=Stop(),
-        rounds=rounds,
-        seed=_seed(),
-        kernels=kernels,
+        engine=Engine(kernels=kernels),
     )
+    return Plan(experiment, method, models, (data or divided(federation())).clients())
 
 
 def rebuilt(name: str, options: Mapping[str, Any], nervous: bool, data: Clients) -> Plan:

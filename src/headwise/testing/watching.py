@@ -95,7 +95,7 @@ class Watched(Method[Record, Record, Record, Record]):
             self.complaints.append(f"{who} gives scores that are not finite")
 
 
-class Visit(NamedTuple):
+class Training(NamedTuple):
     """One client's training, as seen from outside."""
 
     job: Job
@@ -110,7 +110,7 @@ class Listening:
     workers = 1
 
     def __init__(self, plan: Plan) -> None:
-        self._serial, self.visits = Serial(plan), list[Visit]()
+        self._serial, self.trainings = Serial(plan), list[Training]()
         self.states, self.clock = self._serial.states, self._serial.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
@@ -118,38 +118,38 @@ class Listening:
         for job in jobs:
             before = self.states.get(job.client)
             for answer in self._serial.run([job]):
-                if job.task == "fit":
+                if job.kind == "fit":
                     me = before.me if before else None
-                    self.visits.append(Visit(job, answer, me, self.states[job.client].me))
+                    self.trainings.append(Training(job, answer, me, self.states[job.client].me))
                 yield answer
 
     def close(self) -> None:
         """Nothing to give back."""
 
 
-class Heard(NamedTuple):
+class Overheard(NamedTuple):
     """A run with all its messages."""
 
     plan: Plan
     recorder: Recorder
-    visits: list[Visit]
+    trainings: list[Training]
 
 
-def heard(method: AnyMethod) -> Heard:
+def heard(method: AnyMethod) -> Overheard:
     """Two rounds in which everybody takes part: the second has states and downloads that training has changed."""
 
-    def listen() -> Heard:
+    def listen() -> Overheard:
         plan = toy_plan(method, rounds=2, moments=())
         executor = Listening(plan)
-        return Heard(plan, play(plan, executor), executor.visits)
+        return Overheard(plan, play(plan, executor), executor.trainings)
 
     return once("heard", method, listen)
 
 
-def up_of(visit: Visit) -> Record:
+def up_of(training: Training) -> Record:
     """The message up."""
-    assert visit.answer.up is not None  # training always answers with a message
-    return visit.answer.up
+    assert training.answer.up is not None  # training always answers with a message
+    return training.answer.up
 
 
 class Backwards:

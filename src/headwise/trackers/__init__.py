@@ -10,7 +10,7 @@ from typing import Any
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 
-TRACKERS = ("mlflow", "tensorboard", "wandb")
+TRACKERS = {"mlflow": "MLflowTracker", "tensorboard": "TensorBoardTracker", "wandb": "WandbTracker"}
 
 
 def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
@@ -20,7 +20,8 @@ def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
         if name not in TRACKERS:
             raise ConfigError(f"track is {name!r}: {nearest(name, TRACKERS)}")
         try:
-            found.append(importlib.import_module(f"headwise.trackers.{name}_tracker").Tracker(folder))
+            module = importlib.import_module(f"headwise.trackers.{name}_tracker")
+            found.append(getattr(module, TRACKERS[name])(folder))
         except ImportError as error:
             remedy = f"pip install 'headwise[{name}]'"
             raise ConfigError(f"track is {name!r}, which needs a package that is not installed: {remedy}.") from error

@@ -20,7 +20,7 @@ MANY = 100
 """settings that one request may carry"""
 
 
-class Tracker:
+class MLflowTracker:
     """One MLflow run for one run folder, which remembers it, so that a resumed run goes on there."""
 
     def __init__(self, folder: Path) -> None:

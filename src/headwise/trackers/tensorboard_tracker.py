@@ -10,7 +10,7 @@ from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
 from . import numbers
 
 
-class Tracker:
+class TensorBoardTracker:
     """Writes each round's figures into the run's folder ``tensorboard``."""
 
     def __init__(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ from ..runs.manifest import read_manifest
 from . import numbers
 
 
-class Tracker:
+class WandbTracker:
     """One run of the project ``headwise``."""
 
     def __init__(self, folder: Path) -> None:

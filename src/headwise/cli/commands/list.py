@@ -43,7 +43,7 @@ def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
     return rows
 
 
-def method_facts(entry: catalog.Entry) -> dict[str, Any]:
+def method_facts(entry: catalog.Card) -> dict[str, Any]:
     """What one asks of a method before choosing it; `tests/contract` holds that all of them bear BatchNorm."""
     whole = "Averaging" in entry.bases and "shared" not in entry.functions
     return {

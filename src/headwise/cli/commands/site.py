@@ -78,13 +78,13 @@ def init(
     from ...engine.mechanism import UNPROTECTED
     from ...sites.facts import for_sites
     from ...sites.site.own_data import tell
-    from ...sites.site.policy import Real
+    from ...sites.site.policy import OwnPolicy
     from ...sites.site.signing import node_key
     from ...sites.site.site_file import check_site
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
-    ground = Real(site, folder.absolute())
-    found = ground.look(None if asked is None else for_sites(asked))
+    policy = OwnPolicy(site, folder.absolute())
+    found = policy.look(None if asked is None else for_sites(asked))
     with failing_clearly(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
@@ -132,9 +132,9 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
 def list_(folder: Path, as_json: bool) -> None:
     """List the personal models that the site in FOLDER has, and what each client's data have told so far."""
-    from ...sites.site.holdings import belongings, spent
+    from ...sites.site.holdings import holdings, spent
 
-    found, told = belongings(folder / "site.toml"), spent(folder / "site.toml")
+    found, told = holdings(folder / "site.toml"), spent(folder / "site.toml")
     if as_json:
         click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
         return
@@ -158,9 +158,9 @@ def list_(folder: Path, as_json: bool) -> None:
 @click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
 def export(folder: Path, run: str, client: int, out: Path) -> None:
     """Write a client's personal model, as it would use it now."""
-    from ...sites.site import holdings as belongings
+    from ...sites.site import holdings as holdings
 
-    belongings.export(folder / "site.toml", run, client, out)
+    holdings.export(folder / "site.toml", run, client, out)
     click.echo(f"wrote {out}")
 
 
@@ -171,9 +171,9 @@ def export(folder: Path, run: str, client: int, out: Path) -> None:
 @click.option("--yes", is_flag=True, help="do it: what is erased is gone")
 def erase(folder: Path, run: str, client: int, yes: bool) -> None:
     """Erase all that the site has of a client's part in a run."""
-    from ...sites.site import holdings as belongings
+    from ...sites.site import holdings as holdings
 
     if not yes:
         raise ConfigError(f"client {client}'s model of {run} would be gone for ever: add --yes to erase it.")
-    belongings.erase(folder / "site.toml", run, client)
+    holdings.erase(folder / "site.toml", run, client)
     click.echo(f"erased client {client} of {run}")

@@ -35,17 +35,20 @@ class ClientBench:
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.rounds, len(plan.data)
+        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
         self.classes = plan.data.task.classes
-        self.rng = torch.Generator().manual_seed(seed_of(plan.seed, purpose, client, t))
+        self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
         self.clock, self.kept = clock or Clock(), kept
         data = plan.data.client(client)
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
-        decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
-        self.lr, self.epochs = plan.train.lr * plan.train.lr_decay**decays, plan.train.epochs
+        decays = max(t - 1, 0) if plan.experiment.train.lr_decay_per == "round" else trained
+        self.lr, self.epochs = (
+            plan.experiment.train.lr * plan.experiment.train.lr_decay**decays,
+            plan.experiment.train.epochs,
+        )
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
         self.samples = [0]
@@ -76,7 +79,7 @@ class ClientBench:
         norms = any(has_batchnorm(m) for m in train)
         for m in train:  # one sample alone has no variance to normalise with
             m.train(not (norms and self.n == 1))
-        for i in self._shuffles(epochs, size or self._plan.train.batch, drop_single=norms):
+        for i in self._shuffles(epochs, size or self._plan.experiment.train.batch, drop_single=norms):
             yield x[i] if frozen is None else _frozen(frozen, x[i]), self._train.y[i]
         for m in train:
             m.eval()
@@ -98,7 +101,7 @@ class ClientBench:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
         parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
         network, through = self._halves(models, parts) if loss is None else (models[0], None)
-        settings = self._plan.train
+        settings = self._plan.experiment.train
         rates = Rates(self.lr if lr is None else lr, settings.momentum, settings.weight_decay, clip)
         kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
@@ -108,8 +111,8 @@ class ClientBench:
     def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
-        batches = self._shuffled(epochs, self._plan.train.batch)
-        nobody = 0 if self._full(self._plan.train.batch) else int((batches < 0).sum())
+        batches = self._shuffled(epochs, self._plan.experiment.train.batch)
+        nobody = 0 if self._full(self._plan.experiment.train.batch) else int((batches < 0).sum())
         self.samples[0] += batches.numel() - nobody
         return x, self._train.y, on(batches, self._plan.device)
 
@@ -155,7 +158,7 @@ class ClientBench:
         held = int(share * self.n)
         if not held:
             return self, (self._train.x, self._train.y)
-        rng = torch.Generator().manual_seed(seed_of(self._plan.seed, "hold out", self.client))
+        rng = torch.Generator().manual_seed(seed_of(self._plan.experiment.seed, "hold out", self.client))
         order = torch.randperm(self.n, generator=rng)
         out = order[:held].sort().values
         return self._with(order[held:].sort().values), (self._train.x[out], self._train.y[out])
@@ -194,7 +197,7 @@ class ClientBench:
         orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
         if not full:
             orders = [torch.cat([order, torch.full((-self.n % size,), -1)]) for order in orders]
-        end = -1 if self._plan.train.drop_last and not full else None
+        end = -1 if self._plan.experiment.train.drop_last and not full else None
         rows = [order.view(-1, size)[:end] for order in orders]
         return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
 

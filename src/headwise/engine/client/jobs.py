@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from ...contract.averaging import Shared
-from ...contract.method import Predictor, Update
+from ...contract.method import Predictor, RecordTypes, Update
 from ...errors import ClientError
 from ...log.metrics import Score
 from ...models.split import SplitModel
@@ -30,19 +30,24 @@ from .predictions import passed
 from .scores import score
 from .state import ClientState
 
-Task = Literal["fit", "idle", "pre", "global"]
+JobKind = Literal["fit", "idle", "pre", "global"]
 
 
 @dataclass(frozen=True)
 class Job:
     """What a client is asked to do, and what it is sent for that."""
 
-    task: Task
+    kind: JobKind
     client: int
     t: int
     down: Record
     measure: bool = True
     """after training, measure the model on the client's own test samples"""
+
+
+def sent_with(kind: JobKind, types: RecordTypes) -> type[Record]:
+    """What a client is sent with a job of this kind: the method's own record, or the global model's parameters."""
+    return Shared if kind == "global" else types.down
 
 
 class Failure(NamedTuple):
@@ -58,7 +63,7 @@ class Failure(NamedTuple):
 class Answer:
     """What comes back."""
 
-    task: Task
+    kind: JobKind
     client: int
     n: int
     up: Record | None
@@ -73,7 +78,7 @@ class Answer:
 
 def unanswered(job: Job, reason: str, detail: str) -> Answer:
     """In place of an answer: why there is none."""
-    return Answer(job.task, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
+    return Answer(job.kind, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
 
 
 def personal_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
@@ -88,7 +93,7 @@ def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, Cli
 
 
 def handle_all(
-    plan: Plan, visits: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
+    plan: Plan, assigned: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
 ) -> list[tuple[Answer, ClientState | None]]:
     """Do several clients' jobs side by side; each comes to the same as alone.
 
@@ -96,27 +101,27 @@ def handle_all(
     client and the round too.
     """
     with torch.random.fork_rng(devices=[], enabled=seeded):
-        if plan.faults.deadline is not None:  # one after the other: a client is not charged for others' time
-            return [_visit(plan, job, state, clock, seeded) for job, state in visits]
-        return side_by_side([partial(_visit, plan, j, s, clock, seeded) for j, s in visits], clock, seeded=seeded)
+        if plan.experiment.faults.deadline is not None:  # one after the other: a client is not charged for others' time
+            return [_handled(plan, job, state, clock, seeded) for job, state in assigned]
+        return side_by_side([partial(_handled, plan, j, s, clock, seeded) for j, s in assigned], clock, seeded=seeded)
 
 
-def _visit(
+def _handled(
     plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool
 ) -> tuple[Answer, ClientState | None]:
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = ClientBench(plan, job.client, job.t, purpose=job.task, kept=kept, trained=trained, clock=clock)
+    local = ClientBench(plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     if seeded:
-        torch.default_generator.manual_seed(seed_of(plan.seed, "torch", job.task, job.client, job.t))
+        torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", job.kind, job.client, job.t))
     try:
-        with within(plan.faults.deadline):
+        with within(plan.experiment.faults.deadline):
             return _do(plan, job, state, local, trained)
     except Exception as error:
-        said = failure_of(plan, error, f"client {job.client}", job.t, job.task)
-        if plan.faults.policy == "stop":
+        said = failure_of(plan, error, f"client {job.client}", job.t, job.kind)
+        if plan.experiment.faults.reaction == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
         return replace(_measure(plan, job, None, local), failure=failure), None
@@ -127,10 +132,10 @@ def _do(
 ) -> tuple[Answer, ClientState | None]:
     me = state.me if state else _first(plan, job.client)
     me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
-    if job.task == "fit":
+    if job.kind == "fit":
         return _fit(plan, job, me, down, local, trained)
-    if job.task == "idle":
-        mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.task)), home)
+    if job.kind == "idle":
+        mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.kind)), home)
         return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
     return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
@@ -147,11 +152,13 @@ def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> 
 def _fit(
     plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int
 ) -> tuple[Answer, ClientState]:
-    update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.task))
+    update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.kind))
     keep = update.keep or update.model
-    kept = keep.private() if isinstance(keep, SplitModel) else local.kept
+    kept = keep.kept() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
-    up = plan.privacy.protect(job.down, up, classes=local.classes, seed=plan.seed, client=job.client, t=job.t)
+    up = plan.privacy.protect(
+        job.down, up, classes=local.classes, seed=plan.experiment.seed, client=job.client, t=job.t
+    )
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
     return answer, ClientState(me, kept, trained + 1)
 
@@ -163,7 +170,7 @@ def _first(plan: Plan, client: int) -> Record:
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
-    if job.task == "pre":  # what a client tries at home is its own business
+    if job.kind == "pre":  # what a client tries at home is its own business
         return plan.method.personalize(me, down, local)
     assert isinstance(down, Shared)  # the driver sends the global model's parameters
     return local.model(down.w, common=True)
@@ -173,7 +180,7 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # how many there are tells, too
     with local.clock("evaluation"):
         test, val = (None, None) if model is None else _scores(plan, job.client, model)
-    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
+    return Answer(job.kind, job.client, n, up, test, val, samples, job.t)
 
 
 def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
@@ -182,6 +189,6 @@ def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Sc
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
-    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch).cpu()
+    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.experiment.evaluate.batch).cpu()
     on_test, on_val = said[: len(test)], said[len(test) :]
     return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

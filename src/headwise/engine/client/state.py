@@ -54,7 +54,7 @@ HOT = 256 * 2**20
 """bytes of states that stay in memory although they are kept elsewhere"""
 
 
-class Cold(Protocol):
+class ColdStates(Protocol):
     """Where states are kept that memory need not hold."""
 
     def __iter__(self) -> Iterator[int]: ...
@@ -67,7 +67,7 @@ class Cold(Protocol):
 class States(Mapping[int, ClientState]):
     """The clients' states: in memory, or as bytes elsewhere until somebody asks."""
 
-    def __init__(self, me: type[Record], cold: Cold | None = None) -> None:
+    def __init__(self, me: type[Record], cold: ColdStates | None = None) -> None:
         self._me, self._cold = me, cold
         self._hot: dict[int, ClientState | bytes] = {}
         self._settled = 0

@@ -64,10 +64,10 @@ def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, An
     answers: dict[int, Answer] = {}
     for a in executor.run(jobs):
         if a.failure:
-            tell(ClientFailed(a.t, a.client, a.task, *a.failure))
+            tell(ClientFailed(a.t, a.client, a.kind, *a.failure))
             continue
         answers[a.client] = a
-        tell(ClientDone(a.t, a.client, a.task, a.samples))
+        tell(ClientDone(a.t, a.client, a.kind, a.samples))
     return dict(sorted(answers.items()))
 
 
@@ -99,4 +99,4 @@ def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
 
 def _work(plan: Plan, job: Job) -> int:
     train, val, test = plan.data.sizes(job.client)
-    return 1 + (train if job.task in ("fit", "idle") else val + test)
+    return 1 + (train if job.kind in ("fit", "idle") else val + test)

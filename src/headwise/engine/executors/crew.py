@@ -32,7 +32,7 @@ class _Worker(NamedTuple):
     pipe: Connection
 
 
-class _Failure(NamedTuple):
+class _Raised(NamedTuple):
     error: Exception
 
 
@@ -57,7 +57,7 @@ class Crew:
                     assert isinstance(pipe, Connection)
                     result = _receive(pipe)
                     del busy[pipe]
-                    if isinstance(result, _Failure):
+                    if isinstance(result, _Raised):
                         raise result.error
                     self._hand_out(left, busy)
                     yield result
@@ -124,7 +124,7 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
                 work = work or begin(number)
                 result = work(task)
             except Exception as error:
-                result = _Failure(_portable(error))
+                result = _Raised(_portable(error))
             pipe.send(result)
 
 

@@ -35,9 +35,9 @@ class Faulty:
         for fault, job in faults.values():
             if fault == "error":
                 yield _failed(job, "raised", "it was told to fail")
-            elif fault == "slow" and self._plan.faults.deadline is not None:
-                yield _failed(job, "late", f"it took longer than {self._plan.faults.deadline:g} seconds")
-        absent = ("drop", "error", *(["slow"] if self._plan.faults.deadline is not None else []))
+            elif fault == "slow" and self._plan.experiment.faults.deadline is not None:
+                yield _failed(job, "late", f"it took longer than {self._plan.experiment.faults.deadline:g} seconds")
+        absent = ("drop", "error", *(["slow"] if self._plan.experiment.faults.deadline is not None else []))
         for answer in self._inner.run([job for fault, job in faults.values() if fault not in absent]):
             fault = faults[answer.client][0]
             if fault == "slow":
@@ -52,12 +52,12 @@ class Faulty:
 
     def _fault(self, job: Job) -> str:
         """What befalls this client now; nothing is the empty text."""
-        if job.task != "fit":
+        if job.kind != "fit":
             return ""
-        seed, attempt = self._plan.seed, self._asked[job.client, job.t]
+        seed, attempt = self._plan.experiment.seed, self._asked[job.client, job.t]
         self._asked[job.client, job.t] += 1
         at = _drawn(seed_of(seed, "fault", job.client, job.t, attempt))
-        for kind, low, high in self._plan.faults.inject.shares:
+        for kind, low, high in self._plan.experiment.faults.inject.shares:
             share = low + (high - low) * _drawn(seed_of(seed, "faults of a round", kind, job.t))
             if at < share:
                 return kind

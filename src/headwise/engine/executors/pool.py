@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import torch
 
-from ...contract.averaging import Shared
 from ...contract.method import RecordTypes, record_types
 from ...data.federated import Clients
 from ...errors import ClientError
 from ...records import Nothing, Record, decode, encode
-from ..client.jobs import Answer, Job, handle_all
+from ..client.jobs import Answer, Job, handle_all, sent_with
 from ..client.state import States, encode_state, stored_state
 from ..host.clock import Clock, peak_memory
 from ..host.devices import device_of
@@ -26,7 +25,7 @@ from ..host.process import keep_freed_memory
 from ..plan import Plan
 from .base import Setup, balanced, states_of
 from .crew import Crew, Work, WorkerLostError
-from .shelf import Parcel, Shelf, shared
+from .shelf import Handle, Shelf, shared
 
 ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
 
@@ -43,14 +42,14 @@ class Pool:
         self.clock = Clock()
         self._plan, self._rebuild = plan, rebuild
         self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in (plan.data.x, plan.data.y)))
-        self._data = _Data.on(self._shelf, plan.data)
+        self._data = _SharedData.on(self._shelf, plan.data)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, self._data))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs side by side; those of a worker that died are done again."""
         left = {job.client: job for job in jobs}
-        sent: dict[tuple[str, int], Parcel] = {}
+        sent: dict[tuple[str, int], Handle] = {}
         try:
             for attempt in range(ATTEMPTS):
                 try:
@@ -60,37 +59,37 @@ class Pool:
                             yield answer
                     return
                 except WorkerLostError as error:
-                    if attempt == ATTEMPTS - 1 and self._plan.faults.policy == "stop":
+                    if attempt == ATTEMPTS - 1 and self._plan.experiment.faults.reaction == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
                     self.clock.memory.clear()  # some of its processes are gone
         finally:
-            for parcel in sent.values():
-                self._shelf.drop(parcel)
+            for handle in sent.values():
+                self._shelf.drop(handle)
 
     def close(self) -> None:
         """End the workers."""
         self._crew.close()
         self._shelf.remove()
 
-    def _tasks(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Parcel]) -> list[list[_Visit]]:
+    def _tasks(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Handle]) -> list[list[_PackedJob]]:
         """What the workers are to do; `sent` is what lies on the shelf for it."""
         begun = time.perf_counter()
-        tasks: list[list[_Visit]] = []
+        tasks: list[list[_PackedJob]] = []
         for group in balanced(jobs, self._plan, self.workers):
-            visits: list[_Visit] = []
+            packed: list[_PackedJob] = []
             for job in group:
                 down, own = ("down", id(job.down)), ("state", job.client)
                 if down not in sent:  # the same record for many clients is written once
                     sent[down] = self._shelf.put(encode(job.down))
                 if own not in sent and (state := self.states.encoded(job.client)) is not None:
                     sent[own] = self._shelf.put(state)
-                visits.append(_Visit(replace(job, down=Nothing()), sent[down], sent.get(own)))
-            tasks.append(visits)
+                packed.append(_PackedJob(replace(job, down=Nothing()), sent[down], sent.get(own)))
+            tasks.append(packed)
         self.clock.add({"transport": time.perf_counter() - begun})
         return tasks
 
-    def _receive(self, reply: _Reply) -> Iterator[Answer]:
+    def _receive(self, reply: _Finished) -> Iterator[Answer]:
         self.clock.add(reply.seconds)
         self.clock.memory[reply.process] = reply.memory
         for answer, up, state in reply.answers:
@@ -104,28 +103,28 @@ def make(setup: Setup) -> Pool:
     return Pool(setup.plan, setup.rebuild, setup.workers, setup.states)
 
 
-class _Visit(NamedTuple):
+class _PackedJob(NamedTuple):
     job: Job
-    down: Parcel
-    state: Parcel | None
+    down: Handle
+    state: Handle | None
 
 
-class _Reply(NamedTuple):
-    answers: list[tuple[Answer, Parcel | None, Parcel | None]]
+class _Finished(NamedTuple):
+    answers: list[tuple[Answer, Handle | None, Handle | None]]
     """each with what it sends and its new state"""
     seconds: dict[str, float]
     process: int
     memory: int
 
 
-class _Data(NamedTuple):
+class _SharedData(NamedTuple):
     """The clients' samples, as another process finds them on the shelf."""
 
     bare: Clients
     layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
     @classmethod
-    def on(cls, shelf: Shelf, data: Clients) -> _Data:
+    def on(cls, shelf: Shelf, data: Clients) -> _SharedData:
         for name, t in (("x", data.x), ("y", data.y)):
             shelf.share(name, t)
         empty = torch.empty(0)
@@ -137,7 +136,7 @@ class _Data(NamedTuple):
         return replace(self.bare, x=x, y=y)
 
 
-class _Here(NamedTuple):
+class _Process(NamedTuple):
     """What a worker process has built for its run."""
 
     plan: Plan
@@ -147,23 +146,23 @@ class _Here(NamedTuple):
     """the last message that came by file: the next client often gets the same"""
 
 
-def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _Data, number: int) -> Work:
+def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _SharedData, number: int) -> Work:
     torch.set_num_threads(1)
     keep_freed_memory()
     plan = rebuild(data.opened(folder))
     plan = replace(plan, device=device_of(number, plan.device))
     gc.freeze()  # what is here now stays: the collector need not look at it again in every round
-    return partial(_work, _Here(plan, record_types(type(plan.method)), Shelf(folder), {}))
+    return partial(_work, _Process(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 
-def _work(here: _Here, visits: Sequence[_Visit]) -> _Reply:
+def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
     plan, types, shelf, _ = here
     clock = Clock()
     clock.to("transport")
     states = [
-        None if v.state is None else stored_state(types.client, v.job.client, shelf.look(v.state)) for v in visits
+        None if v.state is None else stored_state(types.client, v.job.client, shelf.look(v.state)) for v in packed
     ]
-    todo = [(replace(v.job, down=_down(here, v)), state) for v, state in zip(visits, states, strict=True)]
+    todo = [(replace(v.job, down=_down(here, v)), state) for v, state in zip(packed, states, strict=True)]
     clock.to("method")
     done = handle_all(plan, todo, clock)
     clock.to("transport")
@@ -176,14 +175,14 @@ def _work(here: _Here, visits: Sequence[_Visit]) -> _Reply:
         for answer, state in done
     ]
     clock.stop()
-    return _Reply(answers, dict(clock.seconds), os.getpid(), peak_memory())
+    return _Finished(answers, dict(clock.seconds), os.getpid(), peak_memory())
 
 
-def _down(here: _Here, visit: _Visit) -> Record:
-    cls: type[Record] = Shared if visit.job.task == "global" else here.types.down
-    if isinstance(visit.down, bytes):
-        return decode(cls, visit.down)
-    if visit.down not in here.downs:
+def _down(here: _Process, packed: _PackedJob) -> Record:
+    cls = sent_with(packed.job.kind, here.types)
+    if isinstance(packed.down, bytes):
+        return decode(cls, packed.down)
+    if packed.down not in here.downs:
         here.downs.clear()
-        here.downs[visit.down] = decode(cls, here.shelf.look(visit.down))
-    return here.downs[visit.down]
+        here.downs[packed.down] = decode(cls, here.shelf.look(packed.down))
+    return here.downs[packed.down]

@@ -26,9 +26,9 @@ class Serial:
         """Do the jobs in their order."""
         todo = list(jobs)
         for at in range(0, len(todo), self._together):
-            visits = [(job, self.states.get(job.client)) for job in todo[at : at + self._together]]
+            assigned = [(job, self.states.get(job.client)) for job in todo[at : at + self._together]]
             self.clock.start()
-            done = handle_all(self.plan, visits, self.clock)
+            done = handle_all(self.plan, assigned, self.clock)
             self.clock.stop()
             for answer, state in done:
                 if state is not None:

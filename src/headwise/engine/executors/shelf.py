@@ -30,7 +30,7 @@ SMALL = 64 * 1024
 ROOM = 2**30
 """bytes that must be free beside the data, for messages and answers"""
 
-Parcel = bytes | str
+Handle = bytes | str
 """bytes, or the name of a file on the shelf"""
 
 
@@ -55,7 +55,7 @@ class Shelf:
         mark.flush()
         return cls(folder, mark)
 
-    def put(self, data: bytes) -> Parcel:
+    def put(self, data: bytes) -> Handle:
         """What stands for these bytes in another process."""
         if len(data) < SMALL:
             return data
@@ -63,20 +63,20 @@ class Shelf:
         (self.folder / name).write_bytes(data)
         return name
 
-    def look(self, parcel: Parcel) -> bytes:
+    def look(self, handle: Handle) -> bytes:
         """The bytes."""
-        return parcel if isinstance(parcel, bytes) else (self.folder / parcel).read_bytes()
+        return handle if isinstance(handle, bytes) else (self.folder / handle).read_bytes()
 
-    def take(self, parcel: Parcel) -> bytes:
+    def take(self, handle: Handle) -> bytes:
         """The bytes, which are not needed again."""
-        data = self.look(parcel)
-        self.drop(parcel)
+        data = self.look(handle)
+        self.drop(handle)
         return data
 
-    def drop(self, parcel: Parcel) -> None:
+    def drop(self, handle: Handle) -> None:
         """Remove it, if it takes any room."""
-        if isinstance(parcel, str):
-            (self.folder / parcel).unlink(missing_ok=True)
+        if isinstance(handle, str):
+            (self.folder / handle).unlink(missing_ok=True)
 
     def share(self, name: str, t: Tensor) -> Tensor:
         """A tensor with the same values, which `shared` finds in other processes."""

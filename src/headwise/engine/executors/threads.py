@@ -53,10 +53,10 @@ class Threads:
         self._pool.shutdown(cancel_futures=True)
 
     def _work(
-        self, visits: list[tuple[Job, ClientState | None]]
+        self, assigned: list[tuple[Job, ClientState | None]]
     ) -> tuple[list[tuple[Answer, ClientState | None]], Clock]:
         clock = Clock()
-        done = handle_all(self.plan, visits, clock, seeded=False)
+        done = handle_all(self.plan, assigned, clock, seeded=False)
         clock.stop()
         return done, clock
 

@@ -1,4 +1,4 @@
-"""Plain training of one client's convolutional network without autograd, where it is a chain of simple layers.
+"""PlainKernel training of one client's convolutional network without autograd, where it is a chain of simple layers.
 
 The kernels are those that autograd would call; what it does around them is a tenth of a small network's time. The step
 of a linear layer is taken inside the product that makes its gradient, which is never stored.
@@ -87,7 +87,7 @@ def _plain(layer: nn.Module) -> bool:
     return not isinstance(layer, nn.MaxPool2d) or not layer.return_indices
 
 
-class _Convolution(_Stage):
+class _ConvolutionStage(_Stage):
     def __init__(self, layer: nn.Conv2d, descent: Descent) -> None:
         self._w, self._b, self._descent = layer.weight, layer.bias, descent
         self._how: Any = layer.stride, layer.padding, layer.dilation
@@ -110,7 +110,7 @@ class _Convolution(_Stage):
         return below if needed else slope
 
 
-class _Linear(_Stage):
+class _LinearStage(_Stage):
     def __init__(self, layer: nn.Linear, descent: Descent) -> None:
         self._w, self._b, self._descent = layer.weight, layer.bias, descent
         self.learns = descent.moves(layer.weight)
@@ -128,7 +128,7 @@ class _Linear(_Stage):
         return below
 
 
-class _Pool(_Stage):
+class _PoolStage(_Stage):
     def __init__(self, layer: nn.MaxPool2d, descent: Descent) -> None:
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
         self._how: Any = (*((s, s) if isinstance(s, int) else s for s in sizes), layer.ceil_mode)
@@ -142,7 +142,7 @@ class _Pool(_Stage):
         return aten.max_pool2d_with_indices_backward.default(slope, self._h, *self._how, self._at)
 
 
-class _ReLU(_Stage):
+class _ReLUStage(_Stage):
     def __init__(self, layer: nn.ReLU, descent: Descent) -> None:
         pass
 
@@ -154,7 +154,7 @@ class _ReLU(_Stage):
         return aten.threshold_backward.default(slope, self._h, 0)
 
 
-class _Flatten(_Stage):
+class _FlattenStage(_Stage):
     def __init__(self, layer: nn.Flatten, descent: Descent) -> None:
         pass
 
@@ -167,9 +167,9 @@ class _Flatten(_Stage):
 
 
 STAGES: dict[type[nn.Module], Any] = {
-    nn.Conv2d: _Convolution,
-    nn.Linear: _Linear,
-    nn.MaxPool2d: _Pool,
-    nn.ReLU: _ReLU,
-    nn.Flatten: _Flatten,
+    nn.Conv2d: _ConvolutionStage,
+    nn.Linear: _LinearStage,
+    nn.MaxPool2d: _PoolStage,
+    nn.ReLU: _ReLUStage,
+    nn.Flatten: _FlattenStage,
 }

@@ -11,7 +11,7 @@ from .base import Kernel, Rates
 from .chain import Chain
 from .descent import Descent
 from .layers import chain_of
-from .plain import Plain
+from .plain import PlainKernel
 from .stacked import Stacked
 
 
@@ -36,4 +36,4 @@ def choose(
     descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())
     if usual and (chain := Chain.of(network, descent)):
         return chain
-    return Plain(models, parts, loss or (lambda x, y: cross_entropy(network(x), y)), descent, project)
+    return PlainKernel(models, parts, loss or (lambda x, y: cross_entropy(network(x), y)), descent, project)

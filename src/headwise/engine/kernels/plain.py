@@ -13,7 +13,7 @@ from .base import Feed, Kernel
 from .descent import Descent
 
 
-class Plain(Kernel):
+class PlainKernel(Kernel):
     """Descent on a loss, with a projection after each step if there is one."""
 
     name: ClassVar[str] = "plain"

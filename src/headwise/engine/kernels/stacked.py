@@ -1,4 +1,4 @@
-"""Plain training of fully connected layers for many clients at once, without autograd.
+"""PlainKernel training of fully connected layers for many clients at once, without autograd.
 
 The clients' weights are stacked, ``[client, out, in]``, and one `bmm` per layer and step serves all of them. A
 client's numbers are those that it would get alone: its batches lie in its own slices, short ones are filled up with

@@ -25,11 +25,11 @@ from .fixed_point import flat, shaped, summed, unfit
 from .protocol import Member, Secrets, Share, deal, masked, needed, new_secrets, read_share
 from .stages import (
     Asked,
-    Entry,
     HelpAsked,
     HelpSaid,
     KeysAsked,
     KeysSaid,
+    PartyKeys,
     SharesAsked,
     SharesSaid,
     by_party,
@@ -45,14 +45,14 @@ Opened = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Kept:
+class RoundSecrets:
     """What a site keeps of a round while it lasts; an empty text is not there yet, or not any more."""
 
     clients: tuple[Natural, ...]
     cipher: str
     mask: str
     seed: str
-    roster: tuple[Entry, ...] = ()
+    roster: tuple[PartyKeys, ...] = ()
     me: Natural = 0
     """its own place in the roster"""
     enough: Natural = 0
@@ -74,7 +74,7 @@ class Masking:
     """The masked sums of one run at one site."""
 
     def __init__(self, plan: Plan, kept: SiteStates) -> None:
-        if not plan.secure.sums:
+        if not plan.experiment.secure.sums:
             raise RunError("this experiment has no masked sums: secure.sums is false.")
         self._plan, self._run, self._folder = plan, kept.folder.name, kept.folder / "masks"
 
@@ -93,7 +93,7 @@ class Masking:
             if name and (int(name[1]) < asked.t or path == self._path("round", asked)):
                 path.unlink(missing_ok=True)
         secrets = new_secrets()
-        self._keep(asked, Kept(asked.clients, secrets.cipher.hex(), secrets.mask.hex(), secrets.seed.hex()))
+        self._keep(asked, RoundSecrets(asked.clients, secrets.cipher.hex(), secrets.mask.hex(), secrets.seed.hex()))
         cipher, mask = secrets.member
         return KeysSaid(cipher.hex(), mask.hex(), self._opened(asked))
 
@@ -103,8 +103,8 @@ class Masking:
         if kept.roster:
             raise RunError(f"this site has dealt its shares of round {asked.t} already.")
         cipher, mask = kept.secrets.member
-        mine = Entry(kept.clients, cipher.hex(), mask.hex())
-        enough = needed(self._plan.secure.threshold, asked.asked)
+        mine = PartyKeys(kept.clients, cipher.hex(), mask.hex())
+        enough = needed(self._plan.experiment.secure.threshold, asked.asked)
         if asked.roster.count(mine) != 1 or not enough <= len(asked.roster) <= asked.asked:
             raise RunError(
                 f"round {asked.t} has {len(asked.roster)} sites of {asked.asked} for a masked sum, "
@@ -142,8 +142,8 @@ class Masking:
 
     def begun(self, order: Order) -> KeysAsked:
         """The round of this order, if it can be masked: what is refused must be so before anybody trains."""
-        rounds, clients = {v.job.t for v in order.visits}, tuple(sorted(v.job.client for v in order.visits))
-        if order.sealed is None or len(rounds) != 1 or any(v.job.task != "fit" for v in order.visits):
+        rounds, clients = {v.job.t for v in order.site_jobs}, tuple(sorted(v.job.client for v in order.site_jobs))
+        if order.sealed is None or len(rounds) != 1 or any(v.job.kind != "fit" for v in order.site_jobs):
             raise RunError("secure.sums is true, but this order would let single messages leave: nothing is trained.")
         asked = KeysAsked(rounds.pop(), clients)
         kept = self._kept(asked)
@@ -157,11 +157,11 @@ class Masking:
             return answer
         why = unfit(answer.up, self._plan.method.sums, answer.n, parts)
         said = why and f"client {answer.client} sent {why} in round {answer.t}."
-        if self._plan.faults.policy == "stop":
+        if self._plan.experiment.faults.reaction == "stop":
             if said:
                 raise ClientError(said)
             return answer
-        down = next(v.job.down for v in order.visits if v.job.client == answer.client)
+        down = next(v.job.down for v in order.site_jobs if v.job.client == answer.client)
         found = [failure for _, failure in judge(self._plan, {answer.client: answer}, {answer.client: down})]
         failure = next(iter(found), Failure("too large", said) if said else None)
         return answer if failure is None else replace(answer, up=None, failure=failure)
@@ -184,7 +184,7 @@ class Masking:
         keys = {v: share.key for v, share in shares.items() if v not in survivors}
         return HelpSaid(letters(keys), letters({u: shares[u].seed for u in survivors}))
 
-    def _all_shares(self, kept: Kept) -> dict[int, Share]:
+    def _all_shares(self, kept: RoundSecrets) -> dict[int, Share]:
         roster = members(kept.roster)
         others = by_party(kept.sealed).items()
         found = {u: read_share(unhex(kept.cipher), kept.me, u, roster, letter) for u, letter in others}
@@ -197,16 +197,16 @@ class Masking:
         """A site has one; the nodes of a simulation share a folder."""
         return self._folder / f"{what}-{asked.t:07}-{min(asked.clients)}.json"
 
-    def _kept(self, asked: Asked) -> Kept:
+    def _kept(self, asked: Asked) -> RoundSecrets:
         path = self._path("round", asked)
         if not path.exists():
             raise RunError(f"this site has no masks for round {asked.t}.")
-        kept = build(Kept, read_json(path))
+        kept = build(RoundSecrets, read_json(path))
         if kept.clients != asked.clients:
             raise RunError(f"this site has masks for the clients {kept.clients} in round {asked.t}, not these.")
         return kept
 
-    def _keep(self, asked: Asked, kept: Kept) -> None:
+    def _keep(self, asked: Asked, kept: RoundSecrets) -> None:
         with failing_clearly(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(self._path("round", asked), asdict(kept), private=True)
@@ -216,7 +216,7 @@ class Masking:
         return tuple(tuple(map(int, clients)) for clients in read_json(path)) if path.exists() else None
 
 
-def members(roster: Sequence[Entry]) -> list[Member]:
+def members(roster: Sequence[PartyKeys]) -> list[Member]:
     """The parties' keys, as bytes."""
     return [Member(unhex(entry.cipher), unhex(entry.mask)) for entry in roster]
 

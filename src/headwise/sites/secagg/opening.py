@@ -12,18 +12,18 @@ from ...engine.client.jobs import Answer
 from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import Packed, Record, RecordError
-from ..transport.messages import Lost, Order, Parcel, Report, UnopenedError, Visit, pack_order
+from ..transport.messages import Lost, Order, Report, SiteJob, SiteMessage, UnopenedError, pack_order
 from .fixed_point import flat, kind_of, mean_of, shaped, weight_of
 from .masking import Opened, members, where
 from .protocol import Help, needed, opened
 from .stages import (
     Asked,
     Counted,
-    Entry,
     HelpAsked,
     HelpSaid,
     KeysAsked,
     KeysSaid,
+    PartyKeys,
     SharesAsked,
     SharesSaid,
     by_party,
@@ -34,20 +34,22 @@ from .stages import (
 
 T = TypeVar("T")
 
-Exchange = Callable[[str, Mapping[int, Parcel]], Iterator[tuple[int, Parcel | Lost, Callable[[str | None], None]]]]
+Exchange = Callable[
+    [str, Mapping[int, SiteMessage]], Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]
+]
 """sends nodes what is asked at a stage; each reply comes with a function that takes down what was wrong with it"""
-Reading = Callable[[int, Parcel], T]
+Reading = Callable[[int, SiteMessage], T]
 """what a node's reply holds"""
 
 
 class MaskedRound:
     """One round of training at these nodes, whose messages are summed under masks."""
 
-    def __init__(self, plan: Plan, run: str, experiment: str, visits: Mapping[int, Sequence[Visit]]) -> None:
-        self._plan, self._run, self._experiment, self._visits = plan, run, experiment, visits
-        self._t = next(iter(visits.values()))[0].job.t
-        self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in visits.items()}
-        self._asked = len(visits)
+    def __init__(self, plan: Plan, run: str, experiment: str, site_jobs: Mapping[int, Sequence[SiteJob]]) -> None:
+        self._plan, self._run, self._experiment, self._visits = plan, run, experiment, site_jobs
+        self._t = next(iter(site_jobs.values()))[0].job.t
+        self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in site_jobs.items()}
+        self._asked = len(site_jobs)
         self._before: Opened | None = None
         """whose sum was opened in this round before, or was to be: no other one may be"""
         self.lost: dict[int, Lost] = {}
@@ -65,7 +67,7 @@ class MaskedRound:
         self._exchange = exchange
         said = self._keys()
         nodes = sorted(said, key=self._clients.__getitem__)
-        roster = tuple(Entry(self._clients[n], said[n].cipher, said[n].mask) for n in nodes)
+        roster = tuple(PartyKeys(self._clients[n], said[n].cipher, said[n].mask) for n in nodes)
         dealt = self._shares(nodes, roster)
         reports = self._fit(nodes, dealt, read)
         sums = self._alike({n: r.masked for n, r in reports.items() if r.masked is not None})
@@ -95,13 +97,13 @@ class MaskedRound:
         self._need("keys", len(said))
         return said
 
-    def _shares(self, nodes: Sequence[int], roster: tuple[Entry, ...]) -> dict[int, dict[int, bytes]]:
+    def _shares(self, nodes: Sequence[int], roster: tuple[PartyKeys, ...]) -> dict[int, dict[int, bytes]]:
         """By who dealt them, in the roster's numbers, and for whom."""
         asked = {n: SharesAsked(self._t, self._clients[n], self._asked, roster) for n in nodes}
         everybody, dealt = set(range(len(nodes))), dict[int, dict[int, bytes]]()
 
-        def read(node: int, parcel: Parcel) -> dict[int, bytes]:
-            found = by_party(unpack_said(parcel, SharesSaid).sealed)
+        def read(node: int, message: SiteMessage) -> dict[int, bytes]:
+            found = by_party(unpack_said(message, SharesSaid).sealed)
             if found.keys() != everybody - {nodes.index(node)}:
                 raise RecordError("these shares are not for all others")
             return found
@@ -113,14 +115,14 @@ class MaskedRound:
     def _fit(
         self, nodes: Sequence[int], dealt: Mapping[int, Mapping[int, bytes]], read: Reading[Report]
     ) -> dict[int, Report]:
-        orders: dict[int, Parcel] = {}
+        orders: dict[int, SiteMessage] = {}
         for me in dealt:
             sealed = letters({u: shares[me] for u, shares in dealt.items() if u != me})
             order = Order(self._run, self._experiment, self._visits[nodes[me]], sealed)
             orders[nodes[me]] = pack_order(order)
 
-        def checked(node: int, parcel: Parcel) -> Report:
-            report = read(node, parcel)
+        def checked(node: int, message: SiteMessage) -> Report:
+            report = read(node, message)
             if any(a.up is not None for a, _ in report.answers):
                 raise RecordError("this report holds messages that are not masked")
             if (report.masked is None) != all(a.failure for a, _ in report.answers):
@@ -142,7 +144,7 @@ class MaskedRound:
     def _open(
         self,
         nodes: Sequence[int],
-        roster: tuple[Entry, ...],
+        roster: tuple[PartyKeys, ...],
         dealt: Mapping[int, Any],
         reports: Mapping[int, Report],
         sums: Mapping[int, Packed],
@@ -157,8 +159,8 @@ class MaskedRound:
         asked = {n: HelpAsked(self._t, self._clients[n], survivors) for n in sums}
         rest = dealt.keys() - set(parties.values())
 
-        def read(node: int, parcel: Parcel) -> Help:
-            said = unpack_said(parcel, HelpSaid)
+        def read(node: int, message: SiteMessage) -> Help:
+            said = unpack_said(message, HelpSaid)
             found = Help(by_party(said.keys), by_party(said.seeds))
             if found.keys.keys() != rest or found.seeds.keys() != set(parties.values()):
                 raise RecordError("these shares are not those that were asked for")
@@ -170,7 +172,7 @@ class MaskedRound:
         self.silent = sorted(self.lost.keys() - before[0].keys())
         self.lost, self.refused = before
         vectors = {parties[n]: flat(s) for n, s in sums.items()}
-        enough, method = needed(self._plan.secure.threshold, self._asked), self._plan.method
+        enough, method = needed(self._plan.experiment.secure.threshold, self._asked), self._plan.method
         try:
             row = opened(vectors, members(roster), dealt, helped, enough, where(self._run, self._t))
             total = shaped(row, next(iter(sums.values())))
@@ -179,16 +181,16 @@ class MaskedRound:
         except RecordError as error:
             raise UnopenedError(f"the sum of round {self._t} can't be opened: {error}") from error
 
-    def _packed(self, asked: Mapping[int, Asked]) -> dict[int, Parcel]:
+    def _packed(self, asked: Mapping[int, Asked]) -> dict[int, SiteMessage]:
         return {n: pack_stage(self._run, self._experiment, each) for n, each in asked.items()}
 
     def _stage(self, stage: str, asked: Mapping[int, Asked], cls: type[T]) -> dict[int, T]:
-        return self._ask(stage, self._packed(asked), lambda node, parcel: unpack_said(parcel, cls))
+        return self._ask(stage, self._packed(asked), lambda node, message: unpack_said(message, cls))
 
-    def _ask(self, stage: str, parcels: Mapping[int, Parcel], read: Reading[T]) -> dict[int, T]:
+    def _ask(self, stage: str, messages: Mapping[int, SiteMessage], read: Reading[T]) -> dict[int, T]:
         """What the nodes answered; those that did not, or wrongly, are out."""
         found: dict[int, T] = {}
-        for node, reply, note in self._exchange(stage, parcels):
+        for node, reply, note in self._exchange(stage, messages):
             if isinstance(reply, Lost):
                 self.lost[node] = reply
                 continue
@@ -201,14 +203,14 @@ class MaskedRound:
         return found
 
     def _refuse(self, node: int, why: str) -> None:
-        if self._plan.faults.policy == "stop":
+        if self._plan.experiment.faults.reaction == "stop":
             raise ClientError(why)
         self.refused[node] = why
 
     def _need(self, stage: str, left: int, *, least: bool = False) -> None:
         """Under the policy stop all must stay until their sums are there, else as many as the threshold says."""
-        enough = needed(self._plan.secure.threshold, self._asked)
-        wanted = enough if least or self._plan.faults.policy != "stop" else max(enough, self._asked)
+        enough = needed(self._plan.experiment.secure.threshold, self._asked)
+        wanted = enough if least or self._plan.experiment.faults.reaction != "stop" else max(enough, self._asked)
         if left < wanted:
             why = next((f": {w}" for w in (*(lost.why for lost in self.lost.values()), *self.refused.values())), "")
             raise UnopenedError(

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from ...disk.jsontext import to_json
 from ...settings.fields import Natural, build, convert
-from ..transport.messages import Letter, Parcel, reading, said_in
+from ..transport.messages import Letter, SiteMessage, reading, said_in
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
+class PartyKeys:
     """A party of the roster: its clients in this round, and its public keys."""
 
     clients: tuple[Natural, ...]
@@ -58,7 +58,7 @@ class SharesAsked:
     clients: tuple[Natural, ...]
     asked: Natural
     """sites that were asked for keys, also those that gave none"""
-    roster: tuple[Entry, ...]
+    roster: tuple[PartyKeys, ...]
 
 
 @dataclass(frozen=True)
@@ -98,30 +98,30 @@ STAGES: dict[str, type[Asked]] = {"keys": KeysAsked, "shares": SharesAsked, "hel
 """all but `fit`, which is an order"""
 
 
-def pack_stage(run: str, experiment: str, asked: Asked) -> Parcel:
+def pack_stage(run: str, experiment: str, asked: Asked) -> SiteMessage:
     """What a site is asked, as one message."""
     stage = next(name for name, cls in STAGES.items() if isinstance(asked, cls))
-    return Parcel(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(asked)}), [])
+    return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(asked)}), [])
 
 
-def stage_in(parcel: Parcel) -> tuple[str, Asked] | None:
+def stage_in(message: SiteMessage) -> tuple[str, Asked] | None:
     """The run, and what is asked for a stage of it; none if this is an order."""
     with reading("stage"):
-        values = json.loads(parcel.text)
+        values = json.loads(message.text)
         if "stage" not in values:
             return None
         return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["asked"])
 
 
-def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> Parcel:
+def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> SiteMessage:
     """An answer, as one message."""
-    return Parcel(to_json(asdict(said)), [])
+    return SiteMessage(to_json(asdict(said)), [])
 
 
-def unpack_said(parcel: Parcel, cls: type[T]) -> T:
+def unpack_said(message: SiteMessage, cls: type[T]) -> T:
     """The answer that this message holds, or its error raised here."""
     with reading("answer"):
-        return build(cls, said_in(parcel))
+        return build(cls, said_in(message))
 
 
 def letters(texts: Mapping[int, bytes]) -> tuple[Letter, ...]:

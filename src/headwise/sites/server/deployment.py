@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...app.launch import Place, run_or_resume
-from ...app.prepare import Made
+from ...app.launch import Backend, run_or_resume
+from ...app.prepare import Prepared
 from ...contract.method import record_types
 from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
 from ...disk.jsontext import to_json
@@ -20,10 +20,10 @@ from ...errors import HeadwiseError, RunError
 from ...records import Packed, from_bytes, to_bytes
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import Told, for_sites
+from ..facts import ClientFacts, for_sites
 from ..states import digest_of
-from .elsewhere import made_from
-from .nodes import Known, Nodes, Post
+from .elsewhere import prepared_from
+from .nodes import Nodes, Roster, Transport
 from .remote import Remote
 from .submit import end_file
 
@@ -55,7 +55,7 @@ class Digests:
         self.states[client] = to_bytes(Packed({}, {"digest": digest}))
 
 
-def serve(post: Post, config: dict[str, Any]) -> None:
+def serve(post: Transport, config: dict[str, Any]) -> None:
     """A run from its beginning, or from where it was, with clients at sites."""
     asked = json.loads(config["order"])
     out = Path(asked["out"])
@@ -72,12 +72,12 @@ def serve(post: Post, config: dict[str, Any]) -> None:
         write_bytes(end_file(out), why.encode())
 
 
-def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
+def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> None:
     clients = range(experiment.clients or 0)
     path = out / "sites.json"
     nodes = Nodes(post, experiment, _known(path))
     missing = nodes.wait(clients, wait)
-    stops = experiment.faults.policy == "stop"
+    stops = experiment.faults.reaction == "stop"
     if missing and (stops or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))
         raise RunError(f"client {client} can't take part: {why}.")
@@ -93,21 +93,21 @@ def _serve(post: Post, experiment: Experiment, out: Path, wait: float) -> None:
 
         return Remote(plan, to_json(experiment.plain()), run, nodes, memory, workers=len(clients), note=note)
 
-    def make(experiment: Experiment) -> Made:
-        return made_from(experiment, nodes.known.told)
+    def make(experiment: Experiment) -> Prepared:
+        return prepared_from(experiment, nodes.known.told)
 
-    run_or_resume(experiment, out, place=Place(make, executor))
+    run_or_resume(experiment, out, backend=Backend(make, executor))
 
 
-def _keep(path: Path, known: Known) -> None:
+def _keep(path: Path, known: Roster) -> None:
     told = [dataclasses.asdict(t) for _, t in sorted(known.told.items())]
     write_json(path, {"told": told, "homes": known.homes})
 
 
-def _known(path: Path) -> Known:
+def _known(path: Path) -> Roster:
     """What sites told in sessions before."""
     if not path.exists():
-        return Known({}, {})
+        return Roster({}, {})
     found = read_json(path)
-    told = [build(Told, t) for t in found["told"]]
-    return Known({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()})
+    told = [build(ClientFacts, t) for t in found["told"]]
+    return Roster({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()})

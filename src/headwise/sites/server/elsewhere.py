@@ -10,18 +10,18 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from ...app.prepare import Made, plan_for
+from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
 from ...disk.jsontext import to_json
 from ...settings.experiment import Experiment
-from ..facts import PARTS, Told, for_sites
+from ..facts import PARTS, ClientFacts, for_sites
 
 
 class Elsewhere:
     """Data over clients that are elsewhere, as far as their sites told."""
 
-    def __init__(self, told: Mapping[int, Told], clients: int) -> None:
+    def __init__(self, told: Mapping[int, ClientFacts], clients: int) -> None:
         self._told, self._count = told, clients
         self.task = next(iter(told.values())).task
 
@@ -60,8 +60,8 @@ def _spread(values: list[int]) -> Spread:
     return Spread(float(min(values)), float(np.median(values)), float(max(values)))
 
 
-def made_from(experiment: Experiment, told: Mapping[int, Told]) -> Made:
+def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
     """A run on data that are elsewhere."""
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
-    return Made(asked, plan_for(asked, data.clients), data.summary, data.histograms())
+    return Prepared(asked, plan_for(asked, data.clients), data.summary, data.histograms())

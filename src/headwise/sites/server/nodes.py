@@ -11,8 +11,8 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.experiment import Experiment
 from ...settings.fields import build
-from ..facts import Introduction, Told
-from ..transport.messages import Lost, Parcel
+from ..facts import ClientFacts, Introduction
+from ..transport.messages import Lost, SiteMessage
 
 PAUSE = 0.5
 """seconds between two looks: each is a request to a SuperLink"""
@@ -22,32 +22,32 @@ LONG = 3600.0
 """seconds after which a message is given up where no deadline is set"""
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """What carries messages: Flower."""
 
     def nodes(self) -> set[int]:
         """Those that are there now."""
         ...
 
-    def send(self, node: int, parcel: Parcel, kind: Literal["train", "query"], seconds: float) -> str | None:
+    def send(self, node: int, message: SiteMessage, kind: Literal["train", "query"], seconds: float) -> str | None:
         """Send a message that is good for so long; its number, or none if the node is not there."""
         ...
 
-    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
         """The replies to these messages that have come."""
         ...
 
 
-class Known(NamedTuple):
+class Roster(NamedTuple):
     """What sites have told since the run began, also in sessions before."""
 
-    told: dict[int, Told]
+    told: dict[int, ClientFacts]
     """about their clients"""
     homes: dict[int, int]
     """each client's node: no other may speak for it"""
 
 
-class Heard(NamedTuple):
+class NodeStatus(NamedTuple):
     """What a node told about itself."""
 
     name: str
@@ -59,13 +59,13 @@ class Heard(NamedTuple):
 class Nodes:
     """The way to the sites' nodes; a node that comes is asked who it is, and used from the next exchange on."""
 
-    def __init__(self, post: Post, experiment: Experiment, known: Known) -> None:
+    def __init__(self, post: Transport, experiment: Experiment, known: Roster) -> None:
         self._post, self._clients = post, range(experiment.clients or 0)
-        self._question = Parcel(to_json({"experiment": to_json(experiment.plain())}), [])
+        self._question = SiteMessage(to_json({"experiment": to_json(experiment.plain())}), [])
         self.known = known
-        self.keep: Callable[[Known], None] = lambda known: None
+        self.keep: Callable[[Roster], None] = lambda known: None
         """stores it"""
-        self.heard: dict[int, Heard] = {}
+        self.heard: dict[int, NodeStatus] = {}
         self._asking: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
@@ -99,14 +99,16 @@ class Nodes:
                 self._asking[number] = node
         for number, reply in self._post.collect(list(self._asking)) if self._asking else ():
             node = self._asking.pop(number)
-            if isinstance(reply, Parcel):
+            if isinstance(reply, SiteMessage):
                 self._hear(node, reply)
 
-    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], seconds: float | None
+    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
         """Send each node its message; the replies in the order in which they come."""
         waiting: dict[str, int] = {}
-        for node, parcel in parcels.items():
-            if number := self._post.send(node, parcel, "train", seconds or LONG):
+        for node, message in messages.items():
+            if number := self._post.send(node, message, "train", seconds or LONG):
                 waiting[number] = node
             else:
                 yield node, self._forget(node, Lost(f"node {node} is not there"))
@@ -130,7 +132,7 @@ class Nodes:
             self.heard.pop(node, None)
         return lost
 
-    def _hear(self, node: int, reply: Parcel) -> None:
+    def _hear(self, node: int, reply: SiteMessage) -> None:
         """Take down what a node says; one that contradicts what was said before is not used."""
         try:
             said = build(Introduction, json.loads(reply.text))
@@ -142,7 +144,7 @@ class Nodes:
             self.known.homes.update(dict.fromkeys(said.clients, node))
             self.keep(self.known)
         self._names[node] = said.name
-        self.heard[node] = Heard(said.name, said.clients, refusal and f"{said.name} (node {node}) {refusal}")
+        self.heard[node] = NodeStatus(said.name, said.clients, refusal and f"{said.name} (node {node}) {refusal}")
 
     def _contradiction(self, node: int, said: Introduction) -> str | None:
         """Why a node can't be what it says."""

@@ -21,7 +21,7 @@ from .site import open_site
 from .site_file import read_site
 
 
-class Belonging(NamedTuple):
+class Holding(NamedTuple):
     """A client's part in a run."""
 
     run: str
@@ -31,19 +31,19 @@ class Belonging(NamedTuple):
     bytes: int
 
 
-def belongings(path: Path) -> list[Belonging]:
+def holdings(path: Path) -> list[Holding]:
     """All that the site of this file has."""
     folder = open_site(path)[0].folder
-    found: list[Belonging] = []
+    found: list[Holding] = []
     for run in runs_in(folder):
         kept = SiteStates(folder, run)
         for client in kept.clients():
             size = sum(p.stat().st_size for p in (kept.folder / f"client-{client}").iterdir())
-            found.append(Belonging(run, client, max((v.t for v in kept.versions(client)), default=0), size))
+            found.append(Holding(run, client, max((v.t for v in kept.versions(client)), default=0), size))
     return found
 
 
-class Spent(NamedTuple):
+class PrivacySpent(NamedTuple):
     """What a client's data have told, over all runs."""
 
     client: int
@@ -59,24 +59,24 @@ class Spent(NamedTuple):
     """answers without any privacy"""
 
 
-def spent(path: Path) -> list[Spent]:
+def spent(path: Path) -> list[PrivacySpent]:
     """What the ledger of this file's site says of each of its clients."""
     settings, home = read_site(path), path.absolute().parent
-    allow, found = settings.allow, list[Spent]()
+    allow, found = settings.allow, list[PrivacySpent]()
     for own in sorted(settings.clients, key=lambda each: each.id):
         book = Ledger(settings, home).book(own.id)
         now = book.epsilon(allow.delta)
         left = None if allow.total is None else max(0.0, allow.total - now)
         unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" comes after "client"
-        found.append(Spent(own.id, now, allow.delta, allow.total, left, unit, book.bare))
+        found.append(PrivacySpent(own.id, now, allow.delta, allow.total, left, unit, book.bare))
     return found
 
 
 def export(path: Path, run: str, client: int, out: Path) -> None:
     """Write a client's personal model, as it would use it now, as one safetensors file."""
-    site, ground = open_site(path)
+    site, policy = open_site(path)
     kept = _of(site.folder, run, client)
-    plan = ground.plan(kept.experiment())
+    plan = policy.plan(kept.experiment())
     types, versions = record_types(type(plan.method)), kept.versions(client)
     if not versions:
         raise RunError(f"client {client} has no state of the run {run}: it has never trained.")

@@ -29,7 +29,7 @@ from .site_file import SiteSettings
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """A run that a client has been asked for."""
 
     run: str
@@ -57,13 +57,13 @@ class Book:
     """All that a client's data have told."""
 
     client: Natural
-    runs: tuple[Entry, ...] = ()
+    runs: tuple[LedgerEntry, ...] = ()
 
-    def entry(self, run: str) -> Entry | None:
+    def entry(self, run: str) -> LedgerEntry | None:
         """What there is about this run."""
         return next((e for e in self.runs if e.run == run), None)
 
-    def with_entry(self, entry: Entry) -> Book:
+    def with_entry(self, entry: LedgerEntry) -> Book:
         """The same with this one new, or in place of the one before."""
         return replace(self, runs=(*(e for e in self.runs if e.run != entry.run), entry))
 
@@ -121,12 +121,12 @@ class Ledger:
             return
         for own in self.site.clients:
             book = self.book(own.id)
-            begun = any(e.experiment == experiment and e.last < plan.rounds for e in book.runs)
-            self._check_left(plan, book, 1 if begun else plan.rounds)
+            begun = any(e.experiment == experiment and e.last < plan.experiment.rounds for e in book.runs)
+            self._check_left(plan, book, 1 if begun else plan.experiment.rounds)
 
     def _charged(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:
         run = kept.folder.name
-        fresh = Entry(run, experiment, 0, 0, *self._cost(plan, job.client))
+        fresh = LedgerEntry(run, experiment, 0, 0, *self._cost(plan, job.client))
         entry = book.entry(run) or fresh
         if replace(entry, answers=0, last=0) != fresh:
             raise RunError(
@@ -134,14 +134,14 @@ class Ledger:
             )
         if self.site.allow.epsilon is not None:
             self._check_known(book, kept.folder.parent)
-            if job.task == "fit" and job.t <= entry.last:
+            if job.kind == "fit" and job.t <= entry.last:
                 raise RunError(
                     f"{self.site.name} has answered round {job.t} for client {job.client} already, or a later one."
                 )
-            if job.task == "fit":
-                self._check_left(plan, book, 1 if entry.answers else plan.rounds)
-        answers = entry.answers + (job.task == "fit")
-        last = max(entry.last, job.t) if job.task in ("fit", "idle") else entry.last
+            if job.kind == "fit":
+                self._check_left(plan, book, 1 if entry.answers else plan.experiment.rounds)
+        answers = entry.answers + (job.kind == "fit")
+        last = max(entry.last, job.t) if job.kind in ("fit", "idle") else entry.last
         return book.with_entry(replace(entry, answers=answers, last=last))
 
     def _cost(self, plan: Plan, client: int) -> tuple[Any, ...]:

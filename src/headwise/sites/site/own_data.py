@@ -14,7 +14,7 @@ from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
 from ...settings.experiment import Choice, Experiment
-from ..facts import PARTS, Told
+from ..facts import PARTS, ClientFacts
 from .site_file import SiteSettings
 
 
@@ -43,14 +43,14 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     return FederatedData(merged, parts)
 
 
-def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[Told]:
+def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFacts]:
     """What this site lets the server know about its clients; where they are private as a whole, not even sizes."""
     task = data.task
-    found: list[Told] = []
+    found: list[ClientFacts] = []
     for own in site.clients:
         sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
         parts = [getattr(data.client(own.id), part).y for part in PARTS]
         labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
         told = labels if site.allow.labels and not privacy.protects else None
-        found.append(Told(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
+        found.append(ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
     return found

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ...app.prepare import make_plan, plan_for
+from ...app.prepare import plan_for, prepare
 from ...data.federated import Clients
 from ...disk.jsontext import to_json
 from ...engine.client.jobs import Answer
@@ -21,14 +21,14 @@ from ...records import Record, pack
 from ...settings.experiment import Experiment, experiment_from
 from ..facts import Introduction
 from ..states import SiteStates
-from ..transport.messages import Order, Parcel, Visit
+from ..transport.messages import Order, SiteJob, SiteMessage
 from .ledger import Ledger
 from .own_data import own_data, tell
 from .signing import experiment_hash
 from .site_file import SiteSettings, check_networks, check_privacy, permitted
 
 
-class Ground(Protocol):
+class SitePolicy(Protocol):
     """What stands behind a site: its data, and what it allows."""
 
     def plan(self, experiment: str) -> Plan:
@@ -47,14 +47,16 @@ class Ground(Protocol):
         """Take down what the answers to this order will tell, before any of them is made; or refuse it."""
         ...
 
-    def leaving(self, plan: Plan, visit: Visit, answer: Answer, before: Record | None, after: Record | None) -> Answer:
+    def leaving(
+        self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
+    ) -> Answer:
         """An answer as it may leave, or an error."""
         ...
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The ground of a simulation's nodes, which trust the run that made them."""
+class SimulatedPolicy:
+    """The policy of a simulation's nodes, which trust the run that made them."""
 
     data_dir: Path
 
@@ -71,14 +73,16 @@ class Simulated:
     def charge(self, plan: Plan, order: Order, kept: SiteStates) -> None:
         """Nothing is kept."""
 
-    def leaving(self, plan: Plan, visit: Visit, answer: Answer, before: Record | None, after: Record | None) -> Answer:
+    def leaving(
+        self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
+    ) -> Answer:
         """As it is."""
         return answer
 
 
 @dataclass(frozen=True)
-class Real:
-    """The ground of a site: its own data, and its own rules."""
+class OwnPolicy:
+    """The policy of a site: its own data, and its own rules."""
 
     site: SiteSettings
     home: Path
@@ -103,18 +107,22 @@ class Real:
             raise RunError(f"{self.site.name} does not have the clients {strange}.")
         if len(set(clients)) < len(clients):
             raise RunError(f"{self.site.name} takes one job for each client at a time.")
-        if beyond := sorted({t for t in rounds if not 1 <= t <= plan.rounds}):
-            raise RunError(f"{self.site.name} is asked for round {beyond[0]}, but the rounds are 1 to {plan.rounds}.")
+        if beyond := sorted({t for t in rounds if not 1 <= t <= plan.experiment.rounds}):
+            raise RunError(
+                f"{self.site.name} is asked for round {beyond[0]}, but the rounds are 1 to {plan.experiment.rounds}."
+            )
 
     def charge(self, plan: Plan, order: Order, kept: SiteStates) -> None:
         """In the site's own ledger."""
-        jobs = [visit.job for visit in order.visits]
+        jobs = [site_job.job for site_job in order.site_jobs]
         Ledger(self.site, self.home).charge(plan, self._own(order.experiment)[1], kept, jobs)
 
-    def leaving(self, plan: Plan, visit: Visit, answer: Answer, before: Record | None, after: Record | None) -> Answer:
+    def leaving(
+        self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
+    ) -> Answer:
         """Without scores if they must not leave; never with what the client keeps to itself."""
         if answer.up is not None:
-            known = {_bits(t) for t in pack(visit.job.down).tensors.values()}
+            known = {_bits(t) for t in pack(site_job.job.down).tensors.values()}
             known |= {_bits(t) for m in plan.models for t in m.state().values()}
             sent = {_bits(t): name for name, t in pack(answer.up).tensors.items()}
             for name, t in _private(plan, before, after):
@@ -127,9 +135,9 @@ class Real:
         if experiment is not None:
             return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
-        return own_data(self.site, self.home, Experiment(clients=last + 1)).clients
+        return own_data(self.site, self.home, Experiment(clients=last + 1)).clients()
 
-    def introduce(self, experiment: str) -> Parcel:
+    def introduce(self, experiment: str) -> SiteMessage:
         """Who this site is, what it tells about its data, or why it won't take part."""
         site, told, refusal = self.site, (), None
         try:
@@ -139,7 +147,7 @@ class Real:
         except HeadwiseError as error:
             refusal = str(error)
         said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
-        return Parcel(to_json(asdict(said)), [])
+        return SiteMessage(to_json(asdict(said)), [])
 
 
 def _private(plan: Plan, *records: Record | None) -> Iterator[tuple[str, Tensor]]:
@@ -158,7 +166,7 @@ def _bits(t: Tensor) -> tuple[str, bytes]:
 @lru_cache(maxsize=1)
 def _whole(experiment: str, data_dir: Path) -> Plan:
     """Built once in each process; the next message is most often of the same run."""
-    return make_plan(experiment_from(json.loads(experiment)), data_dir).plan
+    return prepare(experiment_from(json.loads(experiment)), data_dir).plan
 
 
 @lru_cache(maxsize=8)

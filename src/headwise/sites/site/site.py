@@ -18,8 +18,8 @@ from ...errors import HeadwiseError, RunError
 from ...records import RecordError, encode
 from ..secagg.stages import pack_said, stage_in
 from ..states import SiteStates
-from ..transport.messages import Order, Parcel, Report, experiment_in, pack_error, pack_report, unpack_order
-from .policy import Ground, Real
+from ..transport.messages import Order, Report, SiteMessage, experiment_in, pack_error, pack_report, unpack_order
+from .policy import OwnPolicy, SitePolicy
 from .site_file import read_site
 
 if TYPE_CHECKING:
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """Where clients' states are kept, on what ground."""
+    """Where clients' states are kept, on what policy."""
 
     folder: Path
-    ground: Ground
+    policy: SitePolicy
     exports: bool = False
     """whether what personal models are made of is kept beside the states"""
 
-    def answer(self, parcel: Parcel) -> Parcel:
+    def answer(self, message: SiteMessage) -> SiteMessage:
         """Do what a message asks; a mistake is a report, too."""
         try:
-            self.ground.admit(parcel.size)
-            plan = self.ground.plan(experiment_in(parcel))
-            if stage := stage_in(parcel):
+            self.policy.admit(message.size)
+            plan = self.policy.plan(experiment_in(message))
+            if stage := stage_in(message):
                 run, asked = stage
-                self.ground.expect(plan, asked.clients, [asked.t])
+                self.policy.expect(plan, asked.clients, [asked.t])
                 return pack_said(_masking(plan, SiteStates(self.folder, run)).answer(asked))
-            order = unpack_order(parcel, record_types(type(plan.method)))
+            order = unpack_order(message, record_types(type(plan.method)))
             return pack_report(self._do(plan, order))
         except (HeadwiseError, RecordError) as error:
             return pack_error(error)
@@ -56,35 +56,37 @@ class Site:
 
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
-        self.ground.expect(plan, [v.job.client for v in order.visits], [v.job.t for v in order.visits])
+        self.policy.expect(plan, [v.job.client for v in order.site_jobs], [v.job.t for v in order.site_jobs])
         masking = None
-        if order.sealed is not None or (plan.secure.sums and any(visit.job.task == "fit" for visit in order.visits)):
+        if order.sealed is not None or (
+            plan.experiment.secure.sums and any(site_job.job.kind == "fit" for site_job in order.site_jobs)
+        ):
             masking = _masking(plan, kept)
             masking.begun(order)
         states = States(record_types(type(plan.method)).client)
-        visits = {visit.job.client: visit for visit in order.visits}
-        for client, visit in visits.items():
-            if (data := kept.take(client, visit.state)) is not None:
+        site_jobs = {site_job.job.client: site_job for site_job in order.site_jobs}
+        for client, site_job in site_jobs.items():
+            if (data := kept.take(client, site_job.state)) is not None:
                 states[client] = data
-        self.ground.charge(plan, order, kept)
+        self.policy.charge(plan, order, kept)
         before = {c: states[c].me for c in states}
         executor = Serial(plan, states)
         with one_thread():
-            done = list(executor.run(visit.job for visit in order.visits))
+            done = list(executor.run(site_job.job for site_job in order.site_jobs))
         after = {c: states[c].me for c in states}
         if self.exports:
             kept.remember(order.experiment)
-            for job, _ in order.visits:
-                if job.task != "global":
+            for job, _ in order.site_jobs:
+                if job.kind != "global":
                     kept.put_download(job.client, encode(job.down))
         answers = [
-            self.ground.leaving(plan, visits[a.client], a, before.get(a.client), after.get(a.client)) for a in done
+            self.policy.leaving(plan, site_jobs[a.client], a, before.get(a.client), after.get(a.client)) for a in done
         ]
         executor.clock.to("transport")
         new: dict[int, str] = {}
         for answer in answers:
-            job, state = visits[answer.client]
-            if answer.failure is None and job.task in ("fit", "idle") and (data := states.encoded(job.client)):
+            job, state = site_jobs[answer.client]
+            if answer.failure is None and job.kind in ("fit", "idle") and (data := states.encoded(job.client)):
                 new[job.client] = kept.put(job.client, job.t, data, state)
         named, masked = [(answer, new.get(answer.client, "")) for answer in answers], None
         if masking is not None:
@@ -93,11 +95,11 @@ class Site:
         return Report(named, dict(executor.clock.seconds), os.getpid(), peak_memory(), masked)
 
 
-def open_site(path: Path) -> tuple[Site, Real]:
+def open_site(path: Path) -> tuple[Site, OwnPolicy]:
     """The site that this file describes."""
     home, settings = path.absolute().parent, read_site(path)
-    ground = Real(settings, home)
-    return Site(home / settings.states, ground, exports=True), ground
+    policy = OwnPolicy(settings, home)
+    return Site(home / settings.states, policy, exports=True), policy
 
 
 def _masking(plan: Plan, kept: SiteStates) -> Masking:

@@ -33,7 +33,7 @@ MOST_CLIENTS, MOST_MODELS = 100_000, 100
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnClient:
     """A client that lives at this site."""
 
     id: Natural
@@ -91,7 +91,7 @@ class SiteSettings:
     """as reports show it"""
     data: str
     """the data set, as experiments name it"""
-    clients: tuple[Own, ...]
+    clients: tuple[OwnClient, ...]
     """who lives here"""
     states: str = "states"
     """the folder of the personal states, from site.toml on"""

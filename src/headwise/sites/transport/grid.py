@@ -1,6 +1,6 @@
 """Flower's API, all of it that we use: the one file to touch when it moves.
 
-Tested with flwr 1.41 and 1.42. Every message is a `Parcel`: its text in a ConfigRecord, its records as bytes in an
+Tested with flwr 1.41 and 1.42. Every message is a `SiteMessage`: its text in a ConfigRecord, its records as bytes in an
 ArrayRecord, which Flower sends in pieces of 5 MB.
 """
 
@@ -19,14 +19,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from ...errors import RunError
-from .messages import Lost, Parcel
+from .messages import Lost, SiteMessage
 
 PAUSE = 0.02
 """seconds between two looks for replies, in this process"""
 EXPIRED = 3
 """Flower's code for a message that nobody answered in its time"""
 
-Answering = Callable[[Parcel], Parcel]
+Answering = Callable[[SiteMessage], SiteMessage]
 
 
 def client_app(answer: Answering) -> ClientApp:
@@ -55,11 +55,13 @@ class Simulation:
         """Clients are dealt to the nodes in turn; any node can have any client."""
         return self._nodes[client % len(self._nodes)]
 
-    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], seconds: float | None
+    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
         """Send each node its message; the replies in the order in which they come."""
         waiting: dict[str, int] = {}
-        for node, parcel in parcels.items():
-            if number := self._mail.send(node, parcel, "train", seconds):
+        for node, message in messages.items():
+            if number := self._mail.send(node, message, "train", seconds):
                 waiting[number] = node
             else:
                 yield node, Lost(f"node {node} is not there")
@@ -88,7 +90,7 @@ class Simulation:
         found = self._handed.get()
         if found is None:
             raise RunError(f"Flower's simulation can't start: {self._why}.")
-        self._mail = Mail(found)
+        self._mail = FlowerTransport(found)
         while self._thread.is_alive() and len(self._mail.nodes()) < self._count:
             time.sleep(PAUSE)
         self._nodes = sorted(self._mail.nodes())
@@ -114,7 +116,7 @@ class Simulation:
             self._over.set()  # or the thread of the app above would wait for ever
 
 
-class Mail:
+class FlowerTransport:
     """A SuperLink's messages to and from its SuperNodes."""
 
     def __init__(self, grid: Grid) -> None:
@@ -124,15 +126,15 @@ class Mail:
         """Those that are there now."""
         return set(self._grid.get_node_ids())
 
-    def send(self, node: int, parcel: Parcel, kind: str, seconds: float | None = None) -> str | None:
+    def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
         """Send a message that is good for so long; its number, or none if the node is not there."""
-        message = Message(_to_content(parcel), dst_node_id=node, message_type=kind, ttl=seconds)
+        outgoing = Message(_to_content(message), dst_node_id=node, message_type=kind, ttl=seconds)
         # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
-        return next((found for found in self._grid.push_messages([message]) if found), None)
+        return next((found for found in self._grid.push_messages([outgoing]) if found), None)
 
-    def collect(self, numbers: Sequence[str]) -> list[tuple[str, Parcel | Lost]]:
+    def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
         """The replies to these messages that have come."""
-        found: list[tuple[str, Parcel | Lost]] = []
+        found: list[tuple[str, SiteMessage | Lost]] = []
         for reply in self._grid.pull_messages(list(numbers)):
             number = reply.metadata.reply_to_message_id  # an error's sender is not the node
             if reply.has_error():
@@ -178,13 +180,13 @@ def run_checked(check: Callable[[bytes], None]) -> None:
     flwr_clientapp()
 
 
-def server_app(serve: Callable[[Mail, dict[str, Any]], None]) -> ServerApp:
+def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> ServerApp:
     """The app of a run's server; `serve` gets the way to the nodes, and the run's configuration."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(Mail(grid), dict(context.run_config))
+        serve(FlowerTransport(grid), dict(context.run_config))
 
     return app
 
@@ -193,12 +195,12 @@ def _reply(message: Message, answer: Answering) -> Message:
     return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
 
 
-def _to_content(parcel: Parcel) -> RecordDict:
-    arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(parcel.records)}
-    return RecordDict({"text": ConfigRecord({"text": parcel.text}), "records": ArrayRecord(arrays)})
+def _to_content(message: SiteMessage) -> RecordDict:
+    arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(message.records)}
+    return RecordDict({"text": ConfigRecord({"text": message.text}), "records": ArrayRecord(arrays)})
 
 
-def _from_content(content: RecordDict) -> Parcel:
+def _from_content(content: RecordDict) -> SiteMessage:
     records = content.array_records["records"]
     text = content.config_records["text"]["text"]
-    return Parcel(str(text), [records[str(k)].data for k in range(len(records))])
+    return SiteMessage(str(text), [records[str(k)].data for k in range(len(records))])

@@ -12,17 +12,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ...contract.averaging import Shared
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
-from ...engine.client.jobs import Answer, Failure, Job, Task
+from ...engine.client.jobs import Answer, Failure, Job, JobKind, sent_with
 from ...errors import ClientError, ConfigError
 from ...log.metrics import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, build, convert
 
 
-class Parcel(NamedTuple):
+class SiteMessage(NamedTuple):
     """What one message holds."""
 
     text: str
@@ -53,7 +52,9 @@ class Link(Protocol):
         """The node that has this client; none if nobody has said so yet."""
         ...
 
-    def exchange(self, parcels: Mapping[int, Parcel], seconds: float | None) -> Iterator[tuple[int, Parcel | Lost]]:
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], seconds: float | None
+    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
         """Send each node its message, for which it has so long; the replies in the order in which they come."""
         ...
 
@@ -66,7 +67,7 @@ class Link(Protocol):
         ...
 
 
-class Visit(NamedTuple):
+class SiteJob(NamedTuple):
     """A job for a client, and the digest of the state from which it starts; empty if it has none."""
 
     job: Job
@@ -88,7 +89,7 @@ class Order:
     run: str
     experiment: str
     """as JSON"""
-    visits: Sequence[Visit]
+    site_jobs: Sequence[SiteJob]
     sealed: tuple[Letter, ...] | None = None
     """where sums are masked: what the other sites have sealed for this one"""
 
@@ -107,10 +108,10 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A visit's plain part."""
+class _PlainJob:
+    """A site_job's plain part."""
 
-    task: Task
+    kind: JobKind
     client: Natural
     t: Natural
     measure: bool
@@ -119,10 +120,10 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _PlainAnswer:
     """An answer's plain part, but for its scores."""
 
-    task: Task
+    kind: JobKind
     client: Natural
     n: Natural
     samples: Natural
@@ -132,49 +133,49 @@ class _Said:
     state: str
 
 
-def pack_order(order: Order) -> Parcel:
+def pack_order(order: Order) -> SiteMessage:
     """The order as one message; a record for many clients is in it once."""
     records: list[bytes] = []
     places: dict[int, int] = {}
-    visits: list[dict[str, Any]] = []
-    for job, state in order.visits:
+    site_jobs: list[dict[str, Any]] = []
+    for job, state in order.site_jobs:
         if id(job.down) not in places:
             places[id(job.down)] = len(records)
             records.append(encode(job.down))
-        plain = {"task": job.task, "client": job.client, "t": job.t, "measure": job.measure}
-        visits.append({**plain, "down": places[id(job.down)], "state": state})
+        plain = {"kind": job.kind, "client": job.client, "t": job.t, "measure": job.measure}
+        site_jobs.append({**plain, "down": places[id(job.down)], "state": state})
     sealed = None if order.sealed is None else [asdict(letter) for letter in order.sealed]
-    plain = {"run": order.run, "experiment": order.experiment, "visits": visits, "sealed": sealed}
-    return Parcel(to_json(plain), records)
+    plain = {"run": order.run, "experiment": order.experiment, "site_jobs": site_jobs, "sealed": sealed}
+    return SiteMessage(to_json(plain), records)
 
 
-def experiment_in(parcel: Parcel) -> str:
+def experiment_in(message: SiteMessage) -> str:
     """The experiment of an order: with it a site learns the types of the records."""
     with reading("order"):
-        text = convert(json.loads(parcel.text)["experiment"], str, "experiment")
+        text = convert(json.loads(message.text)["experiment"], str, "experiment")
         json.loads(text)
         return text
 
 
-def unpack_order(parcel: Parcel, types: RecordTypes) -> Order:
+def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
     """The order that this message holds."""
     downs: dict[tuple[int, type[Record]], Record] = {}
-    visits: list[Visit] = []
+    site_jobs: list[SiteJob] = []
     with reading("order"):
-        values = json.loads(parcel.text)
-        for given in (build(_Asked, v) for v in values["visits"]):
-            cls: type[Record] = Shared if given.task == "global" else types.down
+        values = json.loads(message.text)
+        for given in (build(_PlainJob, v) for v in values["site_jobs"]):
+            cls = sent_with(given.kind, types)
             at = (given.down, cls)
             if at not in downs:
-                downs[at] = decode(cls, parcel.records[given.down])
-            visits.append(Visit(Job(given.task, given.client, given.t, downs[at], given.measure), given.state))
+                downs[at] = decode(cls, message.records[given.down])
+            site_jobs.append(SiteJob(Job(given.kind, given.client, given.t, downs[at], given.measure), given.state))
         sealed = values.get("sealed")
         letters = None if sealed is None else tuple(build(Letter, each) for each in sealed)
         run, experiment = (convert(values[name], str, name) for name in ("run", "experiment"))
-        return Order(run, experiment, visits, letters)
+        return Order(run, experiment, site_jobs, letters)
 
 
-def pack_report(report: Report) -> Parcel:
+def pack_report(report: Report) -> SiteMessage:
     """The report as one message."""
     records: list[bytes] = []
     answers: list[dict[str, Any]] = []
@@ -188,36 +189,36 @@ def pack_report(report: Report) -> Parcel:
     if report.masked is not None:
         plain["masked"] = len(records)
         records.append(to_bytes(report.masked))
-    return Parcel(to_json({**plain, "answers": answers}), records)
+    return SiteMessage(to_json({**plain, "answers": answers}), records)
 
 
-def pack_error(error: Exception) -> Parcel:
+def pack_error(error: Exception) -> SiteMessage:
     """A report that says why there is none."""
-    return Parcel(to_json({"error": str(error)}), [])
+    return SiteMessage(to_json({"error": str(error)}), [])
 
 
-def said_in(parcel: Parcel) -> dict[str, Any]:
+def said_in(message: SiteMessage) -> dict[str, Any]:
     """The text of what a site answers, or its error raised here; to be called while `reading`."""
-    values = json.loads(parcel.text)
+    values = json.loads(message.text)
     if "error" in values:
         raise ClientError(str(values["error"]))
     return values
 
 
-def unpack_report(parcel: Parcel, types: RecordTypes) -> Report:
+def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
     """The report that this message holds, or its error raised here."""
     answers: list[tuple[Answer, str]] = []
     with reading("report"):
-        values = said_in(parcel)
+        values = said_in(message)
         for given in values["answers"]:
             test, val = (restored(given.pop(part)) for part in ("test", "val"))
-            said = build(_Said, given)
+            said = build(_PlainAnswer, given)
             failure = None if said.failure is None else Failure(*said.failure)
-            up = None if said.up is None else decode(types.up, parcel.records[said.up])
-            plain = (said.task, said.client, said.n, up, test, val, said.samples, said.t, failure)
+            up = None if said.up is None else decode(types.up, message.records[said.up])
+            plain = (said.kind, said.client, said.n, up, test, val, said.samples, said.t, failure)
             answers.append((Answer(*plain), said.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}
-        masked = from_bytes(parcel.records[values["masked"]]) if "masked" in values else None
+        masked = from_bytes(message.records[values["masked"]]) if "masked" in values else None
         return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
 
 

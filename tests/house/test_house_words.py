@@ -1,0 +1,54 @@
+"""One noun per thing: the glossary names what there is, and nothing has the name of something else."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from rooms import FILES, HOME, ROOT, name_of, tree
+
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+WAY = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NAMES = re.findall(r"^\| [^|]+ \| `([\w.]+)` \|", GLOSSARY, re.MULTILINE)
+STEPS = re.findall(r"`((?!headwise\.)(?:\w+\.)+\w+)`", WAY)
+RETIRED = set(re.findall(r"`(\w+)`", GLOSSARY.split("Retired:")[1]))
+CLASSES = [(n.name.lstrip("_"), p) for p in FILES for n in ast.walk(tree(p)) if isinstance(n, ast.ClassDef)]
+ENDINGS = ("s", "es", "ed", "ing", "er")
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*NAMES, *STEPS]))
+def test_what_the_pages_name_is_there(name: str) -> None:
+    assert pkgutil.resolve_name(f"headwise.{name}") is not None
+
+
+def test_the_pages_name_something() -> None:
+    assert len(NAMES) > 35
+    assert len(RETIRED) > 10
+    assert len(STEPS) > 20
+
+
+def test_no_class_name_is_used_twice() -> None:
+    """But in methods, each of which has records of its own."""
+    counts = Counter(name for name, path in CLASSES if path.parent.name != "methods")
+    assert [name for name, times in counts.items() if times > 1] == []
+
+
+def test_retired_words_name_nothing() -> None:
+    assert [(name, name_of(path)) for name, path in CLASSES if name in RETIRED and path.parent.name != "methods"] == []
+
+
+def test_no_two_files_of_a_room_differ_in_an_ending_only() -> None:
+    rooms: dict[str, list[str]] = {}
+    for path in FILES:
+        rooms.setdefault(name_of(path.parent) if path.parent != HOME else "", []).append(path.stem)
+    alike = [
+        (r, a, b)
+        for r, stems in rooms.items()
+        for a, b in combinations(sorted(stems), 2)
+        if b[len(a) :] in ENDINGS and b.startswith(a)
+    ]
+    assert alike == []
