@@ -105,7 +105,7 @@ def test_fedamp_of_far_models_attends_to_nobody() -> None:
         assert_same(method.broadcast(last, c, ServerBench(toy_plan(method), 3)).w, w)
 
 
-def test_fedfomo_without_models_is_standalone_on_what_is_trained_on() -> None:
+def test_fedfomo_without_models_begins_as_standalone_on_what_is_trained_on() -> None:
     plan = toy_plan(FedFomo(M=0))
     run = runs(FedFomo(M=0), rounds=1, ratio=1.0)[0]
     for c in range(len(AWKWARD)):
@@ -117,9 +117,9 @@ def test_fedfomo_without_models_is_standalone_on_what_is_trained_on() -> None:
 
 
 def test_fedfomo_keeps_its_model_when_no_weight_is_positive() -> None:
-    """Its own model many times over: all weights are 0."""
+    """The model it began from many times over: all weights are 0."""
     plan = toy_plan(FedFomo())
-    me = Own(network().state())
+    me = Own(network().state(), network().state())
     mirror = Down({1: network().params(), 2: network().params()})
     one, other = (FedFomo().local_update(me, down, bench(plan, 0)) for down in (mirror, Down({})))
     assert one.up.weights.tolist() == [0, 0]
