@@ -69,6 +69,10 @@ class Central(Bench, Protocol):
         """The classes that this client asked for: those of its training samples, ascending."""
         ...
 
+    def size(self, client: int) -> int:
+        """The training samples that this client told of; under privacy that hides sizes, the same for everybody."""
+        ...
+
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
         """The weighted mean of what clients made of `around`, or what the run takes in its place (`robust.rule`)."""
         ...
@@ -85,6 +89,8 @@ class Local(Bench, Protocol):
     """this round's learning rate, decay included"""
     epochs: int
     """passes over the data per round, as the experiment says"""
+    ratio: float
+    """share of the clients that take part in a round, on average, as the experiment says"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:

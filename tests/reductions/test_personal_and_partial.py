@@ -15,7 +15,8 @@ from headwise.engine.bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.engine.server import ServerBench
 from headwise.method import Reply
-from headwise.methods.apple import APPLE, Cores
+from headwise.methods.apple import APPLE
+from headwise.methods.apple import Down as AppleDown
 from headwise.methods.apple import Own as AppleOwn
 from headwise.methods.cd2_pfed import CD2PFed
 from headwise.methods.clusterfl import ClusterFL
@@ -212,7 +213,8 @@ def test_apple_of_itself_alone_is_standalone() -> None:
     """p = e_i and no learning of p: the personal model is the core model, which takes plain steps."""
     plan = toy_plan(APPLE())
     method, client = APPLE(relation_lr=0.0, core_lr="local"), 0
-    alone = [torch.eye(len(AWKWARD))[client], Cores({1: network().params().map(lambda t: t + 1)})]
+    alone = [torch.eye(len(AWKWARD))[client]]
+    alone += [AppleDown({1: network().params().map(lambda t: t + 1)}, alone[0])]
     mine = method.local_update(AppleOwn(network().state(), alone[0]), alone[1], bench(plan, client))
     theirs = Standalone().local_update(Standalone().client_init(bench(plan, client)), Nothing(), bench(plan, client))
     for k, t in theirs.me.w.items():

@@ -46,6 +46,7 @@ class ClientBench:
         self.client, self.n = client, len(self._train)
         decays = max(t - 1, 0) if plan.train.lr_decay_per == "round" else trained
         self.lr, self.epochs = plan.train.lr * plan.train.lr_decay**decays, plan.train.epochs
+        self.ratio = plan.sampling.average
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
         self.samples = [0]

@@ -22,9 +22,9 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
 
 from ..averaging import Averaged, Averaging, Shared
+from ..measures import kl
 from ..method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
@@ -122,9 +122,8 @@ class FedAFK(Averaging[Own]):
         """Eq. (9): (1 - lambda) l_sup + lambda l_kt."""
         f = own.body_given(theta)(x)
         sup = local.loss(own.head, f, y)
-        p, q = log_softmax(f, 1), log_softmax(f_G, 1)
-        p, q = (p, q) if self.kl == "local_global" else (q, p)
-        return (1 - self.lam) * sup + self.lam * kl_div(q, p, reduction="batchmean", log_target=True)  # Eq. (8)
+        transfer = kl(f, f_G) if self.kl == "local_global" else kl(f_G, f)  # Eq. (8)
+        return (1 - self.lam) * sup + self.lam * transfer
 
     def _mixed(self, p: Params, now: bool) -> Params:
         """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""

@@ -13,8 +13,8 @@ https://arxiv.org/abs/2012.08565
     (3)  P[i, n] <- P[i, n] + w_n
 
 Departs from the paper: the M best of P are sent, without its random exploration, except that equal affinities (all, at
-first) are ordered by chance; one's own model is always a candidate and never sent back. Where no w_n is positive, Eq. (2)
-leaves theta_i^old, which is trained again; public code goes on with theta_i there.
+first) are ordered by chance; one's own model is always a candidate and never sent back. Where no w_n is positive,
+Eq. (2) leaves theta_i^old, which is trained again; public code goes on with theta_i there.
 """
 
 from __future__ import annotations
