@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -148,10 +148,12 @@ class Local(Bench, Protocol):
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
         size: int | None = None,
+        weights: Collection[str] = (),
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch.
 
-        `project` puts each step's result back where it must be; the rest is as for `batches`.
+        `project` puts each step's result back where it must be; the experiment's momentum and weight decay act on those
+        named in `weights`, as in `sgd`; the rest is as for `batches`.
         """
         ...
 

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from ..averaging import Averaging, Shared
 from ..measures import kl
-from ..method import Central, Local, Predictor, Sums, Update
+from ..method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 from ..settings import Positive, Unit
@@ -39,10 +39,11 @@ class FML(Averaging[Own]):
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "second model"
     stays: ClassVar[str] = "whole model"
-    sums: ClassVar[Sums] = "clients"  # Algorithm 1: every meme counts the same
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
+    weights: Literal["samples", "clients"] = "clients"
+    """how clients count in the server's mean: by their samples, or (Algorithm 1) all the same"""
     alpha: Unit = 0.5
     """weight of the labels for the own model; 1: it learns nothing from the shared one, as in Standalone"""
     beta: Unit = 0.5

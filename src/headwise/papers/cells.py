@@ -13,7 +13,7 @@ from ..engine.options import Workers
 from ..errors import ConfigError, nearest
 from ..jsontext import to_json
 from ..settings import changed
-from .schema import Column, Moment, Paper, Recipe, Scale, Table
+from .schema import Column, Metric, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
 
 Rules = Literal["paper", "code"]
@@ -54,6 +54,12 @@ class Ask:
         """When the models are measured: as the column says, the code, the method, or the paper."""
         code = self.paper.code.moment if self.rules == "code" and self.paper.code else None
         return column.moment or (None if recipe is STANDALONE else code) or recipe.moment or self.paper.moment
+
+    @property
+    def metric(self) -> Metric:
+        """How clients' accuracies are combined."""
+        code = self.paper.code.metric if self.rules == "code" and self.paper.code else None
+        return code or self.paper.metric
 
     @property
     def window(self) -> int | None:

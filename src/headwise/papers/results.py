@@ -129,7 +129,7 @@ class Reproduction:
 
 
 def _measured(ask: Ask) -> str:
-    which = "over all test samples" if ask.paper.metric == "accuracy" else "as the mean over the clients"
+    which = "over all test samples" if ask.metric == "accuracy" else "as the mean over the clients"
     best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
     return (
         f"Accuracies are percentages {which} in {best}; *pre* is what a client would use after a download, *stale* "
