@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import re
 import sys
@@ -108,14 +107,10 @@ def sums_as_the_card_says(method: AnyMethod) -> None:
 
     Robust rules of a run are another matter: they look at every message.
     """
-    for said, alike in itertools.groupby(sorted(variants(method), key=_said), _said):
-        enough = set[str].intersection(*map(_enough, alike))
+    for said in sorted({m.needs() for m in variants(method)}):
+        enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == said))
         found = sorted(enough - {"labels"} or enough or {"none"})
         need(said in found, f"sums is {said!r}, but what the server needs is {' or '.join(map(repr, found))}")
-
-
-def _said(method: AnyMethod) -> str:
-    return method.needs()
 
 
 def every_hyperparameter_counts(method: AnyMethod) -> None:
