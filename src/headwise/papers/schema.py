@@ -93,6 +93,8 @@ class Column:
     """further changes under the rules of the public code"""
     options: Changes = NONE
     """of the paper's own method, where the column varies one"""
+    sweep: Changes = NONE
+    """a setting that was asked to vary; files don't have it"""
     moment: Moment | None = None
     """none: the method's"""
     target: Unit | None = None
