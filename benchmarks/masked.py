@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from flower import LARGE, NODES, SMALL, contention, deployed
+
 from headwise.sites.secagg.protocol import deal, masked, needed, new_secrets, read_share
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "masked.md"

@@ -338,7 +338,7 @@ class KnowsTooMuch(FedGH):
     sums = "labels"
 
 
-class KnowsLessThanItSays(FedAvg):
+class KnowsLessThanItSays(Simple):
     sums = "none"
 
 

@@ -23,6 +23,7 @@ from headwise.engine.server_bench import ServerBench
 from headwise.errors import ConfigError
 from headwise.methods.cd2_pfed import CD2PFed
 from headwise.methods.fedafk import FedAFK
+from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedbn import FedBN
 from headwise.methods.fedcp import FedCP
 from headwise.methods.fedper import FedPer
@@ -186,3 +187,35 @@ def test_listing_knows_who_has_a_global_model(name: str) -> None:
     found = [v.global_model(v.server_init(bench(v)), bench(v)) for v in variants(catalog.find("method", name)())]
     said = method_facts(catalog.entry("method", name))["global model"]
     assert said == ("yes" if any(m is not None for m in found) else "no")
+
+
+AVERAGING = [name for name in catalog.names("method") if issubclass(catalog.find("method", name), Averaging)]
+PLAIN = {"apfl", "ditto", "fedbn", "fedrep", "per-fedavg", "pfedme"}
+"""whose Algorithm 1 prints 1/K sum_k w_k, where ours is weighted by samples unless asked"""
+
+
+@pytest.mark.parametrize("weights", ["samples", "clients"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_clients_count_by_their_samples_or_all_the_same(name: str, weights: str) -> None:
+    """Of 1, 2 and 6 samples, models that are 1, 2 and 4 times the first one: (1 + 4 + 24) / 9, or 7 / 3 of it."""
+    method = catalog.find("method", name)(weights=weights)
+    central = bench(method)
+    server = method.server_init(central)
+    first = server.w.map(lambda t: t.double())
+    replies = [Reply(c, Shared(server.w * s), n) for c, (s, n) in enumerate(((1, 1), (2, 2), (4, 6)))]
+    factor = 29 / 9 if weights == "samples" else 7 / 3
+    for k, t in method.aggregate(server, replies, central).w.items():
+        torch.testing.assert_close(t.double(), first[k] * factor, rtol=0, atol=2e-6)
+    assert method.needs() == weights
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_the_mean_is_weighted_unless_asked_and_the_papers_own_is_a_preset(name: str) -> None:
+    cls = catalog.find("method", name)
+    assert cls().weights == cls.sums == ("clients" if name == "fml" else "samples")
+    assert (name in PLAIN) == (cls.presets.get("paper", {}).get("weights") == "clients")
+
+
+def test_a_method_that_sets_sums_is_told_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"Old.sums is 'clients', but .*: weights: Literal.* = 'clients' makes it"):
+        type("Old", (FedAvg,), {"sums": "clients"})

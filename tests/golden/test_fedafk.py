@@ -7,9 +7,17 @@ The gradient of the cross-entropy is `byhand.gradient`. Eq. (8) with p = softmax
 
 because dp_j/df_k = p_j ([j = k] - p_k); with d = dKL/df * [f > 0], the body's gradients are d^T x and sum d. Eq. (6):
 dL/dmu = <theta_i - theta_G, dL/dtheta>, taken at theta_i (`chain`) or at mu theta_i + (1 - mu) theta_G (`exact`).
+
+q is that of theta_G as it is trained, or of the theta_G^{t-1} that was received (Eq. (5) as printed). The order is that
+of Algorithm 1, everything from its value before the batch, or that of Section 4.3: an epoch on theta_G, then one on
+theta_i, then one on mu. With momentum m and weight decay d, a weight w moves by -eta v, v <- m v + dL/dw + d w; mu
+has neither.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,18 +27,18 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
-from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedafk import FedAFK, Own
 from headwise.params import Params
+from headwise.settings.options import Train
 
 LR, MU, SIZES = 0.05, 0.4, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
 
 
-def plan(method: FedAFK, *, batch: int = 10, epochs: int = 1, lr: float = LR) -> Plan:
-    return plan_of(method, CLIENTS, batch=batch, lr=lr, epochs=epochs)
+def plan(method: FedAFK, *, batch: int = 10, epochs: int = 1, lr: float = LR, **train: float) -> Plan:
+    return plan_of(method, CLIENTS, batch=batch, lr=lr, epochs=epochs, **train)
 
 
 def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
@@ -55,14 +63,30 @@ def logs(f: Tensor) -> Tensor:
 class ByHand:
     """The client half in plain tensors: `own` is theta_i under phi_i, `world` is theta_G under phi_rd."""
 
-    def __init__(self, method: FedAFK, own: Weights, world: Weights, lr: float = LR, mu: float = MU) -> None:
-        self.method, self.own, self.world, self.lr = method, own, world, lr
+    def __init__(self, method: FedAFK, own: Weights, world: Weights, train: Train, mu: float = MU) -> None:
+        self.method, self.own, self.world, self.train, self.lr = method, own, world, train, train.lr
+        self.received = world
         self.mu = self.raw = torch.tensor(mu).double()
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Momentum begins anew."""
+        self.velocity: dict[tuple[str, str], Tensor] = {}
+
+    def stepped(self, who: str, w: Weights, g: Weights, learns: tuple[str, ...]) -> Weights:
+        for k in learns:
+            v = self.velocity.get((who, k), 0 * w[k])
+            self.velocity[who, k] = self.train.momentum * v + g[k] + self.train.weight_decay * w[k]
+        return {k: t - self.lr * self.velocity[who, k] if k in learns else t for k, t in w.items()}
+
+    @property
+    def teacher(self) -> Weights:
+        return self.received if self.method.target == "received" else self.world
 
     def total(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
         """Eq. (9) at this model, as a number."""
         f = features(w, x)
-        p, q = logs(f), logs(features(self.world, x))
+        p, q = logs(f), logs(features(self.teacher, x))
         ce = -logs(f @ w[HEAD[0]].T + w[HEAD[1]])[torch.arange(len(y)), y].mean()
         kl = p.exp() * (p - q) if self.method.kl == "local_global" else q.exp() * (q - p)
         return (1 - self.method.lam) * ce + self.method.lam * kl.sum(1).mean()
@@ -70,7 +94,7 @@ class ByHand:
     def slope(self, w: Weights, x: Tensor, y: Tensor) -> Weights:
         """The gradient of Eq. (9) with respect to the body of this model."""
         f = features(w, x)
-        p, q = logs(f), logs(features(self.world, x))
+        p, q = logs(f), logs(features(self.teacher, x))
         if self.method.kl == "local_global":
             d = p.exp() * (p - q - (p.exp() * (p - q)).sum(1, keepdim=True)) / len(y)
         else:
@@ -83,16 +107,27 @@ class ByHand:
         """Eq. (3), under phi_i."""
         return {**self.own, **{k: mu * self.own[k] + (1 - mu) * self.world[k] for k in BODY}}
 
-    def batch(self, x: Tensor, y: Tensor) -> None:
+    def batch(self, x: Tensor, y: Tensor, what: str = "G i mu") -> None:
         """Eqs. (4)-(6), lines 9-11: everything from its value before the batch."""
         g, g_G = self.slope(self.own, x, y), gradient(self.world, x, y)
         at = g if self.method.mu_grad == "chain" else self.slope(self.between(self.mu), x, y)
-        self.raw = self.mu - self.lr * sum(((self.own[k] - self.world[k]) * at[k]).sum() for k in BODY)
-        self.mu = self.raw.clamp(0, 1)
-        learns = BODY + HEAD if self.method.global_head else BODY
-        self.world = {k: t - self.lr * g_G[k] if k in learns else t for k, t in self.world.items()}
-        self.own = {k: t - self.lr * g[k] if k in BODY else t for k, t in self.own.items()}
-        self.mix("batch")
+        slope = sum(((self.own[k] - self.world[k]) * at[k]).sum() for k in BODY)
+        if "G" in what:
+            self.world = self.stepped("G", self.world, g_G, BODY + HEAD if self.method.global_head else BODY)
+        if "i" in what:
+            self.own = self.stepped("i", self.own, g, BODY)
+        if "mu" in what:
+            self.raw = self.mu - self.lr * slope
+            self.mu = self.raw.clamp(0, 1)
+            self.mix("batch")
+
+    def epoch(self, orders: Iterator[Tensor], x: Tensor, y: Tensor, size: int) -> None:
+        """Lines 9-12, or steps (2) to (4) of Section 4.3, over as many orders of the samples as that takes."""
+        for what in ("G i mu",) if self.method.order == "joint" else ("G", "i", "mu"):
+            self.fresh()
+            for i in next(orders).split(size):
+                self.batch(x[i], y[i], what)
+        self.mix("epoch")
 
     def mix(self, when: str) -> None:
         """Line 12, if it is due now."""
@@ -101,8 +136,7 @@ class ByHand:
 
     def head_batch(self, x: Tensor, y: Tensor) -> None:
         """Eq. (7), line 14."""
-        g = gradient(self.own, x, y)
-        self.own = {k: t - self.lr * g[k] if k in HEAD else t for k, t in self.own.items()}
+        self.own = self.stepped("head", self.own, gradient(self.own, x, y), HEAD)
 
 
 def situation(method: FedAFK, p: Plan, *, own: int = 2, mu: float = MU) -> tuple[Own, Shared, ByHand]:
@@ -111,7 +145,7 @@ def situation(method: FedAFK, p: Plan, *, own: int = 2, mu: float = MU) -> tuple
     world = drawn(4) if method.global_head else {**drawn(4), **random}
     me = Own(floats(drawn(own, BODY)), floats(drawn(own, HEAD)), torch.tensor(mu))
     down = Shared(floats(world if method.global_head else only(world, BODY)))
-    return me, down, ByHand(method, drawn(own), world, p.experiment.train.lr, mu)
+    return me, down, ByHand(method, drawn(own), world, p.experiment.train, mu)
 
 
 CASES = [
@@ -122,22 +156,26 @@ CASES = [
     FedAFK(mix="never"),
 ]
 CASES += [FedAFK(mix="batch", mu_grad="exact", lam=0.2), FedAFK(global_head=True), FedAFK(head_epochs=2)]
+CASES += [FedAFK(target="received", lam=0.8), FedAFK(target="received", mu_grad="exact", kl="global_local", lam=0.8)]
+CASES += [FedAFK(order="sequential"), FedAFK(order="sequential", mu_grad="exact", lam=0.8, target="received")]
+CASES += [FedAFK(order="sequential", mix="batch"), FedAFK(order="sequential", global_head=True)]
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.parametrize("batch", [10, 5])
+HEAVY = {"momentum": 0.5, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(("epochs", "batch", "train"), [(1, 10, {}), (1, 5, {}), (2, 5, {}), (2, 5, HEAVY)])
 @pytest.mark.parametrize("method", CASES, ids=repr)
-def test_client_half(method: FedAFK, batch: int, epochs: int) -> None:
+def test_client_half(method: FedAFK, batch: int, epochs: int, train: dict[str, float]) -> None:
     """Algorithm 1, lines 7-15; the head's epoch of lines 13-14 comes once, after all E epochs."""
-    p = plan(method, batch=batch, epochs=epochs)
+    p = plan(method, batch=batch, epochs=epochs, **train)
     me, down, hand = situation(method, p)
     local, rng, (x, y) = bench(p), torch.Generator(), CLIENTS[0]
     rng.set_state(local.rng.get_state())
     update = method.local_update(me, down, local)
+    orders = (torch.randperm(len(y), generator=rng) for _ in itertools.count())
     for _ in range(epochs):
-        for i in torch.randperm(len(y), generator=rng).split(batch):
-            hand.batch(x[i], y[i])
-        hand.mix("epoch")
+        hand.epoch(orders, x, y, batch)
     for i in (i for _ in range(method.head_epochs) for i in torch.randperm(len(y), generator=rng).split(batch)):
         hand.head_batch(x[i], y[i])
     close(dict(update.up.w), hand.world if method.global_head else only(hand.world, BODY))

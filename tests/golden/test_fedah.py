@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, Weights, close, gradient, weighted
+from byhand import BODY, HEAD, START, A, B, Weights, close, gradient, weighted
 from tiny import Client, bench, plan_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.contract.averaging import Averaged, Shared
 from headwise.contract.method import Reply
@@ -18,6 +18,7 @@ from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedah import FedAH, Own
+from headwise.models.split import SplitModel
 from headwise.params import Params
 
 BATCH, LR, DECAY, EPOCHS = 4, 0.2, 0.5, 2
@@ -148,3 +149,24 @@ def test_beginning() -> None:
     close(dict(first.h), {k: START[k] for k in HEAD})
     close(dict(first.W), {k: torch.full_like(START[k], 0.25) for k in HEAD})
     close(dict(method.server_init(ServerBench(plan(method), 0)).w), START)
+
+
+def test_batchnorm_is_at_rest_while_weights_and_head_learn() -> None:
+    """In evaluation mode a layer of BatchNorm after a linear one is a linear layer again: A / s, (b - m) / s, with the
+    mean m and the deviation s that this client kept. W is learned on that body, and m and s do not move."""
+    network = SplitModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU()), nn.Linear(2, 3)).eval()
+    made = plan_of(FedAH(), CLIENTS, model=network, batch=BATCH, lr=LR, epochs=EPOCHS, lr_decay=DECAY)
+    m, s = torch.tensor([0.5, -0.25]).double(), torch.tensor([2.0, 0.5]).double()
+    kept = floats({"body.1.running_mean": m, "body.1.running_var": s**2 - 1e-5})
+    local = ClientBench(made, 0, 2, purpose="fit", kept=kept, trained=0)
+    me, down = records(0)
+    affine = Params({"body.1.weight": torch.ones(2), "body.1.bias": torch.zeros(2)})
+    hand = ByHand(0, local)
+    hand.w = {**hand.w, A: hand.w[A] / s[:, None], B: (hand.w[B] - m) / s}
+    hand.learn_weights(1.0, 1)
+    model, W = FedAH()._aggregated(me, Shared(down.w | affine), local)
+    close(dict(W), hand.W)
+    close(dict(model.state("head")), {k: hand.w[k] for k in HEAD})
+    local.sgd(model, only=model.head)
+    after = model.state("body")
+    close({k: after[k] for k in kept}, {k: t.double() for k, t in kept.items()})

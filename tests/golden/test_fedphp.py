@@ -22,6 +22,10 @@ def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
     return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
 
 
+def floats(w: Weights) -> Params:
+    return Params({k: t.float() for k, t in w.items()})
+
+
 def mmd_gradient(w: Weights, p: Weights, x: Tensor) -> Weights:
     """By autograd, on plain tensors: mean k(f, f') + mean k(g, g') - 2 mean k(f, g), k = sum_s exp(-d^2 / 2s)."""
     body = {k: w[k].clone().requires_grad_() for k in (A, B)}
@@ -37,7 +41,7 @@ def mmd_gradient(w: Weights, p: Weights, x: Tensor) -> Weights:
 
 def test_fedphp() -> None:
     """w_i follows (1 - lam) grad CE + lam grad MMD(phi_w, phi_p); then p <- mu_z p + (1 - mu_z) w_i. Everybody takes
-    part, so mu_z = mu z / T with z = 0, 1, 2; in round 1 p is the download, and becomes w_i. p is what is used."""
+    part, so mu_z = mu z / T with z = 0, 1, 2; p starts as the initial model, and becomes w_i. p is what is used."""
     lam, mu, T = 0.5, 0.9, 3
     w, inherited = START, [START] * 3
     for z in range(T):
@@ -60,12 +64,25 @@ def test_fedphp() -> None:
         close(used.state_dict(), inherited[c])
 
 
-@pytest.mark.parametrize(("z", "t"), [(0, 5), (1, 4), (3, 9)])
-def test_fedphp_grows_with_the_participations(z: int, t: int) -> None:
-    """mu_z = mu z / (rho T); a client that has now taken part z + 1 times in t rounds takes rho for (z + 1) / t."""
-    method, plan = FedPHP(lam=0.0, mu=0.8), plan_of(FedPHP(), rounds=10)
+@pytest.mark.parametrize(("z", "t", "ratio"), [(0, 5, 0.5), (1, 4, 0.5), (3, 9, 0.5), (1, 2, 0.05), (7, 9, 0.5)])
+def test_fedphp_grows_with_the_participations(z: int, t: int, ratio: float) -> None:
+    """mu_z = mu z / Z, Z = rho T being the participations to be expected in T = 10 rounds, but at least one; a client
+    that took part more often keeps mu. The round does not matter."""
+    method, plan = FedPHP(lam=0.0, mu=0.8), plan_of(FedPHP(), rounds=10, ratio=ratio)
     p, w = ({k: s * v for k, v in START.items()} for s in (3.0, 1.0))
-    me = Inherited(Params({k: v.float() for k, v in p.items()}), z)
-    update = method.local_update(me, Shared(Params({k: v.float() for k, v in w.items()})), bench(plan, 2, t))
-    mu_z, w_i = 0.8 * z / ((z + 1) / t * 10), add(w, (-LR, gradient(w, *CLIENTS[2])))
-    close(dict(update.me.p or {}), {k: mu_z * p[k] + (1 - mu_z) * w_i[k] for k in p})
+    update = method.local_update(Inherited(floats(p), z), Shared(floats(w)), bench(plan, 2, t))
+    mu_z, w_i = min(0.8 * z / max(ratio * 10, 1), 0.8), add(w, (-LR, gradient(w, *CLIENTS[2])))
+    close(dict(update.me.p), {k: mu_z * p[k] + (1 - mu_z) * w_i[k] for k in p})
+
+
+def test_a_newcomer_inherits_the_initial_model() -> None:
+    """First drawn in round 4: the download has moved on, its inherited model is still the one that all began with."""
+    lam, plan = 0.5, plan_of(FedPHP(lam=0.5), rounds=10)
+    local, (x, y) = bench(plan, 2, 4), CLIENTS[2]
+    me, w = FedPHP(lam=lam).client_init(local), {k: 2 * t for k, t in START.items()}
+    used = FedPHP(lam=lam).personalize(me, Shared(floats(w)), local)
+    close(used.state_dict(), START)
+    update = FedPHP(lam=lam).local_update(me, Shared(floats(w)), local)
+    w_i = add(w, (-LR * (1 - lam), gradient(w, x, y)), (-LR * lam, mmd_gradient(w, START, x)))
+    close(dict(update.up.w), w_i)
+    close(dict(update.me.p), w_i)

@@ -6,10 +6,13 @@ The pull of Eq. (8) is lam / n sum_i [class y_i has a prototype] 1/K |f_i - C_{y
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 import pytest
 import torch
 from byhand import CLIENTS, START, A, B, C, V, Weights, close, features, gradient
-from tiny import bench, plan_of, run
+from tiny import bench, model_of, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -112,3 +115,28 @@ def test_a_class_that_nobody_sends_keeps_its_prototype() -> None:
     assert server.means.tolist() == [[0, 1], [2, 3], [7, 8]]
     same = method.aggregate(server, [], ServerBench(plan_of(method), 2))
     assert torch.equal(same.means, server.means) and torch.equal(same.known, server.known)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("weights", ["samples", "equal"])
+def test_two_rounds_in_double_precision(weights: str) -> None:
+    """The same as above in the other precision: networks, prototypes and their means agree to the last digits."""
+    table, models = Table(), [START] * 3
+    for _ in range(2):
+        models = [train(w, *client, table) for w, client in zip(models, CLIENTS, strict=True)]
+        table = merged([prototypes(w, *client) for w, client in zip(models, CLIENTS, strict=True)], weights)
+    network = model_of().double()
+    network.load_state_dict(START)
+    plan = plan_of(FedProto(lam=LAM, weights=weights), model=network, rounds=2, epochs=EPOCHS)
+    end = run(dataclasses.replace(plan, data=dataclasses.replace(plan.data, x=plan.data.x.double())))
+    for c, w in enumerate(models):
+        for k, t in w.items():
+            assert_close(end.states[c].me.w[k], t, atol=1e-14, rtol=0)
+    assert_close(end.server.means, torch.stack([table[s] for s in range(3)]), atol=1e-14, rtol=0)

@@ -79,12 +79,13 @@ def meta(w: Weights, rate: float | Weights, c: int, S: Tensor, Q: Tensor, exact:
 )
 def test_per_fedavg_client(method: PerFedAvg, alpha: float, c: int) -> None:
     """Algorithm 1: w <- w - beta (I - alpha H) grad f(w'; D'), w' = w - alpha grad f(w; D). Batches of 2 * 2 are cut
-    in halves: 11 samples are 2+2, 2+2, 1+2; 7 are 2+2, 1+2; a single sample is an ordinary step. beta is the model's
-    rate, decayed once in round 2. Then one step of alpha on one batch of 2 makes the personal model."""
+    in halves: 11 samples are 2+2, 2+2, 1+2; 7 are 2+2, 1+2; a single sample is an ordinary step. An epoch passes twice
+    over the data, so that tau is the number of steps that FedAvg takes with batches of 2. beta is the model's rate,
+    decayed once in round 2. Then one step of alpha on one batch of 2 makes the personal model."""
     local = bench(plan(method), c, 2)
     rng, w = order(local), START
     update = method.local_update(Nothing(), Shared(START_FLOAT), local)
-    for _ in range(2):
+    for _ in range(2 * 2):
         for i in torch.randperm(SIZES[c], generator=rng).split(4):
             half = len(i) // 2
             slope = meta(w, alpha, c, i[:half], i[half:], method.hessian == "exact") if half else g(w, c, i)
@@ -92,6 +93,20 @@ def test_per_fedavg_client(method: PerFedAvg, alpha: float, c: int) -> None:
     close(dict(update.up.w), w)
     batch = torch.randperm(SIZES[c], generator=rng)[:2]
     close(update.model.state_dict(), minus(w, g(w, c, batch), alpha))
+
+
+@pytest.mark.parametrize("n", [8, 16, 40])
+def test_per_fedavg_takes_as_many_steps_as_fedavg(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tau = E n / B updates of the meta-model, each with two gradients of B samples: twice what FedAvg computes."""
+    used: list[int] = []
+    plain = ClientBench.loss
+    monkeypatch.setattr(ClientBench, "loss", lambda self, m, x, y: used.append(len(y)) or plain(self, m, x, y))
+    method, E, B = PerFedAvg(), 3, 2
+    local = bench(plan_of(method, [client(n)], batch=B, epochs=E), 0)
+    method.local_update(Nothing(), Shared(START_FLOAT), local)
+    steps = used[:-1]  # the last gradient makes the personal model
+    assert steps == [B] * (2 * E * n // B)
+    assert sum(steps) == PerFedAvg.cost * E * n
 
 
 def test_per_fedavg_personal_model_is_one_step_from_the_download() -> None:

@@ -124,6 +124,28 @@ def test_the_code_differs_where_it_is_said_to_differ() -> None:
     assert (moment, code_moment) == ("stale", "pre")
 
 
+def test_the_code_of_fedgmh_is_imitated_as_far_as_it_is_said() -> None:
+    """Its window of 20 rounds holds 20 measurements; its baselines and ablations have its own constants."""
+    paper, code = (ask_for("fedgmh/5", rules=r) for r in ("paper", "code"))
+    assert (paper.metric, code.metric, code.window) == ("client_mean", "accuracy", 20)
+    made = {m: experiment_of(code, code.columns[0], recipe_of(code, m)) for m in ("GMH-o", "FedGMH")}
+    assert all(e.evaluate.every == 1 for e in made.values())
+    assert made["GMH-o"].method.make("method").zero_fallback
+    ask = ask_for("fedgmh/2", rules="code")
+    experiments = {m: experiment_of(ask, ask.columns[0], recipe_of(ask, m)) for m in ("FedGH", "FedAvg")}
+    header = experiments["FedGH"].method.make("method")
+    assert (header.header_lr, header.header_step, header.pooled_batch) == (1.0, "pooled", 100)
+    assert experiments["FedAvg"].evaluate.every == 1
+
+
+def test_nothing_that_was_not_printed_is_said_to_be() -> None:
+    """FedGH's epochs, batches and rounds were searched: its full scale must not call itself as printed."""
+    (full, *_), opened = find("fedgh/3")[0].scales, find("fedgh/3")[0].open[0]
+    assert full.words != "as printed" and "does not print" in full.words and "are not printed" in opened
+    ten = ask_for("fedgh/3", scale="e10", columns=["CIFAR-10 accuracy"])
+    assert experiment_of(ten, ten.columns[0], recipe_of(ten, "FedGH")).train.epochs == 10
+
+
 def test_quick_keeps_the_number_of_steps() -> None:
     for column in ask_for("fedgh/1").columns:
         full, quick = (ask_for("fedgh/1", scale=s) for s in ("full", "quick"))

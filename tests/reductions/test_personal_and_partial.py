@@ -15,7 +15,8 @@ from headwise.data.federated import FederatedData
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
-from headwise.methods.apple import APPLE, Cores
+from headwise.methods.apple import APPLE
+from headwise.methods.apple import Down as AppleDown
 from headwise.methods.apple import Own as AppleOwn
 from headwise.methods.cd2_pfed import CD2PFed
 from headwise.methods.clusterfl import ClusterFL
@@ -95,7 +96,7 @@ def test_fedamp_of_far_models_attends_to_nobody() -> None:
         assert_same(method.broadcast(last, c, ServerBench(toy_plan(method), 3)).w, w)
 
 
-def test_fedfomo_without_models_is_standalone_on_what_is_trained_on() -> None:
+def test_fedfomo_without_models_begins_as_standalone_on_what_is_trained_on() -> None:
     plan = toy_plan(FedFomo(M=0))
     run = runs(FedFomo(M=0), rounds=1, ratio=1.0)[0]
     for c in range(len(AWKWARD)):
@@ -107,9 +108,9 @@ def test_fedfomo_without_models_is_standalone_on_what_is_trained_on() -> None:
 
 
 def test_fedfomo_keeps_its_model_when_no_weight_is_positive() -> None:
-    """Its own model many times over: all weights are 0."""
+    """The model it began from many times over: all weights are 0."""
     plan = toy_plan(FedFomo())
-    me = Own(network().state())
+    me = Own(network().state(), network().state())
     mirror = Down({1: network().params(), 2: network().params()})
     one, other = (FedFomo().local_update(me, down, bench(plan, 0)) for down in (mirror, Down({})))
     assert one.up.weights.tolist() == [0, 0]
@@ -202,7 +203,8 @@ def test_apple_of_itself_alone_is_standalone() -> None:
     """p = e_i and no learning of p: the personal model is the core model, which takes plain steps."""
     plan = toy_plan(APPLE())
     method, client = APPLE(relation_lr=0.0, core_lr="local"), 0
-    alone = [torch.eye(len(AWKWARD))[client], Cores({1: network().params().map(lambda t: t + 1)})]
+    alone = [torch.eye(len(AWKWARD))[client]]
+    alone += [AppleDown({1: network().params().map(lambda t: t + 1)}, alone[0])]
     mine = method.local_update(AppleOwn(network().state(), alone[0]), alone[1], bench(plan, client))
     theirs = Standalone().local_update(Standalone().client_init(bench(plan, client)), Nothing(), bench(plan, client))
     for k, t in theirs.me.w.items():

@@ -171,10 +171,11 @@ def test_fednova_with_unequal_steps_is_not() -> None:
 
 @pytest.mark.parametrize("hessian", ["first_order", "exact"])
 def test_per_fedavg_without_a_personal_step_is_fedavg_on_half_batches(hessian: Any) -> None:
-    """alpha = 0 leaves w <- w - beta grad f(w; second half); where samples are all alike, halves are as good as all."""
+    """alpha = 0 leaves w <- w - beta grad f(w; second half); where samples are all alike, halves are as good as all.
+    Its epoch is two passes."""
     runs = [
-        played(m, data=monotonous(), train=Train(batch=b, lr=0.1))
-        for m, b in ((PerFedAvg(alpha=0.0, hessian=hessian), 2), (FedAvg(), 4))
+        played(m, data=monotonous(), train=Train(batch=b, epochs=e, lr=0.1))
+        for m, b, e in ((PerFedAvg(alpha=0.0, hessian=hessian), 2, 1), (FedAvg(), 4, 2))
     ]
     near(server(runs[0]).w, server(runs[1]).w)
 

@@ -116,8 +116,10 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
 def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
     """Refuse what needs single messages, which nobody sees under masks."""
     name, masked = experiment.method.name, "secure.sums is true, but"
-    if method.sums not in ("samples", "clients"):
-        needs = "every single message" if method.sums == "none" else "sums label by label, which can't be masked here"
+    if method.needs() not in ("samples", "clients"):
+        needs = (
+            "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"
+        )
         raise ConfigError(f"{masked} the server of {name} needs {needs}.")
     if strange := [f for f, kind in fields_of(record_types(type(method)).up).items() if not _of_tensors(kind)]:
         raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is no tensor.")

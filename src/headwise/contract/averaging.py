@@ -1,7 +1,7 @@
 """FedAvg's server half, for the many methods that change only the client half; with a server optimiser if asked.
 
-A method says what it shares (`shared`) and how clients count in the mean (`sums`). Robust rules, server optimisers and
-masked sums follow.
+A method says what it shares (`shared`). How clients count in the mean is an option: by their samples, unless a method
+says otherwise by its own default. Robust rules, server optimisers and masked sums follow.
 
 Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
 The mean change of the clients is taken as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is
@@ -50,8 +50,10 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     up: ClassVar[str] = down
     """as many as down, unless a method says otherwise: what comes back is what was sent, trained"""
     sums: ClassVar[Sums] = "samples"
-    """how clients count in the mean: by their samples, or all the same ("clients")"""
+    """as the default of `weights` says"""
 
+    weights: Literal["samples", "clients"] = "samples"
+    """how clients count in the server's mean: by their samples, or all the same"""
     server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
     """how the server applies the clients' mean: as it is, or as a step of FedAvgM, FedAdam or FedYogi"""
     server_lr: Positive = 1.0
@@ -62,6 +64,12 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     def __init_subclass__(cls) -> None:
         if "down" in vars(cls):
             cls.up = vars(cls).get("up", cls.down)
+        if "sums" in vars(cls):
+            raise ConfigError(
+                f"{cls.__name__}.sums is {cls.sums!r}, but how clients count in a mean is an option: "
+                f'weights: Literal["samples", "clients"] = {cls.sums!r} makes it the default.'
+            )
+        cls.sums = cls.weights
         if "shares" in vars(cls):  # as in 0.1.0
             part = vars(cls)["shares"]
             raise ConfigError(
@@ -72,6 +80,11 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     def shared(self, central: Central) -> Params:
         """What everybody shares, as it is before the first round: here the whole model."""
         return central.init().params()
+
+    @final
+    def needs(self) -> Sums:
+        """A mean, with this run's weights."""
+        return self.weights
 
     @final
     def server_init(self, central: Central) -> Averaged:
@@ -96,7 +109,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         if not replies:
             return server
         server = _cut(server, replies[0].up.w)
-        weights = [1 if self.sums == "clients" else r.n for r in replies]
+        weights = [1 if self.weights == "clients" else r.n for r in replies]
         average = central.mean([r.up.w for r in replies], weights, server.w)
         if self.server_opt == "none" and self.server_lr == 1:
             return Averaged(average, None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -69,6 +69,10 @@ class Central(Bench, Protocol):
         """The classes that this client asked for: those of its training samples, ascending."""
         ...
 
+    def size(self, client: int) -> int:
+        """The training samples that this client told of; under privacy that hides sizes, the same for everybody."""
+        ...
+
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
         """The weighted mean of what clients made of `around`, or what the run takes in its place (`robust.rule`)."""
         ...
@@ -85,6 +89,8 @@ class Local(Bench, Protocol):
     """this round's learning rate, decay included"""
     epochs: int
     """passes over the data per round, as the experiment says"""
+    ratio: float
+    """share of the clients that take part in a round, on average, as the experiment says"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
@@ -142,10 +148,12 @@ class Local(Bench, Protocol):
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
         size: int | None = None,
+        weights: Collection[str] = (),
     ) -> Params:
         """Plain gradient descent on quantities that are no module, all from their values before the batch.
 
-        `project` puts each step's result back where it must be; the rest is as for `batches`.
+        `project` puts each step's result back where it must be; the experiment's momentum and weight decay act on those
+        named in `weights`, as in `sgd`; the rest is as for `batches`.
         """
         ...
 

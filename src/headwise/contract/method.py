@@ -78,6 +78,10 @@ class Method(ABC, Generic[S, C, D, U]):
     """whether clients may have different networks"""
 
     # -- server half
+    def needs(self) -> Sums:
+        """What the server needs of the clients' messages, with these options; `sums` is that of the usual ones."""
+        return self.sums
+
     @abstractmethod
     def server_init(self, central: Central) -> S:
         """What the server knows before the first round."""

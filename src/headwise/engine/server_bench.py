@@ -30,6 +30,10 @@ class ServerBench:
         robust = self._plan.experiment.robust
         return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 
+    def size(self, client: int) -> int:
+        """The training samples that this client told of; the same for everybody where sizes are hidden."""
+        return 1 if self._plan.privacy.hides_sizes else max(self._plan.data.sizes(client)[0], 1)
+
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples; under privacy all, for these are nobody's business."""
         if self._plan.privacy.protects:

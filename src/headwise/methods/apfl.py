@@ -8,15 +8,15 @@
 
 All three are updated from their values before the batch; another order decides whether alpha rises or falls.
 
-Departs from the paper: the server weights the w_i by their samples, Algorithm 1 takes their plain mean. alpha moves
-with every batch, at the model's rate.
+Departs from the paper: the server weights the w_i by their samples, Algorithm 1 takes their plain mean (`apfl@paper`).
+alpha moves with every batch, at the model's rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,7 @@ class APFL(Averaging[Own]):
     stays: ClassVar[str] = "own model, mixing coefficient"
     cost: ClassVar[float] = 2
     shows: ClassVar[Mapping[str, str]] = {"me.alpha": "client"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     alpha: Unit = 0.5
     """mixing coefficient before the first round: 1 is the own model alone, 0 the global one"""

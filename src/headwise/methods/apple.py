@@ -5,14 +5,14 @@ https://arxiv.org/abs/2110.08394
     w_i^(c)     me.core       client i's core model: all that is uploaded
     p_i         me.p          its directed relationship: what it takes of everybody's core model
     w_i^(p)     mixture       its personal model: sum_j p_ij w_j^(c)
-    p_0         1 / N         where p_i starts
-    eta_1       train.lr      learning rate of core models, times N by default
+    p_0         down.p_0      where p_i starts: everybody's share of all samples
+    eta_1       train.lr      learning rate of core models
     eta_2       relation_lr   learning rate of p_i
     lambda(r)   _pull         how strongly p_i is drawn to p_0: falls from 1 to 0 within the first L of all rounds
 
-Departs from the paper: p_0 is 1 / N, because a client doesn't know the others' shares n_j / n; all core models are
-downloaded. By the chain rule a core model moves by p_ii times the gradient, and the personal model by p_ii^2, which at
-1 / N is next to nothing for N clients: its learning rate is therefore multiplied by N (`scaled`, as in PFLlib).
+Departs from the paper: all core models are downloaded, and with them p_0, as a client doesn't know how many samples the
+others have. By the chain rule a core model moves by p_ii times the gradient, and the personal model by p_ii^2, which is
+next to nothing with many clients: `core_lr = "scaled"` multiplies the rate by N, as PFLlib does.
 """
 
 from __future__ import annotations
@@ -39,68 +39,75 @@ class Cores(Record):
     cores: dict[int, Params]
 
 
+class Down(Record):
+    """The core models of others that have trained, and everybody's share of all samples."""
+
+    cores: dict[int, Params]
+    p_0: Tensor
+    """[N]"""
+
+
 class Own(Record):
-    """A client's core model and its relationship with everybody's."""
+    """A client's core model and its relationship with everybody's, none before it first took part."""
 
     core: Params
-    p: Tensor
+    p: Tensor | None
     """[N]"""
 
 
 @dataclass(frozen=True)
-class APPLE(Method[Cores, Own, Cores, Shared]):
+class APPLE(Method[Cores, Own, Down, Shared]):
     """Every client uses its own combination of everybody's core models, and learns it with its own core model."""
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "everybody's core models down, one's own up"
     stays: ClassVar[str] = "relationship with the others"
     leaves: ClassVar[tuple[str, ...]] = ("core",)
-    down: ClassVar[str] = "?"  # P for each other client that has trained
+    down: ClassVar[str] = "?"  # P for each other client that has trained, and N
     up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.5
 
     relation_lr: NonNegative = 0.001
-    """learning rate of the relationship; 0: it stays 1 / N"""
+    """learning rate of the relationship; 0: it stays where it starts"""
     mu: NonNegative = 0.1
     """weight of the pull of the relationship to where it started"""
     L: Unit = 0.2
     """share of all rounds in which that pull falls to zero"""
-    core_lr: Literal["scaled", "local"] = "scaled"
-    """learning rate of core models: `train.lr` times the number of clients, or as it is"""
+    core_lr: Literal["local", "scaled"] = "local"
+    """learning rate of core models: `train.lr`, or that times the number of clients"""
 
     def server_init(self, central: Central) -> Cores:
         return Cores({})
 
-    def broadcast(self, server: Cores, client: int, central: Central) -> Cores:
-        return Cores({j: w for j, w in server.cores.items() if j != client})
+    def broadcast(self, server: Cores, client: int, central: Central) -> Down:
+        n = torch.tensor([float(central.size(j)) for j in range(central.N)])
+        return Down({j: w for j, w in server.cores.items() if j != client}, n / n.sum())
 
     def aggregate(self, server: Cores, replies: Sequence[Reply[Shared]], central: Central) -> Cores:
         new = {r.client: r.up.w for r in replies}
         return Cores(dict(sorted({**server.cores, **new}.items())))
 
     def client_init(self, local: Local) -> Own:
-        return Own(local.init().state(), torch.full((local.N,), 1 / local.N))
+        return Own(local.init().state(), None)
 
-    def local_update(self, me: Own, down: Cores, local: Local) -> Update[Shared, Own]:
+    def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
         m, others = local.model(me.core), _others(down, local)
-        core, p, p_0 = m.weights().map(Tensor.detach), me.p, 1 / local.N
+        core, p = m.weights().map(Tensor.detach), down.p_0 if me.p is None else me.p
         rate, pull = local.lr * (local.N if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
 
         def loss(q: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(_without_p(q), q["p"], others, local.client)
-            return local.loss(m.given(w), x, y) + pull / 2 * (q["p"] - p_0).square().sum()
+            return local.loss(m.given(w), x, y) + pull / 2 * (q["p"] - down.p_0).square().sum()
 
         for x, y in local.batches(train=(m,)):
             g = gradient(lambda q, x=x, y=y: loss(q, x, y), core | Params(p=p))
-            core, p = (
-                step(core, _without_p(g), rate),
-                p - self.relation_lr * g["p"],
-            )  # Algorithm 1, both by the chain rule
+            core, p = step(core, _without_p(g), rate), p - self.relation_lr * g["p"]  # Algorithm 1, by the chain rule
         mine = local.model(Params({**m.state(), **core}))
         return Update(Shared(mine.params()), Own(mine.state(), p), _personal(mine, p, others, local))
 
-    def personalize(self, me: Own, down: Cores, local: Local) -> Predictor:
-        return _personal(local.model(me.core), me.p, _others(down, local), local)
+    def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
+        p = down.p_0 if me.p is None else me.p
+        return _personal(local.model(me.core), p, _others(down, local), local)
 
     def _pull(self, local: Local) -> float:
         """lambda(r) = (cos(pi r / L) + 1) / 2 while r < L, then 0; rounds r count from 0."""
@@ -108,7 +115,7 @@ class APPLE(Method[Cores, Own, Cores, Shared]):
         return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
 
 
-def _others(down: Cores, local: Local) -> dict[int, Params]:
+def _others(down: Down, local: Local) -> dict[int, Params]:
     first = local.init().params()
     return {j: down.cores.get(j, first) for j in range(local.N) if j != local.client}
 

@@ -6,14 +6,16 @@ https://arxiv.org/abs/2012.04221
     v_k     me.v       client k's own model; it never leaves the client
     lambda  lam        how strongly v_k is pulled towards w^t
 
-Departs from the paper: all of v_k's epochs come before those of w, while the authors' code takes turns; neither model
-reaches the other within a round. Every client has the same lambda; the paper may choose it for each.
+Departs from the paper: the server weights the w_k by their samples, Algorithm 1 takes their plain mean (`ditto@paper`);
+all of v_k's epochs come before those of w, while the authors' code takes turns; neither model reaches the other within
+a round. Every client has the same lambda; the paper may choose it for each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -38,6 +40,7 @@ class Ditto(Averaging[Own]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model"
     cost: ClassVar[float] = 2
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 1.0
     """pull of the own model towards the global one; 0: it is trained alone"""

@@ -11,25 +11,30 @@
 
 Departs from the paper, which leaves these open: features become distributions by a softmax (Eq. (8) needs them); mu is
 clipped to [0, 1]; Eq. (6) differentiates a loss that does not contain mu, so its gradient is taken along
-theta_i - theta_G (`chain`) or through the mixture (`exact`).
+theta_i - theta_G (`chain`) or through the mixture (`exact`). Algorithm 1 and Section 4.3 differ in their order, and
+Eq. (5) prints the received theta_G^{t-1} where Section 4.3 has the trained one: `order` and `target` choose. Momentum
+and weight decay, where an experiment has them, act on the bodies, anew in each pass as mixing overwrites theta_i, and
+on the head; never on mu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
+from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
+from ..contract.measures import kl
 from ..contract.method import Central, Local, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import EpochsOrNone, Unit
+
+Loss = Callable[[Params, Tensor, Tensor], Tensor]
 
 
 class Own(Record):
@@ -62,6 +67,10 @@ class FedAFK(Averaging[Own]):
     """gradient of mu: along the difference of the bodies, or through their mixture (one more pass)"""
     kl: Literal["local_global", "global_local"] = "local_global"
     """direction of the divergence between the bodies' features"""
+    order: Literal["joint", "sequential"] = "joint"
+    """of an epoch: all from their values before each batch; or a pass on the global body, one on the own, one on mu"""
+    target: Literal["trained", "received"] = "trained"
+    """the global body whose features are imitated: as the client trains it, or frozen as it was received"""
     random_head: Literal["shared", "per_client"] = "shared"
     """who shares the fixed random head"""
     global_head: bool = False
@@ -82,16 +91,15 @@ class FedAFK(Averaging[Own]):
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         own = local.model(me.theta | me.phi)
         world = local.model(down.w if self.global_head else down.w | self._random(local))
-        start = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
-        now = start | Params(mu=me.mu)
+        received = local.model(world.state()).body if self.target == "received" else None
+        now = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
+        now = now | Params(mu=me.mu)
+        at_once, in_turn = [("", (own.body, world.body))], [("G/", (world.body,)), ("i/", (own.body,)), ("mu", ())]
         for _ in range(local.epochs):
-            now = local.descend(
-                now,
-                lambda p, x, y: self._loss(p, own, world, local, x, y),
-                epochs=1,
-                project=lambda p: self._mixed(_clipped(p), self.mix == "batch"),
-                train=(own.body, world.body),
-            )  # lines 9-11
+            for part, train in at_once if self.order == "joint" else in_turn:  # lines 9-11; Section 4.3, (2)-(4)
+                now = self._learned(
+                    now, part, train, lambda p, x, y: self._loss(p, own, world, received, local, x, y), local
+                )
             now = self._mixed(now, self.mix == "epoch")  # line 12
         own, world = _renewed(own, _of("i", now), local), _renewed(world, _of("G", now), local)
         local.sgd(own, only=own.head, epochs=self.head_epochs)  # Eq. (7)
@@ -104,13 +112,41 @@ class FedAFK(Averaging[Own]):
     def _random(self, local: Local) -> Params:
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
 
-    def _loss(self, p: Params, own: SplitModel, world: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
+    def _learned(self, now: Params, part: str, train: Sequence[nn.Module], loss: Loss, local: Local) -> Params:
+        """A pass over the data on quantities of these names; mixing after each batch may change others."""
+        rest = {k: t for k, t in now.items() if not k.startswith(part)}
+
+        def project(p: Params) -> Params:
+            mixed = self._mixed(_clipped(p | Params(rest)), self.mix == "batch" and "mu" in p)
+            rest.update(mixed.restrict(rest))
+            return mixed.restrict(p)
+
+        learned = local.descend(
+            now.select(part),
+            lambda p, x, y: loss(p | Params(rest), x, y),
+            epochs=1,
+            project=project,
+            train=train,
+            weights=[k for k in now.select(part) if k != "mu"],
+        )
+        return Params({**now, **learned, **rest})
+
+    def _loss(
+        self,
+        p: Params,
+        own: SplitModel,
+        world: SplitModel,
+        received: nn.Module | None,
+        local: Local,
+        x: Tensor,
+        y: Tensor,
+    ) -> Tensor:
         """The sum of the three losses: each reaches only its own quantities, so one step updates all of them."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
         f_G = world.body_given(theta_G.select("body."))(x)
         head = world.head_given(theta_G.select("head.")) if self.global_head else world.head
         total = local.loss(head, f_G, y)  # Eq. (4)
-        target = f_G.detach()
+        target = (f_G if received is None else received(x)).detach()
         here, there = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
         if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>
             theta_i = theta_i + (here - there) * (mu - mu.detach())
@@ -122,9 +158,8 @@ class FedAFK(Averaging[Own]):
         """Eq. (9): (1 - lambda) l_sup + lambda l_kt."""
         f = own.body_given(theta)(x)
         sup = local.loss(own.head, f, y)
-        p, q = log_softmax(f, 1), log_softmax(f_G, 1)
-        p, q = (p, q) if self.kl == "local_global" else (q, p)
-        return (1 - self.lam) * sup + self.lam * kl_div(q, p, reduction="batchmean", log_target=True)  # Eq. (8)
+        transfer = kl(f, f_G) if self.kl == "local_global" else kl(f_G, f)  # Eq. (8)
+        return (1 - self.lam) * sup + self.lam * transfer
 
     def _mixed(self, p: Params, now: bool) -> Params:
         """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""

@@ -10,14 +10,20 @@ https://arxiv.org/abs/2412.01295
     alpha    train.lr        learning rate of the model
 
 Departs from the paper: the k_i are normalised over the round's clients (Eq. (2) prints a sum over all). The text says
-that the weights learn at the model's rate, at which they hardly leave 1; the authors' code uses 1.0, and so do we.
+that the weights learn at the model's rate, at which they hardly leave 1: the default is the 1.0 of the authors' code,
+the text is `fedah@paper` (decision 8).
+
+BatchNorm, of which the paper says nothing: while W and the head learn, the body is frozen and in evaluation mode, with
+the running statistics that this client kept (`buffers = "all"`: the downloaded ones), and these don't move. In the
+authors' code both phases run in training mode: each batch is normalised by itself; the running statistics move in the
+head phase, in the weight phase only those of a copy. Only the body phase is the same in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +53,10 @@ class FedAH(Averaging[Own]):
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     cost: ClassVar[float] = 1.4
     shows: ClassVar[Mapping[str, str]] = {"me.W": "client class feature"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"weight_lr": "local"},
+        "code": {"weight_lr": 1.0, "refresh": "all"},
+    }
 
     weight_lr: NonNegative | Literal["local"] = 1.0
     """learning rate of the aggregation weights; local: that of the model"""

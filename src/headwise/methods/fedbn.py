@@ -8,13 +8,14 @@ https://arxiv.org/abs/2102.07623
 Which layers stay is decided by their type, not by a name that contains "bn". Whatever `buffers` says of the run, they
 stay. Without BatchNorm it is FedAvg.
 
-Departs from the paper: the mean is weighted by n_k, as in FedAvg.
+Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 prints the plain one (`fedbn@paper`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -40,6 +41,7 @@ class FedBN(Averaging[Norms]):
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "whole model but for BatchNorm layers"
     stays: ClassVar[str] = "BatchNorm layers"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     def shared(self, central: Central) -> Params:
         return _others(central.init())  # their mean: Algorithm 1, if layer l is not BN

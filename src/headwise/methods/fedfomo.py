@@ -1,19 +1,20 @@
 """FedFomo — Zhang et al., *Personalized Federated Learning with First Order Model Optimization*, ICLR 2021.
 https://arxiv.org/abs/2012.08565
 
-    paper     here       meaning
-    theta_i   me.w       client i's personal model; the server keeps everybody's last one
-    w_n       weights    how much model n lowers the loss on i's validation samples, per distance
-    P         P          affinities: the sums of all w_n so far; they decide which models a client is sent
-    M         M          models sent per client and round
+    paper       here       meaning
+    theta_i     me.w       client i's personal model as it was trained last; the server keeps everybody's
+    theta_i^old me.old     the model from which that training began
+    w_n         weights    how much model n lowers the loss of theta_i^old on i's validation samples, per distance
+    P           P          affinities: the sums of all w_n so far; they decide which models a client is sent
+    M           M          models sent per client and round
 
-    (1)  w_n = (L(theta_i) - L(theta_n)) / ||theta_n - theta_i||, L on the validation samples
-    (2)  theta_i <- theta_i + sum_n w_n (theta_n - theta_i), the positive w_n scaled to sum to one
+    (1)  w_n = (L(theta_i^old) - L(theta_n)) / ||theta_n - theta_i^old||, L on the validation samples; n = i included
+    (2)  theta_i <- theta_i^old + sum_n w_n (theta_n - theta_i^old), the positive w_n scaled to sum to one
     (3)  P[i, n] <- P[i, n] + w_n
 
 Departs from the paper: the M best of P are sent, without its random exploration, except that equal affinities (all, at
-first) are ordered by chance; weights compare with the client's model as it stands; one's own model, whose weight would
-be 0, is never sent back.
+first) are ordered by chance; one's own model is always a candidate and never sent back. Where no w_n is positive,
+Eq. (2) leaves theta_i^old, which is trained again; public code goes on with theta_i there.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class Server(Record):
 
 
 class Own(Record):
-    """A client's own model."""
+    """A client's own model, and the one from which its training began."""
 
     w: Params
+    old: Params
 
 
 class Down(Record):
@@ -71,14 +73,14 @@ class FedFomo(Method[Server, Own, Down, Up]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "up to M whole models down; whole model and its weights of them up"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of what the server has
     down: ClassVar[str] = "?"  # M * P, less until M others have trained
     up: ClassVar[str] = "?"  # P + 2 for each model that was sent
     cost: ClassVar[float] = 1.2
     shows: ClassVar[Mapping[str, str]] = {"server.P": "client client"}
 
     M: Natural = 5
-    """models that a client is sent; 0 is Standalone without the validation samples"""
+    """models that a client is sent; 0: it trains alone, and goes back where validation samples show no gain"""
     validation: Unit = 0.2
     """share of the training samples to compare models on, where the split has no validation part"""
 
@@ -99,27 +101,29 @@ class FedFomo(Method[Server, Own, Down, Up]):
         return Server(dict(sorted({**server.models, **new}.items())), P)
 
     def client_init(self, local: Local) -> Own:
-        return Own(local.init().state())
+        first = local.init().state()
+        return Own(first, first)
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Up, Own]:
         rest, validation = local.hold_out(self.validation)
-        m = local.model(me.w)
-        weights = torch.tensor([_weight(m, w, validation, local) for w in down.models.values()])
-        positive = weights.clamp(min=0)
+        own, old = local.model(me.w), local.model(me.old)
+        candidates = [*down.models.values(), own.params()]
+        weights = torch.tensor([_weight(old, w, validation, local) for w in candidates])
+        positive, m = weights.clamp(min=0), old
         if positive.sum() > 0:
-            mixed = mean(down.models.values(), map(float, positive))  # Eq. (2)
-            m = local.model(Params({**me.w, **mixed}))
+            m = local.model(Params({**me.w, **mean(candidates, map(float, positive))}))  # Eq. (2)
+        begun = m.state()
         rest.sgd(m)
         clients = torch.tensor(list(down.models), dtype=torch.int32)
-        return Update(Up(m.params(), clients, weights), Own(m.state()), m)
+        return Update(Up(m.params(), clients, weights[:-1]), Own(m.state(), begun), m)
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
         return local.model(me.w)
 
 
-def _weight(m: SplitModel, w: Params, validation: tuple[Tensor, Tensor], local: Local) -> float:
+def _weight(old: SplitModel, w: Params, validation: tuple[Tensor, Tensor], local: Local) -> float:
     """Eq. (1), as numbered above."""
     with torch.no_grad():
-        gain = local.loss(m, *validation) - local.loss(local.model(w), *validation)
-        distance = (w.restrict(m.live()) - m.live()).sq_norm().sqrt()
+        gain = local.loss(old, *validation) - local.loss(local.model(w), *validation)
+        distance = (w.restrict(old.live()) - old.live()).sq_norm().sqrt()
     return float(gain / (distance + EPSILON))

@@ -1,7 +1,6 @@
 """FedFTHA — Wang et al., *FedFTHA: A Fine-Tuning and Head Aggregation Method in Federated Learning*, IEEE IoT
-Journal 2023.
+Journal 2023. FedFT is its client half, FedHA its server half.
 https://research-repository.rmit.edu.au/articles/journal_contribution/FedFTHA_A_Fine-Tuning_and_Head_Aggregation_Method_in_Federated_Learning/27571449
-FedFT is its client half, FedHA its server half.
 
     paper      here           meaning
     G          down.w         global shared representation: the body
@@ -104,15 +103,13 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         if not self.upload_heads:
             return None
-        h_0 = central.init().params("head")
         heads, n = list(server.heads.values()), [a["n"].item() for a in server.about.values()]
         unseen = central.N - len(heads) if self.include_unseen or not heads else 0
-        everyone, usual = [*heads, *[h_0] * unseen], sum(n) / max(len(n), 1) or 1.0
+        everyone, usual = [*heads, *[central.init().params("head")] * unseen], sum(n) / max(len(n), 1) or 1.0
         weights = [*n, *[usual] * unseen] if self.head_agg == "n_mean" else None
         h = mean(everyone, weights)  # Eq. (8)
         if self.head_agg == "owner_mean" and heads:
-            owned = torch.stack([a["owned"] for a in server.about.values()])
-            h = _by_owners(h, heads, owned)
+            h = _by_owners(h, heads, torch.stack([a["owned"] for a in server.about.values()]))
         return central.model(server.G | h)
 
 
@@ -128,12 +125,11 @@ def _merged(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, P
 
 def _by_owners(h: Params, heads: Sequence[Params], owned: Tensor) -> Params:
     """Row c of every tensor is the mean over the owners of class c; a class that nobody owns keeps its row of h."""
-    counts = owned.sum(0)
 
     def rows(name: str, fallback: Tensor) -> Tensor:
         shape = (-1,) + (1,) * (fallback.dim() - 1)
-        stacked = torch.stack([head[name] for head in heads])
-        total = (stacked * owned.view(len(heads), *shape)).sum(0)
-        return torch.where(counts.view(shape) > 0, total / counts.clamp(min=1).view(shape), fallback)
+        total, count = torch.stack([head[name] for head in heads]), owned.sum(0).view(shape)
+        total = (total * owned.view(len(heads), *shape)).sum(0)
+        return torch.where(count > 0, total / count.clamp(min=1), fallback)
 
     return Params({name: rows(name, t) for name, t in h.items()})

@@ -7,10 +7,10 @@
     W^h               me.W           maps the mentee's features to the mentor's
     U, Sigma, V       U, sigma, V    factors of a matrix's change that keep a share T(t) of its energy, T_start to T_end
 
-Departs from the paper: a client is sent the mentee's change since the common start, not since the last round, which it
-may have missed; a matrix travels as it is where that is smaller than its factors. Each model learns from its own loss
-alone, and the sum of task losses is a weight, no part of the gradient. All gradients are clipped together, as public
-code clips each model's. The mentor starts under a head of its own draw, or the first upload would tell its biases.
+Departs from the paper: of a round's mean change, as factors, only those are sent it who took part in the round before;
+the others have missed some, and are sent the sum of them all, with all of its energy. A matrix travels as it is where
+that is smaller than its factors. All gradients are clipped together, as public code clips each model's. The mentor
+starts under a head of its own draw, or the first upload would tell its biases.
 """
 
 from __future__ import annotations
@@ -21,32 +21,49 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
+from ..contract.measures import kl
 from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Positive, Share
 
-
-class Own(Record):
-    """A client's mentor, and the map to its features."""
-
-    w: Params
-    W: Tensor
+TINY = 1e-6  # keeps what both models have learned by heart finite
 
 
 class Change(Record):
-    """A change of the mentee: a matrix by its factors where they are smaller than it, all else as it is."""
+    """A change of the mentee: U, sigma and V of each matrix where they are smaller than it; all else as it is."""
 
-    U: Params
-    sigma: Params
-    V: Params
-    rest: Params
+    w: Params
+
+
+class Server(Record):
+    """What the last round changed, who took part in it, and the sum of all rounds' changes."""
+
+    last: Params
+    took_part: Tensor
+    """[N]"""
+    total: Params
+
+
+class Down(Record):
+    """A change of the mentee since the client's last download, or since the common start."""
+
+    w: Params
+    total: bool
+
+
+class Own(Record):
+    """A client's mentor, the map to its features, and the mentee as it was downloaded last."""
+
+    w: Params
+    W: Tensor
+    w_g: Params
 
 
 @dataclass(frozen=True)
-class FedKD(Method[Change, Own, Change, Change]):
+class FedKD(Method[Server, Own, Down, Change]):
     """A model of one's own and a shared one teach each other, the more the better they are; one travels, compressed."""
 
     family: ClassVar[str] = "mutual distillation"
@@ -66,27 +83,30 @@ class FedKD(Method[Change, Own, Change, Change]):
     clip: Positive = 10.0
     """largest norm of the gradient of both models together"""
 
-    def server_init(self, central: Central) -> Change:
-        return self._factorized(central.init(common=True).params().zeros(), central)
+    def server_init(self, central: Central) -> Server:
+        nothing = _factorized(central.init(common=True).params().zeros(), 1)
+        return Server(nothing, torch.zeros(central.N) > 0, nothing)
 
-    def broadcast(self, server: Change, client: int, central: Central) -> Change:
-        return server
+    def broadcast(self, server: Server, client: int, central: Central) -> Down:
+        return Down(server.last, False) if server.took_part[client] else Down(server.total, True)
 
-    def aggregate(self, server: Change, replies: Sequence[Reply[Change]], central: Central) -> Change:
+    def aggregate(self, server: Server, replies: Sequence[Reply[Change]], central: Central) -> Server:
         if not replies:
             return server
-        like = central.init(common=True).params()
-        change = _restored(server, like) + mean(_restored(r.up, like) for r in replies)  # Algorithm 1
-        return self._factorized(change, central)
+        like, took_part = central.init(common=True).params(), torch.zeros(central.N) > 0
+        took_part[[r.client for r in replies]] = True
+        last = _factorized(mean(_restored(r.up.w, like) for r in replies), self._energy(central))  # Algorithm 1
+        total = _restored(server.total, like) + _restored(last, like)
+        return Server(last, took_part, _factorized(total, 1))
 
     def client_init(self, local: Local) -> Own:
-        own, K = local.model(local.random_head("fedkd")), local.init(common=True).width
-        W = local.draw(lambda: nn.Linear(K, own.width, bias=False), "fedkd")
-        return Own(own.state(), W.weight.detach())
+        own, start = local.model(local.random_head("fedkd")), local.init(common=True)
+        W = local.draw(lambda: nn.Linear(start.width, own.width, bias=False), "fedkd")
+        return Own(own.state(), W.weight.detach(), start.params())
 
-    def local_update(self, me: Own, down: Change, local: Local) -> Update[Change, Own]:
-        w_0 = local.init(common=True).params()
-        w_g = w_0 + _restored(down, w_0)
+    def local_update(self, me: Own, down: Down, local: Local) -> Update[Change, Own]:
+        before = local.init(common=True).params() if down.total else me.w_g
+        w_g = before + _restored(down.w, before)
         own, mentee = local.model(me.w), local.model(w_g, common=True)
         W = local.draw(lambda: nn.Linear(mentee.width, own.width, bias=False))
         W.load_state_dict({"weight": me.W})
@@ -94,23 +114,31 @@ class FedKD(Method[Change, Own, Change, Change]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             f, f_g = own.body(x), mentee.body(x)
             z, z_g = own.head(f), mentee.head(f_g)
-            task = cross_entropy(z, y) + cross_entropy(z_g, y)
-            mutual = _kl(z_g.detach(), z) + _kl(z.detach(), z_g) + mse_loss(f, W(f_g))  # both have the hidden loss
-            return task + mutual / task.detach().clamp(min=1e-6) if self.distill else task
+            ce, ce_g = cross_entropy(z, y), cross_entropy(z_g, y)
+            if not self.distill:
+                return ce + ce_g
+            mine = kl(z_g.detach(), z) + mse_loss(f, W(f_g.detach()))
+            theirs = kl(z.detach(), z_g) + mse_loss(f.detach(), W(f_g))
+            mine, theirs = mine / (ce + ce_g.detach()).clamp(min=TINY), theirs / (ce.detach() + ce_g).clamp(min=TINY)
+            return ce + mine + ce_g + theirs  # each model learns from its own loss, W^h from both
 
         local.sgd(own, mentee, W, loss=loss, clip=self.clip)
-        change = mentee.params() - w_g
-        return Update(self._factorized(change, local), Own(own.state(), W.weight.detach()), own, keep=mentee)
+        change = _factorized(mentee.params() - w_g, self._energy(local))
+        return Update(Change(change), Own(own.state(), W.weight.detach(), w_g), own, keep=mentee)
 
-    def personalize(self, me: Own, down: Change, local: Local) -> Predictor:
+    def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
         return local.model(me.w)
 
-    def _factorized(self, w: Params, bench: Bench) -> Change:
-        share = self.energy_start + (self.energy_end - self.energy_start) * bench.t / bench.T  # T(t), Algorithm 1
-        factors = {k: _svd(t.flatten(1), share) for k, t in w.items() if t.ndim > 1}
-        smaller = {k: f for k, f in factors.items() if sum(map(Tensor.numel, f)) < w[k].numel()}
-        U, sigma, V = (Params({k: f[i] for k, f in smaller.items()}) for i in range(3))
-        return Change(U, sigma, V, Params({k: t for k, t in w.items() if k not in smaller}))
+    def _energy(self, bench: Bench) -> float:
+        """T(t), Algorithm 1."""
+        return self.energy_start + (self.energy_end - self.energy_start) * bench.t / bench.T
+
+
+def _factorized(w: Params, energy: float) -> Params:
+    factors = {k: _svd(t.flatten(1), energy) for k, t in w.items() if t.ndim > 1}
+    smaller = {k: f for k, f in factors.items() if sum(map(Tensor.numel, f)) < w[k].numel()}
+    named = {f"{name}/{k}": f[i] for i, name in enumerate(("U", "sigma", "V")) for k, f in smaller.items()}
+    return Params({**named, **{f"whole/{k}": t for k, t in w.items() if k not in smaller}})
 
 
 def _svd(t: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,10 +150,9 @@ def _svd(t: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
     return U[:, :rank].contiguous(), sigma[:rank], V[:rank].contiguous()
 
 
-def _restored(change: Change, like: Params) -> Params:
-    whole = Params({k: U * change.sigma[k] @ change.V[k] for k, U in change.U.items()}) | change.rest
-    return Params({k: whole[k].view_as(t) for k, t in like.items()})
+def _restored(change: Params, like: Params) -> Params:
+    def matrix(k: str) -> Tensor:
+        return change[f"U/{k}"] * change[f"sigma/{k}"] @ change[f"V/{k}"]
 
-
-def _kl(teacher: Tensor, student: Tensor) -> Tensor:
-    return kl_div(log_softmax(student, 1), log_softmax(teacher, 1), reduction="batchmean", log_target=True)
+    whole = {k: change[f"whole/{k}"] if f"whole/{k}" in change else matrix(k) for k in like}
+    return Params({k: t.view_as(like[k]) for k, t in whole.items()})

@@ -11,9 +11,10 @@ https://doi.org/10.1007/978-3-030-86486-6_36
     (1)  loss = (1 - lambda) CE(w) + lambda R(w, HPM)          (numbers of this file: the paper's were not to be had)
     (2)  HPM <- mu_z HPM + (1 - mu_z) w_i
 
+mu_z = mu z / (rho T), as a client expects rho T participations in T rounds; the HPM starts as the initial model.
+
 Departs from the paper: of its ways of knowledge transfer, this is MMD on the features, with the kernels of public code.
-The paper's mu_z = mu z / (rho T) needs the participation ratio rho, which a client is not told: it takes its own share
-of the rounds so far, (z + 1) / t. A client without an HPM inherits the download, which is the same in round 1.
+As there, mu_z is at most mu: some clients take part more often than expected.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from torch import Tensor
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
 from ..contract.method import Local, Predictor, Update
-from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
 
 
 class Inherited(Record):
-    """A client's inherited private model, none before it first took part, and its participations."""
+    """A client's inherited private model, and its participations."""
 
-    p: Params | None
+    p: Params
     z: int
 
 
@@ -56,10 +56,10 @@ class FedPHP(Averaging[Inherited]):
     """how much of the inherited model is kept at the end of the run; it grows to this from 0"""
 
     def client_init(self, local: Local) -> Inherited:
-        return Inherited(None, 0)
+        return Inherited(local.init().state(), 0)
 
     def local_update(self, me: Inherited, down: Shared, local: Local) -> Update[Shared, Inherited]:
-        m, hpm = local.model(down.w), self._inherited(me, down, local)
+        m, hpm = local.model(down.w), local.model(me.p).eval()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1), with R = MMD
             with torch.no_grad():
@@ -68,12 +68,9 @@ class FedPHP(Averaging[Inherited]):
             return (1 - self.lam) * local.loss(m.head, f, y) + self.lam * mmd(f, taught)
 
         local.sgd(m, loss=loss)
-        mu_z = self.mu * me.z * local.t / ((me.z + 1) * local.T)
+        mu_z = self.mu * min(me.z / max(local.ratio * local.T, 1), 1)
         p = mean([m.state(), hpm.state()], [1 - mu_z, mu_z])  # Eq. (2)
         return Update(Shared(m.params()), Inherited(p, me.z + 1), local.model(p), keep=m)
 
     def personalize(self, me: Inherited, down: Shared, local: Local) -> Predictor:
-        return self._inherited(me, down, local)
-
-    def _inherited(self, me: Inherited, down: Shared, local: Local) -> SplitModel:
-        return local.model(down.w if me.p is None else me.p).eval()
+        return local.model(me.p)

@@ -78,9 +78,9 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         return Prototypes(torch.where(server.known[labels], labels, -1).int(), server.means[labels], None)
 
     def aggregate(self, server: Known, replies: Sequence[Reply[Prototypes]], central: Central) -> Known:
-        total, count = torch.zeros_like(server.means), torch.zeros(len(server.means))
+        total, count = torch.zeros_like(server.means), server.means.new_zeros(len(server.means))
         for r in replies:
-            n = torch.ones(len(r.up.labels)) if r.up.counts is None else r.up.counts.float()
+            n = count.new_ones(len(r.up.labels)) if r.up.counts is None else r.up.counts.type_as(count)
             total.index_add_(0, r.up.labels, r.up.means * n[:, None])
             count.index_add_(0, r.up.labels, n)
         means = total / count.clamp(min=1)[:, None]  # Eq. (6)

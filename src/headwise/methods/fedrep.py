@@ -6,14 +6,15 @@ https://arxiv.org/abs/2102.07078
     h_i     me.h           client i's head; it never leaves the client
     tau     head_epochs    head updates per round
 
-Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes their plain mean; head and body updates
-count epochs, as in the authors' code.
+Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes their plain mean (`fedrep@paper`); head and
+body updates count epochs, as in the authors' code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.method import Central, Local, Predictor, Update
@@ -37,6 +38,7 @@ class FedRep(Averaging[Head]):
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F"
     cost: ClassVar[float] = 1.4
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     head_epochs: EpochsOrNone = 10
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""

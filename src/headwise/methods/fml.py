@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Sums, Update
+from ..contract.measures import kl
+from ..contract.method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import Positive, Unit
@@ -38,10 +39,11 @@ class FML(Averaging[Own]):
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "second model"
     stays: ClassVar[str] = "whole model"
-    sums: ClassVar[Sums] = "clients"  # Algorithm 1: every meme counts the same
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
+    weights: Literal["samples", "clients"] = "clients"
+    """how clients count in the server's mean: by their samples, or (Algorithm 1) all the same"""
     alpha: Unit = 0.5
     """weight of the labels for the own model; 1: it learns nothing from the shared one, as in Standalone"""
     beta: Unit = 0.5
@@ -61,8 +63,8 @@ class FML(Averaging[Own]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Algorithm 1: both losses; each reaches its own model alone, so that one step is a step of each."""
             z, z_meme = own(x), meme(x)
-            mine = self.alpha * cross_entropy(z, y) + (1 - self.alpha) * _kl(z_meme.detach(), z)
-            shared = self.beta * cross_entropy(z_meme, y) + (1 - self.beta) * _kl(z.detach(), z_meme)
+            mine = self.alpha * cross_entropy(z, y) + (1 - self.alpha) * kl(z_meme.detach(), z)
+            shared = self.beta * cross_entropy(z_meme, y) + (1 - self.beta) * kl(z.detach(), z_meme)
             return mine + shared
 
         local.sgd(own, meme, loss=loss, clip=self.clip)
@@ -70,8 +72,3 @@ class FML(Averaging[Own]):
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return local.model(me.w)
-
-
-def _kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """KL(teacher || student) of the predictions, the mean over the batch."""
-    return kl_div(log_softmax(student, 1), log_softmax(teacher, 1), reduction="batchmean", log_target=True)

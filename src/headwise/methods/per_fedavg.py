@@ -6,18 +6,19 @@ Model-Agnostic Meta-Learning Approach*, NeurIPS 2020. https://arxiv.org/abs/2002
     alpha    alpha      learning rate of that step
     beta     train.lr   learning rate of the meta-model
     D, D'    b1, b2     independent batches for the step and for the loss after it
-    tau      -          local updates per round: here, those of `train.epochs`
+    tau      -          local updates per round: as many as FedAvg takes in `train.epochs`
 
-Departs from the paper: the server weights clients by their samples; batches of twice the usual size are cut in halves;
-the exact form takes the Hessian on D, not on a third batch. A batch too small to cut is used for an ordinary step.
-All steps are plain gradient descent, whatever `train.momentum` and `train.weight_decay` say.
+Departs from the paper: the server weights clients by their samples, Algorithm 1 takes the plain mean (`per-
+fedavg@paper`); D and D' are halves of a batch of twice the usual size, so an epoch is two passes over the data; the
+exact form takes the Hessian on D, not on a third batch. A batch too small to cut is used for an ordinary step. All
+steps are plain gradient descent, whatever `train.momentum` and `train.weight_decay` say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class PerFedAvg(Averaging[Nothing]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "nothing"
     cost: ClassVar[float] = 2
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     alpha: NonNegative | Literal["local"] = "local"
     """learning rate of the personal step; local: that of the model"""
@@ -50,7 +52,7 @@ class PerFedAvg(Averaging[Nothing]):
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         w = m.weights().map(Tensor.detach)
-        for _ in range(local.epochs):
+        for _ in range(2 * local.epochs):
             for x, y in _doubled(local.batches(1, train=(m,))):
                 w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
         m = local.model(Params({**m.state(), **w}))

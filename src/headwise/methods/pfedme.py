@@ -11,14 +11,16 @@ https://arxiv.org/abs/2006.08848
     eta        train.lr      learning rate of w_i; eta times lambda should be below 2
     beta       server_lr     server mixing: w <- (1 - beta) w + beta mean(w_i)
 
-Departs from the paper: the server weights the w_i by their samples, as the authors' code does. All steps are plain
-gradient descent, whatever `train.momentum` and `train.weight_decay` say.
+Departs from the paper: the server weights the w_i by their samples, as the authors' code does; Algorithm 1 takes their
+plain mean, which is `pfedme@paper`. All steps are plain gradient descent, whatever `train.momentum` and
+`train.weight_decay` say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class PFedMe(Averaging[Personal]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "own model"
     cost: ClassVar[float] = 5
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 15.0
     """pull of the personal model towards the client's copy of the global one; 0: the global model never moves"""

@@ -39,6 +39,13 @@ def computed(ask: Ask, method: str, column: Column) -> tuple[float | str, Printe
             return CLAIMS[ask.name, method](), printed, TWO_DIGITS
 
 
+def agreement(ask: Ask, column: Column) -> str:
+    """What it means if the two agree: a claim about printed tables has nothing of ours in it."""
+    if column.measure == "total":
+        return "agrees: printed rounds, our messages"
+    return "follows from the printed tables" if ask.name in PRINTED else "exact"
+
+
 def _counted(ask: Ask, method: str, column: Column) -> float:
     """Bytes per client and round, both ways, but for what the paper does not count."""
     recipe, task = recipe_of(ask, method), column.task
@@ -146,9 +153,9 @@ FALLS: dict[str, Callable[[], float]] = {
     "pFedMe drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("pFedMe"),
     "Ditto drop rho=1 -> rho~U[0.1,1] (points)": lambda: _fall("Ditto"),
 }
+PRINTED = {"fedgh/text": GAINS, "fedah/text": FALLS}
+"""claims that follow from printed tables alone"""
 CLAIMS = {
-    (table, what): how
-    for table, claims in {"fedgmh/sizes": SIZES, "fedgh/text": GAINS, "fedah/text": FALLS}.items()
-    for what, how in claims.items()
+    (table, what): how for table, claims in {"fedgmh/sizes": SIZES, **PRINTED}.items() for what, how in claims.items()
 }
 """every claim of a text, and how it follows from our models and messages or from printed tables"""

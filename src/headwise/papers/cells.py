@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, nearest
-from ..settings.experiment import Choice, Experiment, experiment_from
-from ..settings.fields import changed
+from ..settings.experiment import Choice, Experiment, experiment_from, find_class
+from ..settings.fields import changed, field_types
 from ..settings.options import Workers
-from .schema import Column, Moment, Paper, Recipe, Scale, Table
+from .schema import NONE, Changes, Column, Metric, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
 
 Rules = Literal["paper", "code"]
@@ -33,6 +34,10 @@ class Ask:
     scale: Scale
     rules: Rules = "paper"
     seeds: int = 1
+    settings: Changes = NONE
+    """on top of all others, as somebody asked"""
+    set_by_hand: tuple[str, ...] = ()
+    """the same as it was typed, sweeps included"""
 
     @property
     def name(self) -> str:
@@ -48,12 +53,19 @@ class Ask:
     def folder(self) -> str:
         """A name for its results: variants do not overwrite each other."""
         variant = [self.scale.name] * self.scaled + ["code"] * (self.rules == "code")
+        variant += [re.sub(r"[^\w.=,]+", "_", text) for text in self.set_by_hand]
         return "-".join([self.name.replace("/", "-"), *variant])
 
     def moment(self, recipe: Recipe, column: Column) -> Moment:
         """When the models are measured: as the column says, the code, the method, or the paper."""
         code = self.paper.code.moment if self.rules == "code" and self.paper.code else None
         return column.moment or (None if recipe is STANDALONE else code) or recipe.moment or self.paper.moment
+
+    @property
+    def metric(self) -> Metric:
+        """How clients' accuracies are combined."""
+        code = self.paper.code.metric if self.rules == "code" and self.paper.code else None
+        return code or self.paper.metric
 
     @property
     def window(self) -> int | None:
@@ -141,12 +153,21 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
         layers += [ask.paper.code.changes, column.code]
         method = recipe.code or method
     values = merged(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
+    asked = merged(ask.settings.values, column.sweep.values)
+    values = merged(values, {k: v for k, v in asked.items() if k != "method"})
     options = {} if recipe is STANDALONE else column.options.values
-    values["method"] = merged(Choice.parse(method, "method").plain(), options)
+    chosen = Choice.parse(method, "method")
+    values["method"] = merged(chosen.plain(), options, _options(chosen.name, asked.get("method", {})))
     values["seed"] = seed
     found = experiment_from(values).resolved()
     batch = max(1, round(found.train.batch * ask.scale.batch))
     return dataclasses.replace(found, train=dataclasses.replace(found.train, batch=batch))
+
+
+def _options(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that this method has."""
+    known = field_types(find_class("method", method)) if asked else {}
+    return {k: v for k, v in asked.items() if k in known}
 
 
 def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:

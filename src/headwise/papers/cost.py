@@ -66,7 +66,7 @@ class Costs:
         parts = split.train + split.val + split.test
         tested = samples * (split.test / parts if not split.official else 1 / 6)  # as CIFAR's public test set
         trained = (samples - tested) * split.train / (parts - split.test)
-        drawn = (sampling.ratio + (sampling.ratio_low or sampling.ratio)) / 2
+        drawn = sampling.average
         every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
         judged = tested * (every_client + drawn * ("post" in often.moments))
         relative = float(find_class("method", experiment.method.name).cost)

@@ -27,6 +27,8 @@ def _lines(paper: Paper, table: Table) -> Iterator[str]:
         yield f"  {column.name}: {what}{f', {said(own)}' if own else ''}"
     yield from _methods(paper, table)
     metric = "over all test samples" if paper.metric == "accuracy" else "as the mean over the clients"
+    code = paper.code and paper.code.metric and paper.code.metric != paper.metric
+    metric += " (by the code's rules the other way)" if code else ""
     yield f"\nmeasured {metric}, moment {paper.moment} unless the method says otherwise, best round"
     yield f"seeds in the paper: {paper.seeds or 'not printed'}"
     yield from (f"open: {text}" for text in paper.open)

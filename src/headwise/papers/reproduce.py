@@ -113,7 +113,7 @@ def _exact_row(ask: Ask, method: str, column: Column) -> Row:
     if printed.missing:
         return Row(method, column.name, printed, "nothing printed to compare with")
     ours, beside, tolerance = arithmetic.computed(ask, method, column)
-    verdict = verdicts.of_exact(beside, ours, tolerance)
+    verdict = verdicts.of_exact(beside, ours, tolerance, arithmetic.agreement(ask, column))
     if isinstance(ours, str):
         return Row(method, column.name, printed, verdict, text=ours)
     return Row(method, column.name, beside, verdict, ours=(ours,))

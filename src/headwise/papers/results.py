@@ -85,6 +85,7 @@ class Reproduction:
         """One JSON object."""
         ask = self.ask
         said = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
+        said["set"] = list(ask.set_by_hand)
         return {**said, "rows": [row.plain() for row in self.rows], "words": self.words()}
 
     def words(self) -> list[str]:
@@ -92,6 +93,7 @@ class Reproduction:
         ask = self.ask
         said = [f"Scaled variant {ask.scale.name}: {ask.scale.words}. Differences from print include the scale."]
         said = said if ask.scaled and any(row.seeds for row in self.rows) else []
+        said += [f"Set by hand, not the paper's: {text}." for text in ask.set_by_hand]
         if any(row.seeds for row in self.rows):
             said += ask.paper.open
             if ask.rules == "code" and ask.paper.code:
@@ -114,6 +116,7 @@ class Reproduction:
         lines = [[HEAD[i] for i in shown], ["---" for _ in shown], *([row[i] for i in shown] for row in rows)]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         how = f"Made by `{self.command}`: scale {ask.scale.name}, rules of the {ask.rules}. " if self.command else ""
+        how += f"**Set by hand: {', '.join(ask.set_by_hand)}.** " if ask.set_by_hand else ""
         about = f"{how}{_measured(ask)}"
         words = "".join(f"- {text}\n" for text in self.words())
         title = f"# {ask.paper.name}, {ask.table.name}: {ask.table.title}"
@@ -129,7 +132,7 @@ class Reproduction:
 
 
 def _measured(ask: Ask) -> str:
-    which = "over all test samples" if ask.paper.metric == "accuracy" else "as the mean over the clients"
+    which = "over all test samples" if ask.metric == "accuracy" else "as the mean over the clients"
     best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
     return (
         f"Accuracies are percentages {which} in {best}; *pre* is what a client would use after a download, *stale* "

@@ -91,6 +91,8 @@ class Column:
     """further changes under the rules of the public code"""
     options: Changes = NONE
     """of the paper's own method, where the column varies one"""
+    sweep: Changes = NONE
+    """a setting that was asked to vary; files don't have it"""
     moment: Moment | None = None
     """none: the method's"""
     target: Unit | None = None
@@ -118,6 +120,10 @@ class Recipe:
     """what the paper leaves out of its traffic, in scalars: c own classes, bias of the head, M models of others"""
 
 
+Metric = Literal["accuracy", "client_mean"]
+"""over all test samples, or the mean over the clients"""
+
+
 @dataclass(frozen=True)
 class Code:
     """What the public code does differently from the paper."""
@@ -127,6 +133,8 @@ class Code:
     moment: Moment | None = None
     window: Count | None = None
     """only the last so many rounds are looked at"""
+    metric: Metric | None = None
+    """none: the paper's"""
 
 
 @dataclass(frozen=True)
@@ -201,8 +209,7 @@ class Paper:
     name: str
     citation: str
     tables: tuple[Table, ...]
-    metric: Literal["accuracy", "client_mean"] = "accuracy"
-    """over all test samples, or the mean over the clients"""
+    metric: Metric = "accuracy"
     moment: Moment = "pre"
     seeds: Count | None = None
     """how many the paper ran; none: it does not say"""

@@ -19,7 +19,7 @@ def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
 
 def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
     """The best accuracy in percent, or the first round at the target; none if there is no such thing."""
-    points = curve(run, moment, ask.paper.metric)
+    points = curve(run, moment, ask.metric)
     if column.measure == "rounds":
         return next((float(t) for t, value in points if value >= (column.target or 0)), None)
     last = run.manifest["experiment"]["rounds"]
@@ -30,5 +30,5 @@ def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None
 def floor(run: Run, ask: Ask) -> float | None:
     """What guessing each client's most frequent class scores, in percent, by the paper's mean."""
     found: dict[str, Any] = run.manifest["partition"]["floor"]
-    value = found["weighted" if ask.paper.metric == ACCURACY.name else "mean"]
+    value = found["weighted" if ask.metric == ACCURACY.name else "mean"]
     return None if value is None else value * 100

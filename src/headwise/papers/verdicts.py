@@ -42,10 +42,10 @@ def of_rounds(printed: Printed, ours: float | None, rounds: int) -> str:
     return f"{abs(gap):g} rounds {'later' if gap > 0 else 'earlier'}"
 
 
-def of_exact(printed: Printed, ours: float | str, tolerance: float) -> str:
-    """Nothing is trained: it must agree to the last printed digit."""
+def of_exact(printed: Printed, ours: float | str, tolerance: float, agrees: str = "exact") -> str:
+    """Nothing is trained: it must agree to the last printed digit. Only a quantity of our own can be `exact`."""
     if isinstance(ours, str) or printed.mean is None:
-        return "exact" if ours == printed.text else f"differs: {ours}"
+        return agrees if ours == printed.text else f"differs: {ours}"
     if abs(ours - printed.mean) <= tolerance + 1e-9:
-        return "exact"
+        return agrees
     return f"differs by {ours - printed.mean:+.2f}"

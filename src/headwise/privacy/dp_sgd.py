@@ -30,7 +30,7 @@ from .randomness import chosen, gaussian, source_of
 
 ALLOWS = frozenset(
     {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
-    | {"sgd"}  # in its private form
+    | {"ratio", "sgd"}  # the latter in its private form
 )
 """what a method may use of a client's bench; of these, only `sgd` looks at the data"""
 REFUSES = {

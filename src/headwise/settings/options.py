@@ -45,6 +45,11 @@ class Sampling:
     ratio_low: Share | None = None
     """if given, each round's number of clients is drawn evenly between these two shares"""
 
+    @property
+    def average(self) -> float:
+        """The share of the clients that takes part in a round, on average."""
+        return (self.ratio + (self.ratio if self.ratio_low is None else self.ratio_low)) / 2
+
 
 @dataclass(frozen=True)
 class Evaluate:

@@ -107,10 +107,10 @@ def sums_as_the_card_says(method: AnyMethod) -> None:
 
     Robust rules of a run are another matter: they look at every message.
     """
-    enough = set[str].intersection(*map(_enough, variants(method)))
-    found = sorted(enough - {"labels"} or enough or {"none"})
-    said = type(method).sums
-    need(said in found, f"sums is {said!r}, but what the server needs is {' or '.join(map(repr, found))}")
+    for said in sorted({m.needs() for m in variants(method)}):
+        enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == said))
+        found = sorted(enough - {"labels"} or enough or {"none"})
+        need(said in found, f"sums is {said!r}, but what the server needs is {' or '.join(map(repr, found))}")
 
 
 def every_hyperparameter_counts(method: AnyMethod) -> None:

@@ -14,6 +14,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...papers.cells import Ask, ask_for
+from ...papers.variants import swept, with_settings
 from ...settings.experiment import literal
 from ...settings.fields import Seeds, convert
 from ...settings.options import Workers
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--rules", default="paper", help="what the paper says, or what its public code does: paper, code  [paper]"
 )
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance train.epochs=10")
+@click.option("--sweep", help="a setting in several values, for instance method.beta=0.1,0.3,0.5")
 @click.option("--budget", help="take the largest scale that fits into this time, such as 30m")
 @click.option("--plan", "only_plan", is_flag=True, help="say what would be run and how long it would take; run nothing")
 @click.option("--out", type=OUTPUT_FOLDER, help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
@@ -47,6 +50,8 @@ def command(
     seeds: str,
     scale: str | None,
     rules: str,
+    changes: tuple[str, ...],
+    sweep: str | None,
     budget: str | None,
     only_plan: bool,
     out: Path | None,
@@ -68,6 +73,8 @@ def command(
         rules=rules,
         seeds=convert(literal(seeds), Seeds, "seeds"),
     )
+    ask = with_settings(ask, changes) if changes else ask
+    ask = swept(ask, sweep) if sweep else ask
     if budget and scale:
         raise ConfigError(
             f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give one of them."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -49,6 +49,7 @@ class ClientBench:
             plan.experiment.train.lr * plan.experiment.train.lr_decay**decays,
             plan.experiment.train.epochs,
         )
+        self.ratio = plan.experiment.sampling.average
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
         self.samples = [0]
@@ -136,12 +137,18 @@ class ClientBench:
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
         size: int | None = None,
+        weights: Collection[str] = (),
     ) -> Params:
-        """Plain gradient descent on quantities that are no module, all from their values before the batch."""
-        rate, now = self.lr if lr is None else lr, start
+        """Plain gradient descent on quantities that are no module; momentum and weight decay act on `weights` only."""
+        rate, now, settings = self.lr if lr is None else lr, start, self._plan.experiment.train
+        heavy = weights if settings.momentum or settings.weight_decay else ()
+        velocity = {k: torch.zeros_like(start[k]) for k in heavy}
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
-                now = step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now), rate)
+                slope = gradient(lambda p, x=x, y=y: loss(p, x, y), now)
+                for k, v in velocity.items():
+                    velocity[k] = settings.momentum * v + slope[k] + settings.weight_decay * now[k]
+                now = step(now, Params({**slope, **velocity}), rate)
                 now = now if project is None else project(now)
         return now
 

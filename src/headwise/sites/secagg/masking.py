@@ -136,7 +136,7 @@ class Masking:
         self._keep(asked, used)  # before anything leaves: with these secrets nothing else is masked
         if not ups:
             return bare, None
-        total = summed(ups, self._plan.method.sums, {a.client: a.n for a, _ in judged})
+        total = summed(ups, self._plan.method.needs(), {a.client: a.n for a, _ in judged})
         hidden = masked(flat(total), kept.secrets, kept.me, roster, dealt, self._where(asked))
         return bare, shaped(hidden, total)
 
@@ -155,7 +155,7 @@ class Masking:
         """Nobody can judge a single message but its site."""
         if answer.up is None or answer.failure:
             return answer
-        why = unfit(answer.up, self._plan.method.sums, answer.n, parts)
+        why = unfit(answer.up, self._plan.method.needs(), answer.n, parts)
         said = why and f"client {answer.client} sent {why} in round {answer.t}."
         if self._plan.experiment.faults.reaction == "stop":
             if said:

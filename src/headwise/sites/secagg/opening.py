@@ -176,8 +176,8 @@ class MaskedRound:
         try:
             row = opened(vectors, members(roster), dealt, helped, enough, where(self._run, self._t))
             total = shaped(row, next(iter(sums.values())))
-            weight = sum(weight_of(method.sums, n) for each in counted.values() for n in each.values())
-            return mean_of(record_types(type(method)).up, total, method.sums, weight)
+            weight = sum(weight_of(method.needs(), n) for each in counted.values() for n in each.values())
+            return mean_of(record_types(type(method)).up, total, method.needs(), weight)
         except RecordError as error:
             raise UnopenedError(f"the sum of round {self._t} can't be opened: {error}") from error
 

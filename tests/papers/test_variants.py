@@ -1,0 +1,88 @@
+"""Tables with settings that somebody set or swept: they reach the runs, and the page says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwise.errors import ConfigError
+from headwise.papers.cells import Ask, ask_for, cells_of
+from headwise.papers.results import Reproduction, Row
+from headwise.papers.schema import Printed
+from headwise.papers.variants import swept, with_settings
+
+GMH = {"columns": ["CIFAR-10 ExDir(2,0.5)"], "methods": ["FedPer", "FedGMH"]}
+
+
+def ask() -> Ask:
+    return ask_for("fedgmh/2", **GMH)
+
+
+def test_settings_reach_every_run_and_options_those_that_have_them() -> None:
+    found = with_settings(ask(), ["train.drop_last=true", "method.beta=0.25"])
+    made = {c.method: c.experiment for c in cells_of(found)}
+    assert made.keys() == {"Standalone", "FedPer", "FedGMH"}
+    assert all(e.train.drop_last and e.train.batch == 100 for e in made.values())
+    assert made["FedGMH"].method.options["beta"] == 0.25
+    assert "beta" not in made["FedPer"].method.options
+    assert {c.key for c in cells_of(found)}.isdisjoint(c.key for c in cells_of(ask()))
+
+
+def test_a_scale_does_not_undo_what_was_set() -> None:
+    found = with_settings(ask_for("fedgmh/2", scale="60r", **GMH), ["rounds=7"])
+    assert {c.experiment.rounds for c in cells_of(found)} == {7}
+
+
+def test_a_sweep_runs_each_value_and_standalone_once() -> None:
+    found = swept(ask(), "method.beta=0.1,0.3,0.5")
+    cells = [(c.method, c.experiment.method.options.get("beta")) for c in cells_of(found)]
+    assert sorted(cells, key=repr) == [
+        ("FedGMH", 0.1),
+        ("FedGMH", 0.3),
+        ("FedGMH", 0.5),
+        ("FedPer", None),
+        ("Standalone", None),
+    ]
+    assert [c.name for c in found.columns] == [f"CIFAR-10 ExDir(2,0.5), method.beta={v}" for v in (0.1, 0.3, 0.5)]
+    assert all(found.table.printed(m, c.name).missing for m in found.methods for c in found.columns)
+
+
+def test_a_sweep_of_training_goes_through_all_methods() -> None:
+    found = swept(ask(), "train.epochs=1,4")
+    assert sorted(c.experiment.train.epochs for c in cells_of(found)) == [1, 1, 1, 4, 4, 4]
+
+
+def test_the_page_says_what_was_set_by_hand() -> None:
+    plain, found = ask(), swept(with_settings(ask(), ["train.lr=0.1"]), "method.beta=0.1,0.3")
+    row = Row("FedGMH", "a column", Printed("- not printed"), "nothing printed to compare with")
+    page = Reproduction(found, (row,), "headwise reproduce fedgmh/2").markdown()
+    assert "**Set by hand: train.lr=0.1, method.beta=0.1,0.3.**" in page
+    assert "- Set by hand, not the paper's: train.lr=0.1." in page
+    assert Reproduction(found, (row,)).plain()["set"] == ["train.lr=0.1", "method.beta=0.1,0.3"]
+    assert "by hand" not in Reproduction(plain, (row,), "headwise").markdown()
+    assert found.folder == "fedgmh-2-train.lr=0.1-method.beta=0.1,0.3" != plain.folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("train.lr", "--set is 'train.lr', but must look like train.lr=0.1"),
+        ("seed=3", "set is 'seed=3', but seed is chosen by --seeds"),
+        ("method=fedper", "set is 'method=fedper', but method is chosen by --methods"),
+        ("method.gamma=1", "set is 'method.gamma', but none of FedPer, FedGMH has that option"),
+        ("train.lr=-1", "train.lr is -1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_sentence(settings: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cells_of(with_settings(ask(), [settings]))
+
+
+@pytest.mark.parametrize("sweep", ["method.beta", "method.beta=0.1", "method.beta=0.1,0.1", "method.beta="])
+def test_a_sweep_without_values_is_one_sentence(sweep: str) -> None:
+    with pytest.raises(ConfigError, match=r"sweep is 'method.beta.*', but must look like method.beta=0.1,0.3"):
+        swept(ask(), sweep)
+
+
+def test_a_sweep_of_what_is_not_trained_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="but nothing is trained in these columns of fedgh/2"):
+        swept(ask_for("fedgh/2"), "train.lr=0.1,0.2")
