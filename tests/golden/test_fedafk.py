@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
+from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedafk import FedAFK, Own

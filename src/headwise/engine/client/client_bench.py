@@ -44,11 +44,9 @@ class ClientBench:
         data = plan.data.client(client)
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
-        decays = max(t - 1, 0) if plan.experiment.train.lr_decay_per == "round" else trained
-        self.lr, self.epochs = (
-            plan.experiment.train.lr * plan.experiment.train.lr_decay**decays,
-            plan.experiment.train.epochs,
-        )
+        train = plan.experiment.train
+        decays = max(t - 1, 0) if train.lr_decay_per == "round" else trained
+        self.lr, self.epochs = train.lr * train.lr_decay**decays, train.epochs
         self.ratio = plan.experiment.sampling.average
         self._features = NO_FEATURES
         """the last body whose features were asked for, and these"""
