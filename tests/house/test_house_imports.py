@@ -33,7 +33,7 @@ ALLOWED = {
     "averaging": {"errors", "method", "models", "params", "records", "settings"},
     "measures": set(),
     "methods": {"averaging", "measures", "method", "models", "params", "records", "settings"},
-    "data": {"data", "errors", "layout", "memory", "models", "settings", "seeds"},
+    "data": {"data", "errors", "jsontext", "layout", "memory", "models", "settings", "seeds"},
     "engine": {
         "engine",
         "averaging",
