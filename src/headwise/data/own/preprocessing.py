@@ -11,7 +11,7 @@ Only numbers, and which categories there are, leave a client; each sum depends o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -205,8 +205,7 @@ class Fitted:
     def of(self, client: int) -> Fitted:
         """What one client needs, to keep with its model."""
         k = client if len(self.mean) > 1 else 0
-        own = (a[k : k + 1] for a in (self.mean, self.std, self.fill))
-        return Fitted(self.recipe, *own, self.flags, self.values)
+        return replace(self, mean=self.mean[k : k + 1], std=self.std[k : k + 1], fill=self.fill[k : k + 1])
 
     def transform(self, x: NDArray[Any], who: NDArray[np.int64] | None = None) -> NDArray[Any]:
         """Encoded samples as the network takes them; `who` says whose they are, where clients differ."""
