@@ -68,27 +68,30 @@ def _features(loaded: Loaded, d: Description, report: Report) -> None:
         return
     columns = {at: c.name for c, at in recipe.places() if c.kind != "text"} if recipe.columns else {}
     for at, name in columns.items():
-        _column(loaded, raw.x[:, at], name, d, report)
+        what = "filled" if name in d.features.number else "of no category"
+        _column(loaded, raw.x[:, at], name, what, d, report)
     if raw.form == "array":
         bad = [i for at in range(0, len(raw), CHUNK) for i in at + _rows_with_nan(raw.x[at : at + CHUNK])]
         for i in bad:
             report(raw.finding("warning", "missing value", int(i), "it has NaN, which is filled with the mean."))
 
 
-def _column(loaded: Loaded, x: NDArray[np.float64], name: str, d: Description, report: Report) -> None:
+def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
     raw, gone = loaded.raw, np.isnan(x)
     if gone.all():
         report(Finding("error", "empty column", "every value is missing.", d.place, column=name))
         return
     if gone.any():
-        text = f"{int(gone.sum()):,} of {len(x):,} values are missing, the first one here: they are filled."
+        text = f"{int(gone.sum()):,} of {len(x):,} values are missing, the first one here: they are {what}."
         report(raw.finding("warning", "missing value", int(gone.argmax()), text, name))
-    if np.unique(x[~gone][:CHUNK]).size == 1 and np.ptp(x[~gone]) == 0:
+    if np.ptp(x[~gone]) == 0:
         report(Finding("warning", "constant column", "all its values are the same.", d.place, column=name))
-    for c, indices in enumerate(group(raw.owner, len(raw.owners)) if gone.any() else []):
-        if gone[indices].all():
-            text = "this client has no value at all."
-            report(Finding("warning", "empty column of a client", text, d.place, column=name, client=raw.owners[c]))
+        return
+    for c, indices in enumerate(group(raw.owner, len(raw.owners))):
+        own = x[indices][~gone[indices]]
+        if len(indices) >= d.few and (not len(own) or np.ptp(own) == 0):
+            text = "this client has no value at all." if not len(own) else "all values of this client are the same."
+            report(Finding("warning", "constant at a client", text, d.place, column=name, client=raw.owners[c]))
 
 
 def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
