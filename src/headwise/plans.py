@@ -121,7 +121,7 @@ def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
 def _check_task(dataset: Dataset) -> None:
     """THE place that opens when losses and metrics for other tasks are there."""
     if dataset.task != "classification":
-        why = "".join(f" ({note})" for note in dataset.notes if note.startswith("task is"))
+        why = "".join(f" ({note.partition(': ')[2].rstrip('.')})" for note in dataset.notes)
         raise ConfigError(f"task is {dataset.task!r}{why}, but runs can only do classification yet.")
 
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-LARGE = 256 << 20
+LARGE = 64 << 20
 """bytes from which on an array lies in a file that is mapped into memory: only what is looked at is read.
 TMPDIR says where such files are; where /tmp is memory, it should name a disk."""
 
@@ -36,11 +36,13 @@ class Growing:
         """All rows, in memory or mapped from a file that is gone when nobody uses it any more."""
         if self._file is None:
             return np.concatenate(self._blocks) if self._blocks else np.empty((0, 0))
-        self._file.flush()
         like = self._blocks[0]
-        return np.memmap(self._file, like.dtype, "r", shape=(self._rows, *like.shape[1:]))
+        with self._file as file:  # the map keeps what it needs
+            file.flush()
+            return np.memmap(file, like.dtype, "r", shape=(self._rows, *like.shape[1:]))
 
 
 def mapped(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Room for an array in a file that is gone when nobody uses it any more."""
-    return np.memmap(tempfile.TemporaryFile(), dtype, "w+", shape=shape)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)

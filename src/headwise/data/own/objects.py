@@ -107,7 +107,7 @@ def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any
     """(x, y), or the parts of (train, test) and (train, val, test)."""
     if not isinstance(value, tuple | list):
         return [(-1, value)]
-    whole = [isinstance(v, tuple | list) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
+    whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
     if len(value) == 2 and not any(whole):
         return [(-1, tuple(value))]
     if len(value) in (2, 3) and all(whole):

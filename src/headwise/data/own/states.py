@@ -37,12 +37,11 @@ def plain(fitted: Fitted) -> dict[str, Any]:
 def from_plain(state: Mapping[str, Any]) -> Fitted:
     """The same again; categories are then numbered as they have places."""
     columns = tuple(build(Column, c) for c in state["columns"])
-    recipe = Recipe(
-        state["form"], tuple(state["shape"]), build(Preprocess, state["options"]), columns, dict(state["values"])
-    )
+    values = {name: tuple(each) for name, each in state["values"].items()}
+    recipe = Recipe(state["form"], tuple(state["shape"]), build(Preprocess, state["options"]), columns, values)
     rows = len(state["mean"])
     mean, std, fill = (np.array(state[k], np.float64).reshape(rows, recipe.scaled) for k in ("mean", "std", "fill"))
-    return Fitted(recipe, mean, std, fill, np.array(state["flags"], bool), dict(state["values"]))
+    return Fitted(recipe, mean, std, fill, np.array(state["flags"], bool), values)
 
 
 def apply(fitted: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray[Any]:

@@ -44,8 +44,13 @@ class Codes(dict[Any, int]):
 
     def of(self, cells: NDArray[Any]) -> NDArray[np.int64]:
         """All of a column."""
-        plain = [tuple(c) if isinstance(c, list | np.ndarray) else c for c in cells.tolist()]
-        return np.fromiter((self[c] for c in plain), np.int64, len(plain))
+        if cells.dtype.kind in "iu":  # of many equal ones each is looked up once
+            different, places = np.unique(cells, return_inverse=True)
+            return np.array([self[c] for c in different.tolist()], np.int64)[places]
+        try:
+            return np.array([self[c] for c in cells.tolist()], np.int64)
+        except TypeError:  # lists can't be looked up
+            return np.array([self[tuple(c) if isinstance(c, list) else c] for c in cells.tolist()], np.int64)
 
     def seen(self) -> list[Any]:
         """The value of each number."""
