@@ -153,3 +153,53 @@ def test_other_tasks_are_shown_and_refused(patients: Path, capsys: pytest.Captur
         in refused
     )
     assert not (patients / "out").exists()
+
+
+def test_init_looks_at_all_kinds_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    news = ["paper;text;topic;part"]
+    news += [f"p{k % 3};the news of day {k} is good;{'ab'[k % 2]};{'train' if k < 9 else 'test'}" for k in range(12)]
+    (tmp_path / "news.csv").write_text("\n".join(news))
+    told(capsys, "data", "init", "news.csv", "--clients", "paper", "--target", "topic", "-o", "news.toml")
+    text = (tmp_path / "news.toml").read_text()
+    assert (
+        'delimiter = ";"' in text
+        and 'text = ["text"]' in text
+        and 'by = "column"' in text
+        and 'column = "part"' in text
+    )
+    (tmp_path / "arrays").mkdir()
+    for name in ("ann", "bob"):
+        parts = {"x_train": np.eye(4), "y_train": [0, 1, 0, 1], "x_test": np.eye(4), "y_test": [0, 1, 0, 1]}
+        np.savez(tmp_path / "arrays" / f"{name}.npz", **parts)
+    told(capsys, "data", "init", "arrays", "-o", "arrays.toml")
+    assert 'by = "files"' in (tmp_path / "arrays.toml").read_text()
+    for client in ("ann", "bob"):
+        for k in range(4):
+            picture(tmp_path / "pets" / client / ("cat", "dog")[k % 2] / f"{k}.png", (8 + k, 8), k)
+    told(capsys, "data", "init", "pets", "-o", "pets.toml")
+    assert "size = [8, 8]" in (tmp_path / "pets.toml").read_text()
+    for name in ("news", "arrays", "pets"):
+        assert "No errors" in told(capsys, "data", "check", f"{name}.toml")
+
+
+def test_columns_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    for name in ("va", "rome"):
+        (tmp_path / "raw" / f"{name}.data").write_text("".join(f"{k}.5,?,{k % 2}\n" for k in range(12)))
+    told(capsys, "data", "init", "raw", "--target", "column 3")
+    text = (tmp_path / "data.toml").read_text()
+    assert 'header = ["column 1", "column 2", "column 3"]' in text
+    assert '# "column 2" is left out: empty' in text
+
+
+def picture(path: Path, shape: tuple[int, int], value: int) -> None:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full(shape, value, np.uint8)).save(path)

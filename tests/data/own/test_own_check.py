@@ -69,8 +69,8 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
 
 def test_missing_numbers_are_told_with_the_first_place(tmp_path: Path) -> None:
     assert said(table(tmp_path), "missing value") == [
-        f"{tmp_path / 'patients.csv'}, row 5, column 'age', client 'rome': 1 of 6 values are missing, the first one here: "
-        "they are filled."
+        f"{tmp_path / 'patients.csv'}, row 5, column 'age', client 'rome': 1 of 6 values are missing, "
+        "the first one here: they are filled."
     ]
 
 
@@ -180,13 +180,13 @@ def test_an_empty_client(tmp_path: Path) -> None:
     ("kind", "bob", "text"),
     [
         ("wrong lengths", {"x": X, "y": Y[:3]}, "x has 6 samples, but y has 3 targets."),
-        ("mixed shapes", {"x": X[:, :1], "y": Y}, "its samples are float32 of shape [1], but those before are float32 of shape [2]."),
-        ("mixed shapes", {"x": X, "y": np.eye(6)}, "its targets are float64 of shape [6], but those before are float64 of shape []."),
-        ("wrong shape", {"x": X[:, 0], "y": Y}, "x has the shape [6], but needs a row for each sample: [samples, ...]."),
+        ("mixed shapes", {"x": X[:, :1], "y": Y}, "but those before are float32 of shape [2]."),
+        ("mixed shapes", {"x": X, "y": np.eye(6)}, "but those before are float64 of shape []."),
+        ("wrong shape", {"x": X[:, 0], "y": Y}, "needs a row for each sample: [samples, ...]."),
         ("empty client", {"x": X[:0], "y": Y[:0]}, "it has no samples that can be read."),
         ("missing array", {"x": X}, "it has x but no y."),
         ("missing array", {"z": X}, "it has z, but needs x and y, or x_train, y_train, x_test, y_test."),
-        ("unreadable file", {"x": X, "y": np.array([None] * 6)}, "Object arrays cannot be loaded when allow_pickle=False."),
+        ("unreadable file", {"x": X, "y": np.array([None] * 6)}, "cannot be loaded when allow_pickle=False."),
     ],
 )  # fmt: skip
 def test_bad_arrays(tmp_path: Path, kind: str, bob: dict[str, object], text: str) -> None:

@@ -69,7 +69,8 @@ def _images(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
     if inner == {"images", "masks"}:
         found["task"] = "segmentation"
-    shapes = _shapes(sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)[:: max(1, FILES)][:ROWS])
+    paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
+    shapes = _shapes(paths[:: len(paths) // ROWS + 1])
     if len(shapes) > 1:
         found["preprocess"] = Preprocess(size=(min(h for h, _ in shapes), min(w for _, w in shapes)))
     return found
@@ -159,7 +160,7 @@ def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) ->
     usual = OwnSplit()
     known = {*usual.train, *usual.val, *usual.test}
     for name, values in cells.items():
-        if name not in used and {"train", "test"} <= {str(v) for v in values} <= known:
+        if name not in used and values and {str(v) for v in values} <= known:  # the first rows may all be of one part
             return OwnSplit("column", column=name)
     return OwnSplit("files") if parted else usual
 
