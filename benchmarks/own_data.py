@@ -47,9 +47,10 @@ def memory() -> str:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), time.process_time()
     yield
-    print(f"{name:34} {time.perf_counter() - begun:6.1f} s   {memory()}", flush=True)
+    spent, cpu = time.perf_counter() - begun, time.process_time() - used
+    print(f"{name:30} {spent:6.1f} s, {cpu:5.1f} s of CPU   {memory()}", flush=True)
 
 
 def measure(toml: Path) -> None:
