@@ -127,8 +127,9 @@ def divide(
         if tests.all():
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
         order, public = order[~tests], order[tests]
-    train, val, test = np.split(order, np.cumsum(sizes(len(order), split))[:2])
-    return Parts(train, val, np.concatenate([test, public]))
+    a, b, _ = sizes(len(order), split)
+    test = order[a + b :]
+    return Parts(order[:a], order[a : a + b], np.concatenate([test, public]) if split.official else test)
 
 
 def sizes(n: int, split: Split) -> list[int]:
