@@ -26,7 +26,7 @@ ALLOWED = {
     "models": {"errors", "memory", "params", "settings"},
     "contract": {"errors", "models", "params", "records", "settings"},
     "methods": {"contract", "models", "params", "records", "settings"},
-    "data": {"errors", "memory", "models", "settings"},
+    "data": {"disk", "errors", "memory", "models", "settings"},
     "engine": {
         *("contract", "data", "disk", "errors", "log", "memory", "models", "params", "records", "seeds", "settings")
     },

@@ -51,7 +51,9 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         raise ConfigError(f"secure.sums is true, but {said}")
     source: Source = experiment.data.make("data")
     data = _divide(experiment, source.load(data_dir))
-    experiment = dataclasses.replace(experiment, model=experiment.model or (Choice(source.default_model),))
+    _check_task(data.dataset)
+    usual = Choice(data.dataset.model or source.default_model)
+    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
     return Prepared(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
@@ -100,7 +102,16 @@ def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
     scheme = experiment.partition.make("partition")
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
     clients = experiment.clients or natural or 20
-    return FederatedData(dataset, divide_all(dataset, scheme, parse(experiment.split), clients, rng))
+    parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
+    names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
+    return FederatedData(dataset, parts, names)
+
+
+def _check_task(dataset: Dataset) -> None:
+    """THE place that opens when losses and metrics for other tasks are there."""
+    if dataset.task != "classification":
+        why = "".join(f" ({note.partition(': ')[2].rstrip('.')})" for note in dataset.notes)
+        raise ConfigError(f"task is {dataset.task!r}{why}, but runs can only do classification yet.")
 
 
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .preprocessing.fitting import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,23 @@ class Dataset:
     """number of tokens, for text"""
     notes: tuple[str, ...] = field(default=())
     """what a user should know about this copy of the data, for instance that it is a subset"""
+    task: str = "classification"
+    """what kind of prediction: other tasks have other targets"""
+    part: NDArray[np.int8] | None = None
+    """[n] 0, 1, 2: whether its owner wants a sample for training, validation or test, where the data says so"""
+    split: str = "75/25"
+    """how to divide a client's samples where the data does not say it"""
+    recipe: Preprocessing | None = None
+    """what is fitted on training samples and done to all; none: x is used as described above"""
+    model: str = ""
+    """the model that suits it, where only the data tells; else it is the source's"""
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
         """Only these samples."""
         test = None if self.official_test is None else self.official_test[kept]
         owner = None if self.owner is None else self.owner[kept]
-        return replace(self, x=self.x[kept], y=self.y[kept], official_test=test, owner=owner)
+        part = None if self.part is None else self.part[kept]
+        return replace(self, x=self.x[kept], y=self.y[kept], official_test=test, owner=owner, part=part)
 
 
 class Source(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ from ..errors import DataError
 from ..memory import aligned
 from ..models.base import Task
 from .dataset import Dataset
+from .own.readers.large import mapped
+from .preprocessing.fitting import Fitted, fit_all
 from .splits import Parts
 from .stats import Summary, histograms, summarize
 
@@ -99,8 +101,10 @@ class ClientData:
 class FederatedData:
     """A data set divided over clients. All methods that are compared share one, known by its hash."""
 
-    def __init__(self, dataset: Dataset, parts: list[Parts]) -> None:
+    def __init__(self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = ()) -> None:
         self.dataset, self.parts = dataset, parts
+        self.names = tuple(names) or tuple(map(str, range(len(parts))))
+        """how clients are called: natural ones by their own names"""
         self._converted: dict[bool, Clients] = {}
 
     def __len__(self) -> int:
@@ -109,7 +113,14 @@ class FederatedData:
     @property
     def task(self) -> Task:
         """What a model must know."""
-        return Task(tuple(self.dataset.x.shape[1:]), len(self.dataset.classes), self.dataset.vocabulary)
+        shape = self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
+        return Task(shape, len(self.dataset.classes), self.dataset.vocabulary)
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """What a user's own data go through, fitted on the clients' training samples."""
+        recipe = self.dataset.recipe
+        return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts])
 
     @cached_property
     def summary(self) -> Summary:
@@ -141,13 +152,30 @@ class FederatedData:
     def _convert(self, channels_last: bool) -> Clients:
         parts = [part for p in self.parts for part in (p.train, p.val, p.test)]
         order = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        first = to_input(self.dataset, order[:1])
-        format = torch.channels_last if channels_last and first.dim() == 4 else torch.contiguous_format
-        x = torch.empty((len(order), *first.shape[1:]), dtype=first.dtype, memory_format=format)
-        for at in range(0, len(order), CHUNK):
-            x[at : at + CHUNK] = to_input(self.dataset, order[at : at + CHUNK])
         ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3).tolist()
+        who = np.repeat(np.arange(len(ends)), np.diff([0, *(e[2] for e in ends)]))
+        first = self._input(order[:1], who[:1])
+        x = self._room((len(order), *first.shape[1:]), first, channels_last)
+        for at in range(0, len(order), CHUNK):
+            x[at : at + CHUNK] = self._input(order[at : at + CHUNK], who[at : at + CHUNK])
         return Clients(self.task, x, torch.from_numpy(self.dataset.y[order]), ends)
+
+    def _input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
+        """These samples, of these clients, as the model takes them."""
+        if self.fitted is None:
+            return to_input(self.dataset, indices)
+        return torch.from_numpy(self.fitted.transform(self.dataset.x[indices], who))
+
+    def _room(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
+        """Room for all samples: in a file, where those that were read lie in one, because memory is too small."""
+        last = channels_last and like.dim() == 4
+        if isinstance(self.dataset.x, np.memmap):
+            lying = (shape[0], *shape[2:], shape[1]) if last else shape
+            x = torch.from_numpy(mapped(lying, like.numpy().dtype))
+            return x.movedim(-1, 1) if last else x
+        return torch.empty(
+            shape, dtype=like.dtype, memory_format=torch.channels_last if last else torch.contiguous_format
+        )
 
 
 def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:

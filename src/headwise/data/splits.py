@@ -4,6 +4,7 @@
 8:1:1           training, validation and test
 official        the public test set, shared out as the public training set was
 official:4:1    the same, with validation samples cut out of the training ones
+own             as a user's own data says it: each sample's part, or a ratio
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .partition.natural import Natural
 from .partition.shares import apportion, deal, histograms
 
 EXAMPLES = ("75/25", "8:1:1", "official", "official:4:1")
+OWN = "own"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Split:
     test: int
     official: bool = False
     """test on the public test set: the numbers then divide the public training set"""
+    own: bool = False
+    """as the data says it"""
 
 
 def parse(text: str) -> Split:
@@ -50,6 +54,8 @@ def parse(text: str) -> Split:
     >>> parse("8:1:1")
     Split(train=8, val=1, test=1, official=False)
     """
+    if text == OWN:
+        return Split(1, 0, 0, own=True)
     number = r"([1-9]\d{0,8})"
     if found := re.fullmatch(rf"official(?::{number}:{number})?", text, re.ASCII):
         return Split(int(found[1] or 1), int(found[2] or 0), 0, official=True)
@@ -62,6 +68,8 @@ def divide_all(
     dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator
 ) -> list[Parts]:
     """All samples over clients, and each client's samples in parts."""
+    if split.own:
+        return _divide_by_owner(dataset, partition, clients, rng)
     if split.official:
         groups = partition_official(dataset, partition, clients, rng)
     else:
@@ -69,6 +77,14 @@ def divide_all(
     # a natural client's parts depend on its own samples only: it can find them alone, where nobody else's are
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
     return [divide(indices, split, r, dataset.official_test) for indices, r in zip(groups, rngs, strict=True)]
+
+
+def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator) -> list[Parts]:
+    """As the data says: by each sample's part, else by its ratio."""
+    if (part := dataset.part) is None:
+        return divide_all(dataset, partition, parse(dataset.split), clients, rng)
+    groups = partition.divide(dataset.y, clients, rng, dataset.owner)
+    return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
 
 
 def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: int, seed: int) -> list[Parts]:
@@ -111,8 +127,9 @@ def divide(
         if tests.all():
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
         order, public = order[~tests], order[tests]
-    train, val, test = np.split(order, np.cumsum(sizes(len(order), split))[:2])
-    return Parts(train, val, np.concatenate([test, public]))
+    a, b, _ = sizes(len(order), split)
+    test = order[a + b :]
+    return Parts(order[:a], order[a : a + b], np.concatenate([test, public]) if split.official else test)
 
 
 def sizes(n: int, split: Split) -> list[int]:

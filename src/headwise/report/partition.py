@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..log.metrics import percent
@@ -31,11 +32,11 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
     return [*said, f"The partition's fingerprint is {summary['hash'][:12]}."]
 
 
-def partition_table(counts: Histograms, classes: list[str]) -> Table:
-    """Each client's samples, and its training samples by class."""
+def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
+    """Each client's samples, and its training samples by class; natural clients have names."""
     head = ["client", "train", "test", *classes]
     rows = [
-        [str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
+        [names[c] if names else str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
         for c, (train, test) in enumerate(zip(counts["train"], counts["test"], strict=True))
     ]
     return head, rows

@@ -194,7 +194,9 @@ def title_of(experiment: Mapping[str, Any]) -> str:
 
 
 def _choice(value: Mapping[str, Any]) -> str:
-    """A data set or a partition with its first options, as a person would write it."""
+    """A data set or a partition with its first options, as a person would write it; own data by where they are."""
+    if value["name"] == "own":
+        return "/".join(Path(str(value.get("path", ""))).parts[-2:])
     plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
     return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
 

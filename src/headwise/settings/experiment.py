@@ -27,6 +27,7 @@ _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "partition": ("data.partition.base", "Partition"),
 }
 """the contract of each kind; by name, because importing them takes torch"""
+OWN = "own"  # the source, and the split, of a user's own data
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Choice(Parsed):
 
     @classmethod
     def _from_text(cls, text: str, at: str) -> Self:
+        if at == "data" and text.endswith(".toml"):  # whose path may have any character in it
+            return cls(OWN, {"path": text})
         name, *rest = text.split(":")
         named = dict(part.split("=", 1) for part in rest if "=" in part)
         options = {k.replace("-", "_"): literal(v) for k, v in named.items()}
@@ -94,14 +97,15 @@ class Experiment:
     """how clients learn together"""
     data: Choice = "digits"  # pyright: ignore[reportAssignmentType]
     """the data set"""
-    partition: Choice = "dirichlet:0.1"  # pyright: ignore[reportAssignmentType]
-    """who gets which samples"""
+    partition: Choice = None  # pyright: ignore[reportAssignmentType]
+    """who gets which samples; none: dirichlet:0.1, or natural for a user's own data"""
     model: tuple[Choice, ...] = ()
     """the network; none: the data set's usual one; several: client c has number c modulo their count"""
     server_model: Choice | None = None
     """the server's own network, for methods that share a smaller one; none: the first client's"""
-    split: str = "75/25"
-    """train/test or train:validation:test, or official for the data set's own test part"""
+    split: str = ""
+    """train/test or train:validation:test, or official for the data set's own test part; none: 75/25, or own for a
+    user's own data: as data.toml says"""
     fraction: Share = 1.0
     """share of the data that is used at all"""
     clients: Annotated[int, Range(1, 10**6)] | None = None
@@ -128,6 +132,9 @@ class Experiment:
         """Turn texts, tables and instances into choices, and check what can be checked without loading data."""
         if not isinstance(self.model, (tuple, list)):
             object.__setattr__(self, "model", (self.model,))
+        own = Choice.parse(self.data, "data").name == OWN
+        for name, usual in (("partition", "natural" if own else "dirichlet:0.1"), ("split", OWN if own else "75/25")):
+            object.__setattr__(self, name, usual if getattr(self, name) in (None, "") else getattr(self, name))
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind, name))
         low, high = self.sampling.ratio_low, self.sampling.ratio

@@ -1,14 +1,17 @@
-"""``headwise data show``: who would hold what, before anything is trained."""
+"""``headwise data``: describe and check data of one's own, and see who would hold what before anything is trained."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ...disk.jsontext import to_json
+from ...settings.experiment import read_toml
 from ..options import FLAGS, experiment_of
+from ..own import check, init, is_description, show_targets
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE
 
 USED = ("data", "partition", "split", "clients")
@@ -43,7 +46,9 @@ def show(
     as_json: bool,
     **flags: str | None,
 ) -> None:
-    """Show who holds which labels, from the TOML file CONFIG and flags."""
+    """Show who holds which labels, from the TOML file CONFIG (an experiment, or a data.toml) and flags."""
+    if config is not None and is_description(read_toml(config)):
+        config, flags = None, {**flags, "data": str(config)}
     experiment = experiment_of(config, changes, flags)
     from ...app.launch import data_folder
     from ...app.prepare import divided
@@ -53,28 +58,36 @@ def show(
     from ...settings.fields import dump
 
     found = divided(experiment, data_folder(data_dir))
+    if found.dataset.task != "classification":
+        show_targets(found, as_json)
+        return
     summary, counts, classes = dump(found.summary), found.histograms(), list(found.dataset.classes)
     chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
     title = title_of({**chosen, "clients": len(found)})
     if out is not None:
         write_bytes(out, render_partition(title, summary, counts, classes).encode())
     if as_json:
-        click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts}))
+        names = {"client_names": list(found.names)} if found.dataset.recipe else {}
+        click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts, **names}))
         return
     click.echo(title)
-    _print(counts, classes)
+    _print(counts, classes, found.names)
     click.echo("\n".join(partition_words(summary)))
     if out is not None:
         click.echo(f"The picture is in {out}.")
 
 
-def _print(counts: dict[str, list[list[int]]], classes: list[str]) -> None:
+def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequence[str]) -> None:
     """A table where it fits a terminal."""
     from ...report.partition import partition_table
     from ..tables import table_text
 
-    head, rows = partition_table(counts, classes)
+    head, rows = partition_table(counts, classes, names)
     if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
         click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
         return
     click.echo(table_text(head, rows, numbers_from=0, width=160))
+
+
+command.add_command(init)
+command.add_command(check)

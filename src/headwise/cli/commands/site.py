@@ -158,7 +158,7 @@ def list_(folder: Path, as_json: bool) -> None:
 @click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
 def export(folder: Path, run: str, client: int, out: Path) -> None:
     """Write a client's personal model, as it would use it now."""
-    from ...sites.site import holdings as holdings
+    from ...sites.site import holdings
 
     holdings.export(folder / "site.toml", run, client, out)
     click.echo(f"wrote {out}")
@@ -171,7 +171,7 @@ def export(folder: Path, run: str, client: int, out: Path) -> None:
 @click.option("--yes", is_flag=True, help="do it: what is erased is gone")
 def erase(folder: Path, run: str, client: int, yes: bool) -> None:
     """Erase all that the site has of a client's part in a run."""
-    from ...sites.site import holdings as holdings
+    from ...sites.site import holdings
 
     if not yes:
         raise ConfigError(f"client {client}'s model of {run} would be gone for ever: add --yes to erase it.")

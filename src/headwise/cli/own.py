@@ -1,0 +1,107 @@
+"""``headwise data init`` and ``headwise data check``: from a table or a folder to a data.toml that can be run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..disk.jsontext import to_json
+from ..errors import DataError, RunError
+from .paths import INPUT_FILE, OUTPUT_FILE
+
+MOST_CLASSES = 100
+"""that are written into a data.toml"""
+
+
+def is_description(values: Mapping[str, Any]) -> bool:
+    """Whether a TOML file describes data rather than an experiment."""
+    return "format" in values and "path" in values
+
+
+@click.command(name="init")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--clients", default="", metavar="COLUMN", help="the column that says whose row it is, in one table")
+@click.option("--target", multiple=True, metavar="COLUMN", help="the column to predict; repeatable")
+@click.option("-o", "--out", type=OUTPUT_FILE, default="data.toml", help="the file to write  [data.toml]")
+def init(path: Path, clients: str, target: tuple[str, ...], out: Path) -> None:
+    """Look at PATH, a table or a folder with one folder or file per client, and describe it in a data.toml."""
+    from ..data.own.findings import Findings
+    from ..data.own.looking import look
+    from ..data.own.source import load
+    from ..data.own.writing import commented
+    from ..disk.files import write_bytes
+
+    if out.exists():
+        raise RunError(f"{out} exists already: choose another -o, or remove it.")
+    found = look(path, clients, target)
+    loaded = load(found.description, Findings())
+    task, classes = loaded.targets.task, loaded.targets.classes
+    listed = classes if task == "classification" and len(classes) <= MOST_CLASSES else ()
+    beside = os.path.relpath(path, out.parent)
+    write_bytes(out, commented(found, beside, listed, task).encode())
+    click.echo(f"{out} describes {_words(loaded)}.")
+    for note in loaded.dataset.notes:
+        click.echo(f"{note[0].upper()}{note[1:]}")
+    click.echo(f"Look at its comments, then: headwise data check {out}")
+
+
+@click.command(name="check")
+@click.argument("file", type=INPUT_FILE)
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+def check(file: Path, as_json: bool) -> None:
+    """Read everything that the data.toml FILE describes, and say what is wrong where."""
+    from ..data.own.check import check as find
+    from ..data.own.description import read_description
+
+    loaded, findings = find(read_description(file))
+    errors = sum(f.level == "error" for f in findings)
+    if as_json:
+        plain = [{**vars(f), "file": str(f.file or "")} for f in findings]
+        click.echo(to_json({"errors": errors, "warnings": len(findings) - errors, "findings": plain}))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:7}  {finding}")
+        if loaded is not None:
+            click.echo(f"{file} describes {_words(loaded)}.")
+            for note in loaded.dataset.notes:
+                click.echo(f"{note[0].upper()}{note[1:]}")
+    if errors:
+        raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: no run takes such data.")
+    if not as_json:
+        click.echo(f"No errors{f', {len(findings)} warnings' if findings else ''}: headwise run --data {file}")
+
+
+def _words(loaded: Any) -> str:
+    """How much there is."""
+    raw, found = loaded.raw, loaded.targets
+    kind = {"classification": "classes", "multilabel": "labels", "regression": "targets", "segmentation": "classes"}
+    shape = " x ".join(map(str, raw.x.shape[1:]))
+    return f"{len(raw.owners):,} clients with {len(raw):,} samples of {shape}, {len(found.classes)} {kind[found.task]}"
+
+
+def show_targets(found: Any, as_json: bool) -> None:
+    """Who has how much, where there are no classes to count."""
+    from .tables import table_text
+
+    names, y = found.dataset.classes, found.dataset.y
+    head = ["client", "train", "val", "test", *names]
+    rows: list[list[str]] = []
+    for name, p in zip(found.names, found.parts, strict=True):
+        values = y[p.train]
+        if found.dataset.task == "segmentation":
+            told = [f"{(values == k).mean():.1%}" for k in range(len(names))]
+        elif found.dataset.task == "multilabel":
+            told = [f"{share:.1%}" for share in values.mean(0)]
+        else:
+            told = [f"{m:.4g} ± {s:.4g}" for m, s in zip(values.mean(0), values.std(0), strict=True)]
+        rows.append([name, str(len(p.train)), str(len(p.val)), str(len(p.test)), *told])
+    if as_json:
+        click.echo(to_json({"task": found.dataset.task, "columns": head, "clients": rows}))
+        return
+    said = {"segmentation": "share of pixels", "multilabel": "share of samples", "regression": "mean ± deviation"}
+    click.echo(f"{found.dataset.task}: {said[found.dataset.task]} in training samples")
+    click.echo(table_text(head, rows, numbers_from=1, width=160))

@@ -1,0 +1,128 @@
+"""`headwise data check`: everything is read, and what is wrong or strange is said with its place."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ..partition.shares import group, histograms
+from .description import Description
+from .findings import DataFinding, Findings, Report
+from .source import Loaded, load
+
+CHUNK = 65_536
+
+
+def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
+    """What there is, if it can be read at all, and all that is wrong or strange with it."""
+    report = Findings()
+    try:
+        loaded = load(d, report)
+    except DataError as error:
+        report(DataFinding("error", "unreadable", str(error)))
+        return None, report.all()
+    _sizes(loaded, d, report)
+    _classes(loaded, d, report)
+    _features(loaded, d, report)
+    _duplicates(loaded, report)
+    return loaded, report.all()
+
+
+def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
+    """Clients with too few samples, or none to test on."""
+    raw, part = loaded.raw, loaded.dataset.part
+    counts = np.bincount(raw.owner, minlength=len(raw.owners))
+    for c in np.flatnonzero(counts < d.few):
+        text = f"it has {_samples(int(counts[c]))}, which is fewer than {d.few}."
+        report(DataFinding("warning", "too few samples", text, d.place, client=raw.owners[c]))
+    if part is not None:
+        tested = np.bincount(raw.owner[part == 2], minlength=len(raw.owners))
+        for c in np.flatnonzero(tested == 0):
+            text = "it has no test samples, so its model is never measured."
+            report(DataFinding("warning", "no test samples", text, d.place, client=raw.owners[c]))
+
+
+def _classes(loaded: Loaded, d: Description, report: Report) -> None:
+    """Classes of one client or of nobody, and clients of one class."""
+    if loaded.targets.task != "classification":
+        return
+    raw, names, y = loaded.raw, loaded.targets.classes, loaded.targets.y
+    owned = group(raw.owner, len(raw.owners))
+    has = histograms(y, owned, len(names)) > 0
+    for k in np.flatnonzero(has.sum(0) < 2):
+        whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
+        text = f"only one client has the class {names[k]!r}." if whose else f"nobody has the class {names[k]!r}."
+        report(DataFinding("warning", "lonely class", text, d.place, client=whose[0] if whose else ""))
+    for c in np.flatnonzero(has.sum(1) == 1):
+        text = f"all its samples are of the class {names[int(has[c].argmax())]!r}."
+        report(DataFinding("warning", "one class only", text, d.place, client=raw.owners[c]))
+
+
+def _features(loaded: Loaded, d: Description, report: Report) -> None:
+    """Missing numbers, and columns that say nothing."""
+    raw, recipe = loaded.raw, loaded.dataset.recipe
+    if recipe is None or raw.x.dtype.kind != "f":
+        return
+    columns = {at: c.name for c, at in recipe.places() if c.kind != "text"} if recipe.columns else {}
+    for at, name in columns.items():
+        what = "filled" if name in d.features.number else "of no category"
+        _column(loaded, raw.x[:, at], name, what, d, report)
+    if raw.form == "array":
+        bad = [i for at in range(0, len(raw), CHUNK) for i in at + _rows_with_nan(raw.x[at : at + CHUNK])]
+        for i in bad:
+            report(raw.finding("warning", "missing value", int(i), "it has NaN, which is filled with the mean."))
+
+
+def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
+    raw, gone = loaded.raw, np.isnan(x)
+    if gone.all():
+        report(DataFinding("error", "empty column", "every value is missing.", d.place, column=name))
+        return
+    if gone.any():
+        text = f"{int(gone.sum()):,} of {len(x):,} values are missing, the first one here: they are {what}."
+        report(raw.finding("warning", "missing value", int(gone.argmax()), text, name))
+    if np.ptp(x[~gone]) == 0:
+        report(DataFinding("warning", "constant column", "all its values are the same.", d.place, column=name))
+        return
+    for c, indices in enumerate(group(raw.owner, len(raw.owners))):
+        own = x[indices][~gone[indices]]
+        if len(indices) >= d.few and (not len(own) or np.ptp(own) == 0):
+            text = "this client has no value at all." if not len(own) else "all values of this client are the same."
+            report(DataFinding("warning", "constant at a client", text, d.place, column=name, client=raw.owners[c]))
+
+
+def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.isnan(x.reshape(len(x), -1)).any(1))
+
+
+def _duplicates(loaded: Loaded, report: Report) -> None:
+    """RawSamples that are there twice: with two clients, or in training and test."""
+    raw, part, y = loaded.raw, loaded.dataset.part, loaded.targets.y
+    keys = np.concatenate([_keys(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)])
+    order = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+    for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
+        other = raw.finding("warning", "", a, "")
+        where = f"the same as {other.file}" + (f", row {other.row}" if other.row is not None else "")
+        if raw.owner[a] != raw.owner[b]:
+            text = f"{where}, of client {raw.owners[raw.owner[a]]!r}."
+            report(raw.finding("warning", "duplicate over clients", b, text))
+        elif part is not None and part[a] != part[b]:
+            report(raw.finding("warning", "duplicate in training and test", b, f"{where}, which is in another part."))
+        elif part is None:
+            text = f"{where}: one may be trained on, and the other tested."
+            report(raw.finding("warning", "duplicate of a client", b, text))
+
+
+def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """A number for each sample and its target."""
+    rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True)
+    digests = b"".join(hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in rows)
+    return np.frombuffer(digests, np.uint64)
+
+
+def _samples(n: int) -> str:
+    return "one sample" if n == 1 else f"{n} samples"

@@ -1,0 +1,72 @@
+"""What is wrong with data, and where: collected by `headwise data check`, raised at once by a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...errors import DataError
+
+MOST = 5
+"""findings of one kind in one file that are told one by one"""
+
+
+@dataclass(frozen=True)
+class DataFinding:
+    """One thing that is wrong (an error: no run takes such data) or strange (a warning)."""
+
+    level: Literal["error", "warning"]
+    kind: str
+    """what is wrong, in one or two words: the same for all findings of its kind"""
+    text: str
+    file: Path | None = None
+    row: int | None = None
+    """as an editor or a spreadsheet counts: a header is row 1"""
+    column: str = ""
+    client: str = ""
+
+    def __str__(self) -> str:
+        parts = [
+            str(self.file or ""),
+            "" if self.row is None else f"row {self.row}",
+            self.column and f"column {self.column!r}",
+            self.client and f"client {self.client!r}",
+        ]
+        where = ", ".join(part for part in parts if part)
+        return f"{where}: {self.text}" if where else self.text
+
+
+Report = Callable[[DataFinding], None]
+
+
+def strictly(finding: DataFinding) -> None:
+    """What a run does: the first error ends it, and warnings are for `headwise data check`."""
+    if finding.level == "error":
+        raise DataError(str(finding))
+
+
+class Findings:
+    """Collects them; many of one kind in one column of one file are counted, not listed."""
+
+    def __init__(self) -> None:
+        self._found: list[DataFinding] = []
+        self._counts: Counter[tuple[str, Path | None, str]] = Counter()
+
+    def __call__(self, finding: DataFinding) -> None:
+        """Take one."""
+        key = (finding.kind, finding.file, finding.column)
+        self._counts[key] += 1
+        if self._counts[key] <= MOST:
+            self._found.append(finding)
+
+    def all(self) -> list[DataFinding]:
+        """Errors first, then as they were found, with a last line for those that were only counted."""
+        more = [
+            DataFinding(next(f.level for f in self._found if f.kind == kind), kind, f"{n - MOST:,} more: {kind}.", file)
+            for (kind, file, _), n in self._counts.items()
+            if n > MOST
+        ]
+        return sorted([*self._found, *more], key=lambda f: f.level == "warning")

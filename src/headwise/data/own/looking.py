@@ -1,0 +1,195 @@
+"""`headwise data init`: looks at a table or a folder, and guesses what its data.toml says."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from ...errors import ConfigError, DataError, nearest
+from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
+from .findings import Findings
+from .readers.arrays import load_npz
+from .readers.layouts import SUFFIXES, listed
+from .readers.pictures import SUFFIXES as IMAGES
+from .readers.tables import blocks, columns_of
+
+ROWS, FILES = 5000, 20
+"""that are looked at"""
+CATEGORIES, WORDS = 10, 4
+"""different whole numbers that are still a category; words in a cell from which on it is a text"""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found."""
+
+    description: Description
+    left_out: dict[str, str]
+    """columns that are no features, and why"""
+
+
+def look(path: Path, client: str, target: Sequence[str]) -> Look:
+    """Guess a description; `path` in it is as given."""
+    format = _format(path)
+    d = Description(format, str(path))
+    if format == "images":
+        return Look(replace(d, **_images(path)), {})
+    if format == "npz":
+        return Look(replace(d, split=OwnSplit("files" if _parted(path, d) else "ratio")), {})
+    return _table(d, client, target)
+
+
+def _format(path: Path) -> Format:
+    """By the ending of the file, or of the first file in the folder that has a known one."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    for file in files:
+        for format in get_args(Format)[:-1]:
+            if file.suffix.lower() in SUFFIXES[format]:
+                return format
+    endings = ", ".join(e for f in get_args(Format)[:-1] for e in SUFFIXES[f])
+    what = "no such file or folder" if not path.exists() else f"no file with a known ending ({endings})"
+    raise DataError(f"{path}: there is {what}.")
+
+
+def _images(path: Path) -> dict[str, Any]:
+    """Whether there are parts, masks, and images of more than one size."""
+    inner = {p.name for client in listed(path) if client.is_dir() for p in listed(client) if p.is_dir()}
+    split = OwnSplit()
+    parted = bool(inner) and inner <= {*split.train, *split.val, *split.test}
+    if parted:
+        inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in listed(part) if p.is_dir()}
+    found: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
+    if inner == {"images", "masks"}:
+        found["task"] = "segmentation"
+    paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
+    shapes = _shapes(paths[:: len(paths) // ROWS + 1])
+    if len(shapes) > 1:
+        found["preprocess"] = Preprocess(size=(min(h for h, _ in shapes), min(w for _, w in shapes)))
+    return found
+
+
+def _shapes(paths: Sequence[Path]) -> set[tuple[int, int]]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError("images need pillow: pip install 'headwise[images]'.") from None
+    found: set[tuple[int, int]] = set()
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                found.add((image.height, image.width))
+        except (OSError, ValueError, SyntaxError):  # `data check` tells which
+            continue
+    return found
+
+
+def _parted(path: Path, d: Description) -> bool:
+    """Whether files of clients' folders are called train and test."""
+    if path.is_file():
+        return False
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES[d.format])
+    if d.format == "npz" and "x_train" in load_npz(files[0]):
+        return True
+    split = OwnSplit()
+    return {p.stem for p in files} <= {*split.train, *split.val, *split.test}
+
+
+def _table(d: Description, client: str, target: Sequence[str]) -> Look:
+    place = d.place
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in SUFFIXES[d.format])
+    if d.format == "csv":
+        d = replace(d, **_dialect(files[0]))
+    columns = columns_of(files[0], d)
+    for at, name in [("--target", t) for t in target] + ([("--clients", client)] if client else []):
+        if name not in columns:
+            raise ConfigError(f"{at} is {name!r}, which is not a column of {files[0]}: {nearest(name, columns)}")
+    if not target:
+        raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
+    if place.is_file() and not client:
+        raise ConfigError(f"--clients is missing: name the column of the client, one of {', '.join(columns)}.")
+    cells = _cells(files, d, columns)
+    split = _split(cells, parted=_parted(place, d), used=(client, *target))
+    kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}
+    features = Features(*(tuple(n for n, kind in kinds.items() if kind == k) for k in ("number", "category", "text")))
+    pictures = tuple(n for n, kind in kinds.items() if kind == "image")[:1]
+    if pictures:
+        features = Features(image=pictures)
+    left_out = {n: kind for n, kind in kinds.items() if n not in features.names()}
+    return Look(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
+
+
+def _dialect(path: Path) -> dict[str, Any]:
+    """The character between cells, and names for columns that have none."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = [line for line in islice(file, 20) if line.strip()]
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{path} can't be read as UTF-8 text.") from None
+    if not head:
+        raise DataError(f"{path} is empty.")
+    delimiter = max(",;\t|", key=head[0].count)
+    first = next(csv.reader(head[:1], delimiter=delimiter))
+    named = any(_number(cell) is None and cell.strip() not in MISSING for cell in first)
+    header = () if named else tuple(f"column {k}" for k in range(1, len(first) + 1))
+    return {"delimiter": delimiter, "header": header}
+
+
+def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Some cells of each column, of several clients."""
+    found: dict[str, list[Any]] = {name: [] for name in columns}
+    for path in files[:: max(1, len(files) // FILES)]:
+        for block in islice(blocks(path, d, columns, Findings()), 1):
+            for name, cells in block.columns.items():
+                found[name] += [c for c in cells[: max(200, ROWS // min(len(files), FILES))].tolist() if _there(c)]
+    return found
+
+
+def _there(cell: Any) -> bool:
+    return cell is not None and cell == cell and str(cell).strip() not in MISSING
+
+
+def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) -> OwnSplit:
+    usual = OwnSplit()
+    known = {*usual.train, *usual.val, *usual.test}
+    for name, values in cells.items():
+        if name not in used and values and {str(v) for v in values} <= known:  # the first rows may all be of one part
+            return OwnSplit("column", column=name)
+    return OwnSplit("files") if parted else usual
+
+
+def _kind(name: str, cells: Sequence[Any]) -> str:
+    """Number, category, text or image; anything else says why the column is left out."""
+    if not cells:
+        return "empty"
+    texts = [str(c).strip() for c in cells]
+    different = len(set(texts))
+    numbers = [_number(t) for t in texts]
+    if None not in numbers:
+        whole = all(n == int(n) for n in numbers if n is not None and np.isfinite(n))
+        if re.search(r"(^|[_ ])(id|index|nr|no)$", name.lower()) and different == len(texts):
+            return "looks like an identifier"
+        return "category" if whole and different <= CATEGORIES else "number"
+    if all(Path(t).suffix.lower() in IMAGES for t in texts):
+        return "image"
+    if all(_DATE.fullmatch(t) for t in texts):
+        return 'a date; [split] by = "time" can use it'
+    if np.mean([len(t.split()) for t in texts]) >= WORDS:
+        return "text"
+    if different > max(CATEGORIES, len(texts) // 2):
+        return "looks like an identifier"
+    return "category"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,160 @@
+"""Objects from Python become files: arrays, tensors, DataFrames, torch and Hugging Face data sets, partitioners.
+
+    store({"va": (x, y), "cleveland": (x, y)}, folder)                       arrays or tensors
+    store({"va": (train, test), ...}, folder)                               each (x, y), a torch Dataset or a DataFrame
+    store(frame, folder, client="hospital", target="ill")                   one DataFrame or Hugging Face Dataset
+    store(partitioner, folder, target="label")                              of flwr-datasets
+    store("patients/data.toml", folder)                                     too large to copy: named, with its hash
+
+What comes back is the path of a data.toml. Nothing is imported for it: objects are known by what they can do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings.fields import build
+from .description import Description, read_description
+from .frames import is_frame, partitions, samples_of
+from .readers.arrays import in_one_type
+from .readers.layouts import fingerprint
+from .storing import Joined, StoredPiece, for_part, toml_of, write_arrays, write_tables
+
+
+def store(
+    clients: Any,
+    folder: Path,
+    *,
+    client: str = "",
+    target: str | Sequence[str] = (),
+    **settings: Any,
+) -> Path:
+    """Write what was passed below `folder`, named by its content; `settings` are those of a data.toml."""
+    if isinstance(clients, str | Path):
+        return _named(Path(clients), folder, settings)
+    targets = (target,) if isinstance(target, str) and target else tuple(target)
+    if is_frame(clients):
+        if not client or not targets:
+            raise DataError("clients is one table, so client and target must name its columns.")
+        pieces = [StoredPiece("", -1, clients)]
+    else:
+        pieces = list(_pieces(clients, targets))
+    tables = [is_frame(p.x) for p in pieces]
+    if any(tables) and not all(tables):
+        raise DataError("clients has tables and arrays: all clients need the same.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
+        d = write_tables(pieces, Path(name), client, targets) if all(tables) else write_arrays(pieces, Path(name))
+        d = replace(d, **_checked(settings))
+        d = replace(d, sha256=fingerprint(d))
+        text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
+        (Path(name) / "data.toml").write_text(text, "utf-8")
+        read_description(Path(name) / "data.toml")  # what can't be, is refused before anything is there
+        home = folder / f"data-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        if not home.exists():  # the same content and settings have the same name
+            shutil.copytree(name, home)
+    return home / "data.toml"
+
+
+def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a data.toml, as it would read them."""
+    given = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    built = build(Description, {"format": "arrays", "path": ".", **given})
+    return {k: getattr(built, k) for k in given}
+
+
+def _named(path: Path, folder: Path, settings: Mapping[str, Any]) -> Path:
+    """A data.toml of one's own: named by its path, with the hash of its files."""
+    d = replace(read_description(path), **_checked(settings))
+    d = replace(d, sha256=fingerprint(d))
+    folder.mkdir(parents=True, exist_ok=True)
+    text = toml_of(d, os.path.abspath(d.path))
+    home = folder / f"data-{hashlib.sha256(text.encode()).hexdigest()[:16]}.toml"
+    home.write_text(text, "utf-8")
+    return home
+
+
+def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
+    found = clients if isinstance(clients, Mapping) else partitions(clients)
+    if found is None:
+        kinds = (
+            "a mapping of names to (x, y), a DataFrame with a client column, a partitioner, or the path of a data.toml"
+        )
+        raise DataError(f"clients is a {type(clients).__name__}, but must be {kinds}.")
+    if not found:
+        raise DataError("clients is empty: at least one client is needed.")
+    names = [str(name) for name in found]
+    if len(set(names)) < len(names) or not all(names):
+        raise DataError("clients has a name twice, or an empty one.")
+    for name, value in zip(names, found.values(), strict=True):
+        parts = _parts(name, value, targets)
+        for part, each in parts:
+            yield _piece(name, part, each, targets)
+
+
+def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any]]:
+    """(x, y), or the parts of (train, test) and (train, val, test)."""
+    if not isinstance(value, tuple | list):
+        return [(-1, value)]
+    whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
+    if len(value) == 2 and not any(whole):
+        return [(-1, tuple(value))]
+    if len(value) in (2, 3) and all(whole):
+        return list(zip((0, 2) if len(value) == 2 else (0, 1, 2), value, strict=True))
+    raise DataError(f"client {name!r} has {len(value)} things, but needs (x, y), (train, test) or (train, val, test).")
+
+
+def _is_dataset(value: Any) -> bool:
+    """Whether it yields samples by number, and is no array, table or list."""
+    known = (
+        isinstance(value, list | tuple | str | Mapping) or is_frame(value) or getattr(value, "shape", None) is not None
+    )
+    return not known and callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
+
+
+def _piece(name: str, part: int, value: Any, targets: Sequence[str]) -> StoredPiece:
+    if is_frame(value):
+        if not targets:
+            raise DataError(f"client {name!r} has a table, so target must name the column to predict.")
+        return StoredPiece(name, part, value)
+    if _is_dataset(value):
+        if not len(value):
+            raise DataError(f"client {name!r} has no samples{for_part(part)}.")
+        value = samples_of(name, value)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise DataError(f"client {name!r} has a {type(value).__name__}{for_part(part)}, but needs (x, y).")
+    if is_frame(value[0]):
+        return StoredPiece(name, part, Joined(value[0], value[1], targets))
+    return StoredPiece(name, part, *_pair(name, part, *value))
+
+
+def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Two arrays with one row for each sample."""
+    x, y = _array(x), _array(y)
+    if x.ndim < 2 or x.dtype.kind not in "biuf":
+        raise DataError(f"client {name!r} has x of type {x.dtype} and shape {list(x.shape)}, but needs [samples, ...].")
+    if y.ndim < 1 or len(x) != len(y):
+        raise DataError(
+            f"client {name!r} has {len(x)} samples{for_part(part)}, but {len(y) if y.ndim else 'no'} targets."
+        )
+    if not len(x) and part <= 0:
+        raise DataError(f"client {name!r} has no samples{for_part(part)}.")
+    if y.dtype.kind == "O":
+        y = y.astype(str)
+    return in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _array(value: Any) -> NDArray[Any]:
+    is_tensor = getattr(value, "detach", None) is not None
+    return np.asarray(value.detach().cpu().numpy() if is_tensor else value)

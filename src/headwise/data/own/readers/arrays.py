@@ -1,0 +1,159 @@
+"""Arrays in files: NPZ per client, or the folder of plain .npy files that objects from Python are stored in."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import DataError
+from ..description import PARTS, Description
+from ..findings import DataFinding
+from .layouts import Piece, pieces
+from .raw import Builder, Form, Raw
+
+_DAMAGE = (OSError, EOFError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class RawSamples:
+    """Rows of an array."""
+
+    file: Path
+    n: int
+
+    def row(self, i: int) -> int:
+        """Counted from 0, as arrays are."""
+        return i
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file; objects in it are refused, because reading them would run code."""
+    found: dict[str, NDArray[Any]] = {}
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            for name in bundle.namelist():
+                with bundle.open(name) as file:
+                    found[name.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    except _DAMAGE as error:
+        raise DataError(f"{path} can't be read as NPZ: {' '.join(str(error).split())[:200]}.") from None
+    return found
+
+
+def read_npz(d: Description, builder: Builder) -> Raw:
+    """x and y, or x_train, y_train, x_val, ... in one file or folder per client."""
+    for piece in pieces(d, builder.report):
+        try:
+            found = load_npz(piece.path)
+        except DataError as error:
+            builder.report(DataFinding("error", "unreadable file", str(error), client=piece.client or ""))
+            continue
+        before = builder.n
+        for part, (x, y) in _pairs(found, piece, d, builder).items():
+            _add_arrays(builder, piece, x, y, part if d.split.by == "files" else -1)
+        if builder.n == before:
+            text = "it has no samples that can be read."
+            builder.report(DataFinding("error", "empty client", text, piece.path, client=piece.client or ""))
+    raw = builder.raw("array", {})
+    return replace(raw, form=form_of(raw.x))
+
+
+def _pairs(
+    found: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
+) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
+    """Features and targets by part."""
+    names = {piece.part: ("x", "y")} if "x" in found else {k: (f"x_{p}", f"y_{p}") for k, p in enumerate(PARTS)}
+    there = {k: pair for k, pair in names.items() if pair[0] in found}
+    for k, (x, y) in list(there.items()):
+        if y not in found:
+            text = f"it has {x} but no {y}."
+            builder.report(DataFinding("error", "missing array", text, piece.path, client=piece.client or ""))
+            del there[k]
+    if not there and "x" not in found:
+        text = f"it has {', '.join(found) or 'nothing'}, but needs x and y, or x_train, y_train, x_test, y_test."
+        builder.report(DataFinding("error", "missing array", text, piece.path, client=piece.client or ""))
+    return {k: (found[x], found[y]) for k, (x, y) in there.items()}
+
+
+def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
+    client = piece.client or ""
+    if x.ndim < 2:
+        text = f"x has the shape {list(x.shape)}, but needs a row for each sample: [samples, ...]."
+        builder.report(DataFinding("error", "wrong shape", text, piece.path, client=client))
+        return
+    if y.ndim < 1 or len(x) != len(y):
+        text = f"x has {len(x)} samples, but y has {len(y) if y.ndim else 'no'} targets."
+        builder.report(DataFinding("error", "wrong lengths", text, piece.path, client=client))
+        return
+    x, y = in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if not len(x) or not builder.same_shape("samples", x, piece.path, client):
+        return
+    if not builder.same_shape("targets", y if y.ndim > 1 else np.empty(0), piece.path, client):
+        return
+    owner = np.full(len(x), builder.clients[client])
+    parts = None if part < 0 else np.full(len(x), part, np.int8)
+    several = y.ndim > 1
+    labels = [np.full(len(y), -1)] if several else [builder.labels[0].of(y)]
+    rows = RawSamples(piece.path, len(x))
+    builder.add(rows, x, owner, labels=labels, y=y if several else None, part=parts)
+
+
+def in_one_type(x: NDArray[Any]) -> NDArray[Any]:
+    """Bytes stay bytes (images), whole numbers become int32 (tokens), others float32."""
+    if x.dtype == np.uint8:
+        return x
+    return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32, copy=False)
+
+
+def form_of(x: NDArray[Any]) -> Form:
+    """Images are bytes with three axes; anything else is an array."""
+    return "image" if x.dtype == np.uint8 and x.ndim == 4 else "array"
+
+
+def read_arrays(d: Description, builder: Builder) -> Raw:
+    """x.npy, y.npy, owner.npy, perhaps part.npy, and names.json with the clients' names."""
+    x, y, owner = (_npy(d.place / f"{name}.npy") for name in ("x", "y", "owner"))
+    part = _npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
+    try:
+        names = json.loads((d.place / "names.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{d.place / 'names.json'} can't be read: {error}.") from None
+    if not len(x) == len(y) == len(owner) or (part is not None and len(part) != len(x)):
+        raise DataError(f"{d.place} has {len(x)} samples, but {len(y)} targets for {len(owner)} owners.")
+    for name in names:
+        builder.clients[name]
+    several = y.ndim > 1
+    labels = (np.full(len(y), -1),) if several else (builder.labels[0].of(np.asarray(y)),)
+    seen, rows = builder.labels[0].seen(), RawSamples(d.place / "x.npy", len(x))
+    parts = None if part is None else np.asarray(part, np.int8)
+    return Raw(
+        form=form_of(x),
+        x=x,
+        labels=labels,
+        cells=(seen,),
+        y=np.asarray(y) if several else None,
+        owner=np.asarray(owner, np.int64),
+        owners=tuple(names),
+        part=parts,
+        time=None,
+        categories={},
+        starts=[0],
+        rows=[rows],
+    )
+
+
+def _npy(path: Path) -> NDArray[Any]:
+    """Mapped into memory: only what is looked at is read."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except _DAMAGE as error:
+        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:200]}.") from None

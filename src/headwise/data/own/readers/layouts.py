@@ -1,0 +1,143 @@
+"""Which files there are, and what their places say: whose they are, and for which part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ....errors import ConfigError, DataError
+from ..description import PARTS, Description
+from ..findings import DataFinding, Report
+from .pictures import SUFFIXES as IMAGES
+
+SUFFIXES = {
+    "csv": (".csv", ".tsv", ".txt", ".data"),
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "npz": (".npz",),
+    "images": IMAGES,
+    "arrays": (".npy", ".json"),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of one client, or of all if a column says whose row is whose."""
+
+    path: Path
+    client: str | None = None
+    part: int = -1
+    """0, 1, 2 for training, validation and test; -1: the path does not say"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of one client's images: of one class each, or with images and their masks."""
+
+    path: Path
+    client: str
+    part: int = -1
+
+    def of(self, name: str) -> list[Path]:
+        """The images in this folder of it."""
+        return [p for p in listed(self.path / name) if p.suffix.lower() in IMAGES]
+
+    def names(self) -> list[str]:
+        """Its folders."""
+        return [p.name for p in listed(self.path) if p.is_dir()]
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, sorted, without hidden files."""
+    try:
+        return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "_")))
+    except OSError as error:
+        raise DataError(f"{folder} can't be read: {error.strerror}.") from None
+
+
+def pieces(d: Description, report: Report) -> list[Piece]:
+    """The files of tables and arrays, client after client."""
+    if d.place.is_file():
+        if not d.client and d.is_table:
+            raise ConfigError("client is missing: path is one table, so a column must say whose row is whose.")
+        return [Piece(d.place, None if d.client else d.place.stem)]
+    _check_folder(d)
+    if d.client:
+        return [Piece(path) for path in sorted(d.place.rglob("*")) if _fits(path, d)]
+    if folders := [p for p in listed(d.place) if p.is_dir()]:
+        return [piece for folder in folders for piece in _client(folder, d, report)]
+    found = [Piece(path, path.stem) for path in listed(d.place) if _fits(path, d)]
+    if not found:
+        raise DataError(f"{d.place} has no {d.format} file ({', '.join(SUFFIXES[d.format])}) and no folder.")
+    return found
+
+
+def _client(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
+    """The files of one client's folder."""
+    files = [path for path in sorted(folder.rglob("*")) if _fits(path, d)]
+    if not files:
+        text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
+        report(DataFinding("error", "empty client", text, folder, client=folder.name))
+    for path in files:
+        yield Piece(path, folder.name, _part(path.stem, path, d, report))
+
+
+def image_folders(d: Description, report: Report) -> list[Folder]:
+    """A folder for each client, or for each of its parts."""
+    _check_folder(d)
+    found: list[Folder] = []
+    for client in [p for p in listed(d.place) if p.is_dir()]:
+        if d.split.by != "files":
+            found.append(Folder(client, client.name))
+            continue
+        parts = [p for p in listed(client) if p.is_dir()]
+        found += [Folder(p, client.name, _part(p.name, p, d, report)) for p in parts]
+    if not found:
+        raise DataError(f"{d.place} has no folders: each client needs one, with a folder of images for each class.")
+    return found
+
+
+def _part(name: str, path: Path, d: Description, report: Report) -> int:
+    if d.split.by != "files":
+        return -1
+    said = [(d.split.train, 0), (d.split.val, 1), (d.split.test, 2)]
+    found = [number for names, number in said if name in names]
+    if not found:
+        text = f"split.by is 'files', but its name is not one of {', '.join(PARTS)}."
+        report(DataFinding("error", "unknown part", text, path))
+    return found[0] if found else 0
+
+
+def _fits(path: Path, d: Description) -> bool:
+    hidden = path.name.startswith((".", "_"))
+    return path.suffix.lower() in SUFFIXES[d.format] and not hidden and path.is_file()
+
+
+def _check_folder(d: Description) -> None:
+    if not d.place.is_dir():
+        raise DataError(f"path is {str(d.place)!r}, but there is no such file or folder.")
+
+
+def fingerprint(d: Description) -> str:
+    """SHA-256 of all files that the description is about, and of their names."""
+    if d.place.is_file():
+        files = [d.place]
+    else:
+        _check_folder(d)
+        files = sorted(p for p in d.place.rglob("*") if _fits(p, d))
+    digest = hashlib.sha256()
+    for path in files:
+        stat = path.stat()
+        name = path.name if path == d.place else path.relative_to(d.place).as_posix()
+        digest.update(f"{name}\n{_hash(path, stat.st_size, stat.st_mtime_ns)}\n".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(1 << 17)
+def _hash(path: Path, size: int, changed: int) -> str:
+    """Of one file; known already unless it has changed since."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

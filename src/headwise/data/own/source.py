@@ -1,0 +1,110 @@
+"""A user's own data as a `Dataset`: read, its targets understood, its parts known."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ..dataset import Dataset
+from ..partition.shares import group
+from ..preprocessing.fitting import FeatureColumn, Preprocessing
+from ..splits import parse, sizes
+from .description import Description
+from .findings import DataFinding, Report, strictly
+from .readers.layouts import fingerprint
+from .readers.raw import Raw
+from .readers.reading import read_raw
+from .readers.values import to_numbers
+from .targets import Targets, targets
+
+
+class Loaded(NamedTuple):
+    """What there is, as it was read and as networks take it."""
+
+    raw: Raw
+    targets: Targets
+    dataset: Dataset
+
+
+def load(d: Description, report: Report = strictly) -> Loaded:
+    """Read everything; the first error is raised, unless `report` collects them."""
+    if d.sha256 and fingerprint(d) != d.sha256:
+        raise DataError(f"{d.place} has changed: its sha256 is not {d.sha256[:12]}... any more, as it must be.")
+    raw = read_raw(d, report)
+    found = targets(raw, d, report)
+    recipe = recipe_of(raw, d)
+    dataset = Dataset(
+        raw.x,
+        found.y,
+        found.classes,
+        owner=raw.owner,
+        owners=raw.owners,
+        vocabulary=recipe.vocabulary,
+        notes=(f"task is {found.task}: {found.guessed}.",) if found.guessed else (),
+        task=found.task,
+        part=_parts(raw, d, report),
+        split=d.split.ratio,
+        recipe=recipe,
+        model=_model(recipe),
+    )
+    return Loaded(raw, found, dataset)
+
+
+def recipe_of(raw: Raw, d: Description) -> Preprocessing:
+    """What is done to these features."""
+    f, columns = d.features, tuple[FeatureColumn, ...]()
+    if raw.form == "table":
+        columns = (
+            *(FeatureColumn(name, "number") for name in f.number),
+            *(FeatureColumn(name, "category") for name in f.category),
+            *(FeatureColumn(name, "text", d.preprocess.length) for name in f.text),
+        )
+    return Preprocessing(raw.form, tuple(raw.x.shape[1:]), d.preprocess, columns, raw.categories)
+
+
+def _model(recipe: Preprocessing) -> str:
+    """The usual network for such samples."""
+    if recipe.vocabulary:
+        return "fasttext"
+    return "cnn" if recipe.form == "image" and min(recipe.shape[1:]) >= 16 else "mlp"
+
+
+def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
+    """What each sample is for, where the data says so."""
+    part = _by_time(raw, d, report) if raw.time is not None else raw.part
+    if part is None:
+        if d.split.by == "files":
+            report(
+                DataFinding(
+                    "error", "unknown part", "split.by is 'files', but no file says train, val or test.", d.place
+                )
+            )
+        return None
+    trained = np.bincount(raw.owner[part == 0], minlength=len(raw.owners))
+    for c in np.flatnonzero(trained == 0):
+        report(
+            DataFinding("error", "no training samples", "it has no training samples.", d.place, client=raw.owners[c])
+        )
+    return part
+
+
+def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
+    """Each client's earliest samples are for training, its latest for test."""
+    assert raw.time is not None
+    when, bad = raw.time, list[int]()
+    if when.dtype.kind not in "iuf":
+        texts = [str(cell) if cell is not None else "" for cell in when.tolist()]
+        numbers = to_numbers(np.array(texts, dtype=object), d.missing, bad.append)
+        when = np.array(texts) if bad else numbers  # dates that sort as texts do: 2024-01-31
+    gone = np.isin(when, d.missing) if when.dtype.kind == "U" else np.isnan(when.astype(np.float64))
+    for i in np.flatnonzero(gone):
+        report(raw.finding("error", "missing time", int(i), "the cell is empty.", d.split.column))
+    part = np.zeros(len(raw), np.int8)
+    split = parse(d.split.ratio)
+    for indices in group(raw.owner, len(raw.owners)):
+        order = indices[np.argsort(when[indices], kind="stable")]
+        part[order] = np.repeat(np.arange(3, dtype=np.int8), sizes(len(order), split))
+    return part

@@ -1,0 +1,121 @@
+"""The files that objects from Python are stored in: plain arrays, or one JSONL table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...disk.jsontext import to_json, to_toml
+from ...errors import DataError
+from ...settings.fields import changed, dump
+from .description import PARTS, Description, OwnSplit, Preprocess
+from .frames import cells_of, columns_of
+from .looking import look
+
+COPIED = 8 << 30
+"""bytes that are copied at most"""
+
+
+@dataclass(frozen=True)
+class StoredPiece:
+    """Some samples of one client: arrays x and y, or a table's columns."""
+
+    client: str
+    part: int
+    """-1: not said"""
+    x: Any
+    y: Any = None
+
+
+class Joined:
+    """A table of features and its column of targets, as one table."""
+
+    def __init__(self, x: Any, y: Any, targets: Sequence[str]) -> None:
+        self._x, self._y, self._name = x, y, targets[0] if targets else str(getattr(y, "name", None) or "target")
+        self.columns = [*columns_of(x), self._name]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._y if name == self._name else self._x[name]
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+
+def toml_of(d: Description, path: str) -> str:
+    """A data.toml with what is not as usual."""
+    usual = dump(Description(d.format, ""))
+    said = {"format": d.format, **changed({**dump(d), "path": path}, usual)}
+    lines = [f"{k} = {to_toml(v)}" for k, v in said.items() if not isinstance(v, Mapping)]
+    for table, values in said.items():
+        if isinstance(values, Mapping):
+            lines += ["", f"[{table}]", *(f"{k} = {to_toml(v)}" for k, v in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def for_part(part: int) -> str:
+    """Words for messages."""
+    return f" for {PARTS[part]}" if part >= 0 else ""
+
+
+def write_arrays(pieces: Sequence[StoredPiece], home: Path) -> Description:
+    """x.npy, y.npy, owner.npy, part.npy and names.json."""
+    first = pieces[0]
+    for p in pieces:
+        for what, a, b in (("samples", p.x, first.x), ("targets", p.y, first.y)):
+            if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
+                said = f"{what} of type {a.dtype} and shape {list(a.shape[1:])}"
+                raise DataError(f"client {p.client!r} has {said}, but {first.client!r} {b.dtype}, {list(b.shape[1:])}.")
+    total = sum(p.x.nbytes for p in pieces)
+    if total > COPIED:
+        said = f"{total / 2**30:,.0f} GB, more than the {COPIED >> 30} GB that are copied"
+        raise DataError(f"clients has {said}: write them to files, and pass the path of their data.toml.")
+    names = list(dict.fromkeys(p.client for p in pieces))
+    number = {name: k for k, name in enumerate(names)}
+    x = np.lib.format.open_memmap(
+        home / "x.npy", "w+", first.x.dtype, (sum(len(p.x) for p in pieces), *first.x.shape[1:])
+    )
+    at = 0
+    for p in pieces:
+        x[at : at + len(p.x)] = p.x
+        at += len(p.x)
+    x.flush()
+    np.save(home / "y.npy", np.concatenate([p.y for p in pieces]), allow_pickle=False)
+    np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
+    parted = any(p.part >= 0 for p in pieces)
+    if parted:
+        parts = np.repeat(np.array([max(p.part, 0) for p in pieces], np.int8), [len(p.x) for p in pieces])
+        np.save(home / "part.npy", parts)
+    (home / "names.json").write_text(to_json(names), "utf-8")
+    how = Preprocess(numbers="none", images="unit")  # as they were passed
+    return Description("arrays", str(home), split=OwnSplit("files" if parted else "ratio"), preprocess=how)
+
+
+def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str]) -> Description:
+    """One JSONL file: it keeps numbers, texts and lists as they are."""
+    parted = any(p.part >= 0 for p in pieces)
+    first = columns_of(pieces[0].x)
+    targets = targets or first[-1:]  # only `Joined` can have none given
+    client = client or _free("client", first)
+    with (home / "data.jsonl").open("w", encoding="utf-8") as file:
+        for p in pieces:
+            columns = cells_of(p.x, p.client)
+            if missing := [name for name in first if name not in columns]:
+                raise DataError(f"client {p.client!r} has no column {missing[0]!r}, as {pieces[0].client!r} has.")
+            n = len(next(iter(columns.values())))
+            if not n and p.part <= 0:
+                raise DataError(f"client {p.client!r} has no samples{for_part(p.part)}.")
+            extra = {client: p.client} if p.client else {}
+            extra |= {_free("part", first): PARTS[max(p.part, 0)]} if parted else {}
+            for row in zip(*(columns[name] for name in first), strict=True):
+                file.write(to_json({**dict(zip(first, row, strict=True)), **extra}, ensure_ascii=False) + "\n")
+    d = look(home / "data.jsonl", client, targets).description
+    return replace(d, split=OwnSplit("column", column=_free("part", first))) if parted else d
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    """This name, or one that is not taken."""
+    return name if name not in taken else _free(f"{name} ", taken)

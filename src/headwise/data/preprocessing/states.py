@@ -1,0 +1,95 @@
+"""A fitted preprocessing as JSON, kept with a model, and applied to what a user brings later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...settings.fields import build, dump
+from ..own.description import MISSING, Preprocess
+from ..own.findings import strictly
+from ..own.readers.pictures import Pictures
+from ..own.readers.values import BAG, Hashing, to_numbers, written
+from .fitting import FeatureColumn, Fitted, Preprocessing
+
+
+def plain(fitted: Fitted) -> dict[str, Any]:
+    """Plain values; `Fitted.of` one client first, where clients differ."""
+    r = fitted.recipe
+    return {
+        "form": r.form,
+        "shape": list(r.shape),
+        "options": dump(r.options),
+        "columns": [dump(c) for c in r.columns],
+        "mean": fitted.mean.tolist(),
+        "std": fitted.std.tolist(),
+        "fill": fitted.fill.tolist(),
+        "flags": fitted.flags.tolist(),
+        "values": {name: list(values) for name, values in fitted.values.items()},
+    }
+
+
+def from_plain(state: Mapping[str, Any]) -> Fitted:
+    """The same again; categories are then numbered as they have places."""
+    columns = tuple(build(FeatureColumn, c) for c in state["columns"])
+    values = {name: tuple(each) for name, each in state["values"].items()}
+    recipe = Preprocessing(state["form"], tuple(state["shape"]), build(Preprocess, state["options"]), columns, values)
+    rows = len(state["mean"])
+    mean, std, fill = (np.array(state[k], np.float64).reshape(rows, recipe.scaled) for k in ("mean", "std", "fill"))
+    return Fitted(recipe, mean, std, fill, np.array(state["flags"], bool), values)
+
+
+def apply(fitted: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray[Any]:
+    """Samples as a user has them, as the network takes them.
+
+    A table is a mapping of columns (a DataFrame is one, too), texts are a list, images are paths or bytes
+    [n, channels, height, width], arrays are arrays.
+    """
+    state = from_plain(plain(fitted))
+    r = state.recipe
+    if r.form == "table":
+        return state.transform(_encoded(state, raw, missing))
+    if r.form == "tokens" and not isinstance(raw, np.ndarray):
+        return state.transform(Hashing(r.options.buckets).tokens(raw, r.options.length))
+    if r.form == "image" and not isinstance(raw, np.ndarray):
+        raw = _pictures(r, raw)
+    x = np.asarray(raw)
+    if x.shape[1:] != r.shape:
+        raise DataError(f"samples have the shape {list(x.shape[1:])}, but the model was trained on {list(r.shape)}.")
+    return state.transform(x)
+
+
+def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.float64]:
+    """Columns of cells as one matrix of numbers."""
+    r = state.recipe
+    parts: list[NDArray[Any]] = []
+    for column in r.columns:
+        if column.name not in raw:
+            raise DataError(f"there is no column {column.name!r}, on which the model was trained.")
+        cells = np.fromiter(list(raw[column.name]), dtype=object)
+        if column.kind == "number":
+            parts.append(to_numbers(cells, missing, _refuse(column.name, cells))[:, None])
+        elif column.kind == "category":
+            place = {value: float(k) for k, value in enumerate(state.values[column.name])}
+            parts.append(np.array([place.get(written(c), np.nan) for c in cells])[:, None])
+        else:
+            parts.append(Hashing(min(r.options.buckets, BAG)).tokens(cells.tolist(), column.width))
+    return np.concatenate([p.astype(np.float64) for p in parts], axis=1)
+
+
+def _refuse(name: str, cells: NDArray[Any]) -> Any:
+    def wrong(i: int) -> None:
+        raise DataError(f"row {i}, column {name!r}: {cells[i]!r} is not a number.")
+
+    return wrong
+
+
+def _pictures(recipe: Preprocessing, paths: Sequence[str | Path]) -> NDArray[np.uint8]:
+    channels, height, width = recipe.shape
+    pictures = Pictures((height, width), channels)
+    return np.stack([x for path in paths if (x := pictures.read(Path(path), strictly)) is not None])

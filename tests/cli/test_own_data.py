@@ -1,0 +1,205 @@
+"""As a new user would: describe, check, show and run data of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.app.prepare import divided
+from headwise.cli import main
+from headwise.settings.experiment import Experiment
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of four hospitals, one of which writes no ages."""
+    rows = ["id,hospital,age,sex,when,ill"]
+    for k in range(160):
+        name = ("va", "rome", "oslo", "lima")[k % 4]
+        age = RNG.normal(50, 10)
+        sick = "yes" if age + RNG.normal(0, 5) > 50 else "no"
+        rows.append(
+            f"{k},{name},{'' if name == 'lima' else round(age, 2)},{'fm'[k // 4 % 2]},2024-01-{k % 28 + 1:02},{sick}"
+        )
+    (tmp_path / "patients.csv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(command))
+    assert end.value.code == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.out + captured.err
+
+
+def test_from_a_table_to_a_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    assert "data.toml describes 4 clients with 160 samples of 2, 2 classes." in out
+    assert "Task is classification: the target has 2 different values." in out
+    text = (patients / "data.toml").read_text()
+    assert 'number = ["age"]' in text
+    assert '# "id" is left out: looks like an identifier' in text
+    assert '# "when" is left out: a date' in text
+    assert 'classes = ["no", "yes"]' in text
+    assert "No errors" in told(capsys, "data", "check", "data.toml")
+    shown = told(capsys, "data", "show", "data.toml")
+    assert [line.split()[:3] for line in shown.splitlines()[2:6]] == [
+        [c, "30", "10"] for c in ("va", "rome", "oslo", "lima")
+    ]
+    run = ("run", "--data", "data.toml", "--method", "fedah", "--rounds", "2", "--quiet", "--out", "out")
+    assert "fedah on own, 2 rounds" in told(capsys, *run)
+    manifest = json.loads((patients / "out" / "manifest.json").read_text())
+    assert manifest["experiment"]["data"]["path"] == str(patients / "data.toml")
+    assert manifest["experiment"]["partition"] == {"name": "natural"}
+
+
+def test_a_run_goes_on_only_with_the_same_files(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    told(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
+    manifest = json.loads((patients / "out" / "manifest.json").read_text())
+    data = manifest["experiment"]["data"]
+    (patients / "patients.csv").write_text((patients / "patients.csv").read_text().replace("va,", "vb,", 1))
+    changed = ("run", "--data", f"own:path={data['path']}:sha256={data['sha256']}", "--quiet", "--out", "out2")
+    assert "data.toml or its files have changed: their sha256 is not" in told(capsys, *changed, code=2)
+    assert not (patients / "out2").exists()
+
+
+def test_names_parts_and_fitted_numbers_of_clients(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    toml = patients / "data.toml"
+    toml.write_text(
+        toml.read_text().replace('by = "ratio"', 'by = "time"\ncolumn = "when"').replace('"pooled"', '"client"')
+    )
+    data = divided(Experiment(data=str(toml)), patients)
+    assert data.names == ("va", "rome", "oslo", "lima")
+    assert data.task.shape == (4,)
+    for c, parts in enumerate(data.parts):
+        assert (len(parts.train), len(parts.test)) == (30, 10)
+        x = data.client(c).train.x
+        assert abs(float(x[:, 0].mean())) < 1e-6
+        assert x[:, 1].tolist() == [float(data.names[c] == "lima")] * 30
+    assert data.fitted is not None
+    assert data.fitted.mean.shape == (4, 1)
+
+
+def test_large_data_give_the_same_bits(
+    patients: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headwise.data.own.readers import large
+
+    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    experiment = Experiment(data="data.toml")
+    small = divided(experiment, patients).clients()
+    monkeypatch.setattr(large, "LARGE", 50)
+    mapped = divided(experiment, patients).clients()
+    assert mapped.x.numpy().tobytes() == small.x.numpy().tobytes()
+
+
+def test_other_partitions_and_splits_can_be_asked_for(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    data = divided(Experiment(data="data.toml", partition="iid", clients=5, split="1:1:2"), patients)
+    assert data.names == tuple("01234")
+    assert [len(p.test) for p in data.parts] == [16] * 5
+    usual = Experiment(data="digits")
+    assert (usual.partition.name, usual.partition.values, usual.split) == ("dirichlet", ("0.1",), "75/25")
+
+
+def test_what_is_wrong_ends_the_check_with_2(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    with (patients / "patients.csv").open("a") as file:
+        file.write("\n160,va,old,f,2024-01-01,maybe\n")
+    out = told(capsys, "data", "check", "data.toml", code=2)
+    assert f"error    {patients}/patients.csv, row 162, column 'age': 'old' is not a number" in out
+    assert "'maybe' is not one of the classes: no, yes." in out
+    assert "headwise: data.toml has 2 errors: no run takes such data." in out
+    out = told(capsys, "data", "check", "data.toml", "--json", code=2)
+    found = json.loads(out.splitlines()[0])
+    assert (found["errors"], found["findings"][0]["row"]) == (2, 162)
+    assert "column 'age': 'old' is not a number" in told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
+    assert not (patients / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["patients.csv"], "--target is missing: name the column to predict, one of id, hospital, age"),
+        (["patients.csv", "--target", "ill"], "--clients is missing: name the column of the client"),
+        (["patients.csv", "--target", "il", "--clients", "hospital"], "--target is 'il', which is not a column of"),
+        (["nothing.csv", "--target", "ill"], "nothing.csv: there is no such file or folder."),
+        (["patients.csv", "--target", "ill", "-o", "patients.csv"], "patients.csv exists already: choose another -o"),
+    ],
+)
+def test_mistakes_of_init(patients: Path, capsys: pytest.CaptureFixture[str], command: list[str], said: str) -> None:
+    assert said in told(capsys, "data", "init", *command, code=2)
+    assert not (patients / "data.toml").exists()
+
+
+def test_other_tasks_are_shown_and_refused(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "id")
+    assert "Task is regression: the target has 160 different numbers." in said
+    shown = told(capsys, "data", "show", "data.toml")
+    assert "regression: mean ± deviation in training samples" in shown
+    assert ["va", "30", "0", "10"] in [line.split()[:4] for line in shown.splitlines()]
+    refused = told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
+    assert (
+        "task is 'regression' (the target has 160 different numbers), but runs can only do classification yet."
+        in refused
+    )
+    assert not (patients / "out").exists()
+
+
+def test_init_looks_at_all_kinds_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    news = ["paper;text;topic;part"]
+    news += [f"p{k % 3};the news of day {k} is good;{'ab'[k % 2]};{'train' if k < 9 else 'test'}" for k in range(12)]
+    (tmp_path / "news.csv").write_text("\n".join(news))
+    told(capsys, "data", "init", "news.csv", "--clients", "paper", "--target", "topic", "-o", "news.toml")
+    text = (tmp_path / "news.toml").read_text()
+    assert (
+        'delimiter = ";"' in text
+        and 'text = ["text"]' in text
+        and 'by = "column"' in text
+        and 'column = "part"' in text
+    )
+    (tmp_path / "arrays").mkdir()
+    for name in ("ann", "bob"):
+        parts = {"x_train": np.eye(4), "y_train": [0, 1, 0, 1], "x_test": np.eye(4), "y_test": [0, 1, 0, 1]}
+        np.savez(tmp_path / "arrays" / f"{name}.npz", **parts)
+    told(capsys, "data", "init", "arrays", "-o", "arrays.toml")
+    assert 'by = "files"' in (tmp_path / "arrays.toml").read_text()
+    for client in ("ann", "bob"):
+        for k in range(4):
+            picture(tmp_path / "pets" / client / ("cat", "dog")[k % 2] / f"{k}.png", (8 + k, 8), k)
+    told(capsys, "data", "init", "pets", "-o", "pets.toml")
+    assert "size = [8, 8]" in (tmp_path / "pets.toml").read_text()
+    for name in ("news", "arrays", "pets"):
+        assert "No errors" in told(capsys, "data", "check", f"{name}.toml")
+
+
+def test_columns_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    for name in ("va", "rome"):
+        (tmp_path / "raw" / f"{name}.data").write_text("".join(f"{k}.5,?,{k % 2}\n" for k in range(12)))
+    told(capsys, "data", "init", "raw", "--target", "column 3")
+    text = (tmp_path / "data.toml").read_text()
+    assert 'header = ["column 1", "column 2", "column 3"]' in text
+    assert '# "column 2" is left out: empty' in text
+
+
+def picture(path: Path, shape: tuple[int, int], value: int) -> None:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full(shape, value, np.uint8)).save(path)

@@ -1,0 +1,186 @@
+"""Objects from Python become files named by their content; bad ones get a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_files import ROWS, table
+from torch.utils.data import TensorDataset
+
+from headwise.data.own import storing
+from headwise.data.own.description import read_description
+from headwise.data.own.objects import store
+from headwise.data.own.source import Loaded, load
+from headwise.errors import ConfigError, DataError
+
+X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+
+
+class Frame:
+    """As much of a DataFrame as there must be."""
+
+    def __init__(self, **cells: list[Any]) -> None:
+        self.cells, self.columns = cells, list(cells)
+
+    def __getitem__(self, name: str) -> Any:
+        return np.array(self.cells[name], dtype=object)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values())))
+
+
+class HubDataset:
+    """As much of a Hugging Face Dataset as there must be."""
+
+    def __init__(self, **cells: list[Any]) -> None:
+        self.cells, self.column_names = cells, list(cells)
+        self.features = {"label": SimpleNamespace(names=["bad", "good"]), "text": SimpleNamespace()}
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.cells[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values())))
+
+
+FRAME = Frame(age=[61.0, float("nan"), 50.0, 38.0], sex=["f", "m", "m", "f"], ill=[True, False, True, False])
+
+
+def stored(clients: Any, folder: Path, **settings: Any) -> Loaded:
+    return load(read_description(store(clients, folder, **settings)))
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        (X, Y),
+        (torch.tensor(X), torch.tensor(Y)),
+        (X.tolist(), Y.tolist()),
+        TensorDataset(torch.tensor(X), torch.tensor(Y)),
+    ],
+)
+def test_arrays_tensors_lists_and_torch_data_sets(tmp_path: Path, mine: Any) -> None:
+    loaded = stored({"va": mine, 7: mine}, tmp_path)
+    assert loaded.raw.owners == ("va", "7")
+    assert isinstance(loaded.dataset.x, np.memmap)
+    assert loaded.dataset.x.tolist() == [*X.tolist()] * 2
+    assert loaded.dataset.y.tolist() == [*Y] * 2
+    assert loaded.dataset.part is None
+
+
+@pytest.mark.parametrize("val", [[], [(X[:1], Y[:1])]])
+def test_own_parts(tmp_path: Path, val: list[Any]) -> None:
+    mine = ((X, Y), *val, TensorDataset(torch.tensor(X[:2]), torch.tensor(Y[:2])))
+    loaded = stored({"va": mine, "rome": mine}, tmp_path)
+    assert loaded.dataset.part is not None
+    assert np.bincount(loaded.dataset.part, minlength=3).tolist() == [12, 2 * len(val), 4]
+
+
+def test_one_table_with_a_client_column(tmp_path: Path) -> None:
+    frame = Frame(**FRAME.cells, who=["va", "rome", "va", "rome"])
+    loaded = stored(frame, tmp_path, client="who", target="ill")
+    assert loaded.raw.owners == ("va", "rome")
+    assert loaded.dataset.y.tolist() == [1, 0, 1, 0]
+    assert np.isnan(loaded.raw.x[1, 0])
+    with pytest.raises(DataError, match="clients is one table, so client and target must name its columns"):
+        store(frame, tmp_path)
+    with pytest.raises(ConfigError, match="--target is 'il', which is not a column"):
+        store(frame, tmp_path, client="who", target="il")
+
+
+def test_a_table_for_each_client(tmp_path: Path) -> None:
+    loaded = stored({"va": FRAME, "rome": (FRAME, FRAME)}, tmp_path, target="ill")
+    assert loaded.raw.owners == ("va", "rome")
+    x = Frame(**{k: v for k, v in FRAME.cells.items() if k != "ill"})
+    loaded = stored({"va": (x, FRAME["ill"]), "rome": (x, FRAME["ill"])}, tmp_path)
+    assert loaded.dataset.y.tolist() == [1, 0, 1, 0] * 2
+    with pytest.raises(DataError, match="client 'va' has a table, so target must name the column to predict"):
+        store({"va": FRAME}, tmp_path)
+    with pytest.raises(DataError, match="client 'rome' has no column 'age', as 'va' has"):
+        store({"va": FRAME, "rome": Frame(sex=["f"], ill=[1])}, tmp_path, target="ill")
+    with pytest.raises(DataError, match="clients has tables and arrays"):
+        store({"va": FRAME, "rome": (X, Y)}, tmp_path, target="ill")
+
+
+def test_a_partitioner_of_hub_data_sets_keeps_class_names(tmp_path: Path) -> None:
+    parts = [HubDataset(text=["a good day at sea", "what a bad day"], label=[1, 0])] * 2
+    partitioner = SimpleNamespace(num_partitions=2, load_partition=lambda k: parts[k])
+    loaded = stored(partitioner, tmp_path, target="label")
+    assert loaded.raw.owners == ("0", "1")
+    assert loaded.raw.form == "tokens"
+    assert [loaded.targets.classes[k] for k in loaded.dataset.y] == ["good", "bad"] * 2
+
+
+def test_the_same_content_has_the_same_name(tmp_path: Path) -> None:
+    first = store({"va": (X, Y)}, tmp_path)
+    assert store({"va": (X, Y)}, tmp_path) == first
+    assert store({"va": (X + 1, Y)}, tmp_path) != first
+    assert store({"va": (X, Y)}, tmp_path, task="regression") != first
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+    np.save(first.parent / "x.npy", X.astype(np.float32) + 5)
+    with pytest.raises(DataError, match="has changed: its sha256 is not"):
+        load(read_description(first))
+
+
+def test_what_is_too_large_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = table(tmp_path)
+    named = store(tmp_path / "data.toml", tmp_path / "run")
+    assert read_description(named).place == d.place
+    assert [p.name for p in (tmp_path / "run").iterdir()] == [named.name]
+    d.place.write_text(d.place.read_text() + ROWS[0])
+    with pytest.raises(DataError, match="has changed: its sha256 is not"):
+        load(read_description(named))
+    monkeypatch.setattr(storing, "COPIED", 20)
+    with pytest.raises(DataError, match="write them to files, and pass the path of their"):
+        store({"va": (X, Y)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        ({"va": (X, Y[:3])}, "client 'va' has 6 samples, but 3 targets."),
+        ({"va": ((X, Y), (X, Y[:3]))}, "client 'va' has 6 samples for test, but 3 targets."),
+        (
+            {"va": (X, Y), "b": (X[:, :1], Y)},
+            "client 'b' has samples of type float32 and shape [1], but 'va' float32, [2].",
+        ),
+        ({"va": (X, Y), "b": (X, Y + 0.5)}, "client 'b' has targets of type float64 and shape [], but 'va' int64, []."),
+        ({"va": (X[:0], Y[:0])}, "client 'va' has no samples."),
+        ({"va": TensorDataset(torch.zeros(0, 2), torch.zeros(0))}, "client 'va' has no samples."),
+        ({"va": (X[0], Y[0])}, "client 'va' has x of type float64 and shape [2], but needs [samples, ...]."),
+        ({"va": X}, "client 'va' has a ndarray, but needs (x, y)."),
+        ({"va": (X, Y, X)}, "client 'va' has 3 things, but needs (x, y), (train, test) or (train, val, test)."),
+        ({"va": (X, Y), "": (X, Y)}, "clients has a name twice, or an empty one."),
+        ({1: (X, Y), "1": (X, Y)}, "clients has a name twice, or an empty one."),
+        ({}, "clients is empty: at least one client is needed."),
+        ([X, Y], "clients is a list, but must be a mapping of names to (x, y)"),
+        ({"va": [torch.zeros(2), torch.zeros(3)]}, "client 'va' has x of type float32 and shape [2]"),
+    ],
+)
+def test_bad_objects_get_a_sentence(tmp_path: Path, clients: Any, said: str) -> None:
+    with pytest.raises(DataError) as error:
+        store(clients, tmp_path)
+    assert str(error.value).startswith(said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_settings_and_labels_get_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tsk is not a setting: did you mean 'task'"):
+        store({"va": (X, Y)}, tmp_path, tsk="regression")
+    with pytest.raises(DataError, match=r"client 'va': 0\.5 is not a whole number, so it is not a class"):
+        stored({"va": (X, Y + 0.5)}, tmp_path, task="classification")
+    with pytest.raises(DataError, match="client 'va' has samples of different shapes"):
+        store({"va": _Ragged()}, tmp_path)
+
+
+class _Ragged:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return np.zeros(i + 1), 0
