@@ -109,7 +109,7 @@ def test_a_changed_figure_of_a_finished_run_is_named(undisturbed: Path, tmp_path
 def test_a_changed_setting_is_not_run(run: Path) -> None:
     path = run / "manifest.json"
     path.write_text(path.read_text().replace('"rounds": 5', '"rounds": 4'))
-    with pytest.raises(RunError, match=r"manifest\.json is damaged: its checksum does not fit"):
+    with pytest.raises(RunError, match=r"manifest\.json is damaged: its checksum does not match"):
         hw.resume(run)
 
 

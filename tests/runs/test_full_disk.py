@@ -54,7 +54,7 @@ def test_a_disk_that_fills_up(whole: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"headwise: {disk}/run/")
-    assert "can't be written: No space left on device: make room, then headwise resume goes on" in done.stderr
+    assert "can't be written: No space left on device: free some space, then continue a started run" in done.stderr
     goes_on(saved, whole)
 
 
