@@ -21,12 +21,13 @@ from headwise.audit.auditing import audit
 from headwise.contract.method import record_types
 from headwise.disk.files import checksum
 from headwise.errors import RunError
+from headwise.log.schema import Figures
 from headwise.methods.fedper import FedPer
 from headwise.records import Packed, from_bytes, to_bytes
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
-from headwise.runs.shapes import ROUND, misfit
+from headwise.runs.shapes import judge_of
 from killing import bits, forks
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
@@ -74,7 +75,7 @@ def test_a_line_that_was_changed_is_named_before_anything_is_touched(name: str, 
         flip(path, (at + 0.5) / path.stat().st_size)
         assert len(hw.Run(run).rounds) == 3, "it is still a line"
     before = snapshot(run)
-    with pytest.raises(RunError, match=rf"{name} is damaged: its first \d+ bytes are not those that round 3 ended"):
+    with pytest.raises(RunError, match=rf"{name} is damaged: its first \d+ bytes changed after round 3 ended"):
         hw.resume(run)
     assert snapshot(run) == before
 
@@ -255,5 +256,5 @@ def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
 
 def test_a_metric_that_is_not_a_number_is_found_when_it_is_read() -> None:
     """Beside metrics of any name, those that we know must still be numbers."""
-    wrong = misfit({"accuracy": None}, ROUND["pre?"])
+    wrong = judge_of(Figures)({"accuracy": None})
     assert wrong is not None and wrong.at == "accuracy"

@@ -69,5 +69,5 @@ def test_files_that_may_not_grow(whole: Path, tmp_path: Path) -> None:
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"headwise: {tmp_path / 'run'}/")
     assert "can't be written: File too large: " in err
-    assert err.endswith("headwise resume goes on with a run that has begun.\n")
+    assert err.endswith("then continue a started run with headwise resume.\n")
     goes_on(tmp_path / "run", whole)

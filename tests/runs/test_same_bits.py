@@ -164,7 +164,7 @@ def test_states_that_no_checkpoint_can_do_without_are_told_and_nothing_is_touche
     for path in run.path.glob("checkpoint/states-*"):
         damage(path)
     before = snapshot(run.path)
-    with pytest.raises(RunError, match="holds no checkpoint that is whole"):
+    with pytest.raises(RunError, match="has no intact checkpoint"):
         hw.resume(run.path)
     assert snapshot(run.path) == before
 
@@ -174,7 +174,7 @@ def test_two_damaged_checkpoints_are_told_and_nothing_is_touched(tmp_path: Path)
     for path in run.path.glob("checkpoint/round-*"):
         flip(path)
     before = snapshot(run.path)
-    with pytest.raises(RunError, match=r"holds no checkpoint that is whole \(round-0000003-.*: .*round-0000002-"):
+    with pytest.raises(RunError, match=r"has no intact checkpoint \(round-0000003-.*: .*round-0000002-"):
         hw.resume(run.path)
     assert snapshot(run.path) == before
 
@@ -204,7 +204,7 @@ def test_torn_lines_are_passed_over_and_mended(name: str, torn: bytes, wanted: d
 def test_lines_that_are_missing_are_told(tmp_path: Path) -> None:
     run = stop_after(tmp_path / "run", 3)
     cut(run.path / "rounds.jsonl")
-    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: it has \d+ bytes, but round 3 ended at \d+"):
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: it has \d+ bytes, but had \d+ when round 3 ended"):
         hw.resume(run.path)
 
 

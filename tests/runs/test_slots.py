@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.runs.slots import GRAIN, Backend, Slots
+from headwise.runs.slots import GRAIN, Slot, Slots
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_any_history_keeps_every_clients_newest_state(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, int]]
 ) -> None:
     with closing(Slots(tmp_path_factory.mktemp("slots"))) as slots:
-        newest: dict[int, tuple[Backend, bytes]] = {}
+        newest: dict[int, tuple[Slot, bytes]] = {}
         for step, (client, size) in enumerate(history):
             data = bytes([step]) * size
             slot = slots.write(data)
