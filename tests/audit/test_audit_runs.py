@@ -157,7 +157,7 @@ def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
         audit(tmp_path / "sites")
     for path in (run / "checkpoint").iterdir():
         path.unlink()
-    with pytest.raises(RunError, match="has no round that could be audited yet"):
+    with pytest.raises(RunError, match="has no complete round to audit yet"):
         audit(run)
 
 
