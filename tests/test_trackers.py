@@ -1,4 +1,4 @@
-"""Trackers, against the real programs: what was tracked is what the run's own rows say."""
+"""Trackers, with the real programs: what they store matches the run's own rows."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     def written() -> bool:
-        """A process of its own writes the file, and may be late."""
+        """Another process writes the file, perhaps late."""
         found[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
         return any(r.WhichOneof("record_type") == "exit" for r in found)
 
@@ -141,7 +141,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The whole records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
+    """The complete records of a .wandb file: a LevelDB log after a header of seven bytes."""
     at, whole = 7, b""
     while at + 7 <= len(data):
         if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header

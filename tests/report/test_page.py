@@ -1,4 +1,4 @@
-"""The page: whole, self-contained, made without torch, and safe whatever its runs are called."""
+"""The page is complete, self-contained, made without torch, and safe whatever the names in its runs."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
 
 
 def test_words_say_what_is_promised(tmp_path: Path) -> None:
-    """Once for all methods with the same promise; a method without one is named, too."""
+    """Once for all methods with the same guarantee; methods without one are named too."""
     promise = {"epsilon": 3.14159, "delta": 1e-5, "unit": "client", "source": "system"}
     for name, given in {
         "fedavg": promise,

@@ -1,4 +1,4 @@
-"""Files of a run that are not as it left them: named, or made again; and readers beside a run that goes on."""
+"""Damaged files of a run are named or restored; and a run can be read while it continues."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with three of its five rounds done."""
+    """A run stopped after three of its five rounds."""
     return stop_after(tmp_path_factory.mktemp("killed") / "run", 3).path
 
 
 @pytest.fixture
 def run(killed: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(killed, tmp_path / "run"))
 
 
@@ -50,7 +49,7 @@ def newest(run: Path) -> Path:
 
 
 def forge(path: Path, change: Change) -> None:
-    """Change a checkpoint, and give it the right checksum."""
+    """Change a checkpoint and update its checksum."""
     tensors, scalars = from_bytes(path.read_bytes())
     note = json.loads(str(scalars["note"]))
     change(tensors, note)
@@ -216,7 +215,7 @@ def test_a_file_in_the_place_of_the_checkpoints_is_one_sentence(tmp_path: Path) 
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk on which nothing can be opened for writing."""
+    """A read-only disk."""
     opened = os.open
 
     def refusing(path: Any, flags: int, *args: Any, **more: Any) -> int:
@@ -235,7 +234,7 @@ def test_an_audit_needs_no_right_to_write(run: Path) -> None:
 
 
 def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
-    """They read while checkpoints, slots and lines are replaced: nothing is damaged, and each view is of one round."""
+    """Reading while checkpoints, slots and lines are replaced never fails, and each view is of one round."""
     folder, views = tmp_path / "run", list[int]()
     writer = forks().Process(target=hw.run, args=(experiment(25), folder))
     writer.start()
@@ -251,10 +250,10 @@ def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
     writer.join()
     assert writer.exitcode == 0
     assert views == sorted(views)
-    assert len(set(views)) > 1, "it went on meanwhile"
+    assert len(set(views)) > 1, "the run continued meanwhile"
 
 
 def test_a_metric_that_is_not_a_number_is_found_when_it_is_read() -> None:
-    """Beside metrics of any name, those that we know must still be numbers."""
+    """Metrics may have any name, but those that we know must be numbers."""
     wrong = judge_of(Figures)({"accuracy": None})
     assert wrong is not None and wrong.at == "accuracy"

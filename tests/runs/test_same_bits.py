@@ -29,11 +29,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others(wanted: dict[s
 
 
 class Crash(BaseException):
-    """The process is gone: nothing that it would still do has any effect."""
+    """The process is dead: nothing it still does has any effect."""
 
 
 def dies_at(monkeypatch: pytest.MonkeyPatch, operation: int) -> list[int]:
-    """Let every operation on files from this one on fail, as if the process had been killed; counts them."""
+    """Make every file operation from this one on fail, as if the process had been killed; counts them."""
     count = [0]
 
     def mortal(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, operation: int) -> list[int]:
 
 
 def operations(folder: Path) -> int:
-    """How many operations on files a run takes."""
+    """How many file operations a run takes."""
     with pytest.MonkeyPatch.context() as patch:
         count = dies_at(patch, 10**9)
         hw.run(experiment(3), folder)
@@ -117,12 +117,12 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint's own file."""
+    """The newest checkpoint file."""
     return max((folder / "checkpoint").glob("round-*"))
 
 
 def goes_on_after(folder: Path) -> int:
-    """Resume; return the rounds that counted as done."""
+    """Resume and return how many rounds counted as done."""
     done: list[int] = []
     hw.resume(folder, observers=[lambda event: done.append(getattr(event, "start", 0))])
     return max(done)

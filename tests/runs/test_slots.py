@@ -1,4 +1,4 @@
-"""States in slots: nothing that a checkpoint needs is overwritten, and nothing grows."""
+"""States in slots: nothing a checkpoint needs is overwritten, and files stop growing."""
 
 from __future__ import annotations
 
