@@ -3,10 +3,10 @@
 `runs.shapes` validates files against these types.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations` here: `Required` must not become a string, or it has no effect
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Required, TypedDict
 
 from .metrics import ACCURACY, VALIDATION, Score
 
@@ -32,13 +32,10 @@ class ByField(TypedDict):
     down: Mapping[str, float]
 
 
-class _SecondsAlways(TypedDict):
-    round: float
-
-
-class Seconds(_SecondsAlways, total=False):
+class Seconds(TypedDict, total=False):
     """Where a round's time went: wall time in the driver, and `workers` summed over all workers."""
 
+    round: Required[float]
     train: float
     evaluate: float
     server: float
@@ -62,16 +59,13 @@ class Measured(_Global, total=False):
     """sent only for the evaluation"""
 
 
-class _RoundAlways(TypedDict):
-    round: int
-    bytes_up: float
-    bytes_down: float
-    seconds: Seconds
+class Round(Measured, total=False):
+    """A line of rounds.jsonl; older versions wrote only the required fields."""
 
-
-class Round(_RoundAlways, Measured, total=False):
-    """A line of rounds.jsonl; older versions wrote fewer fields."""
-
+    round: Required[int]
+    bytes_up: Required[float]
+    bytes_down: Required[float]
+    seconds: Required[Seconds]
     clients: list[int]
     fields: ByField
     bytes_idle: float
@@ -82,14 +76,11 @@ class Round(_RoundAlways, Measured, total=False):
     memory: float
 
 
-class _ClientAlways(TypedDict):
-    round: int
-    client: int
-
-
-class ClientLine(_ClientAlways, _ClientGlobal, total=False):
+class ClientLine(_ClientGlobal, total=False):
     """A line of clients.jsonl: one client in one round."""
 
+    round: Required[int]
+    client: Required[int]
     bytes_up: float
     bytes_down: float
     samples: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, NamedTuple, Required, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..errors import RunError
 from ..log.schema import ClientLine, Round
@@ -44,8 +44,8 @@ def check(value: Any, judge: Judge, path: Path, where: str = "") -> None:
 def judge_of(shape: Shape) -> Judge:
     """Compile a shape into a function: runs have a great many lines to check."""
     origin, of = get_origin(shape), get_args(shape)
-    if origin is Annotated:
-        return judge_of(of[1])
+    if origin in (Annotated, Required):
+        return judge_of(of[-1])
     if is_typeddict(shape):
         hints = get_type_hints(shape, include_extras=True)
         return judge_of({k if k in shape.__required_keys__ else f"{k}?": hint for k, hint in hints.items()})
