@@ -1,4 +1,4 @@
-"""Trackers, against the real programs: what was tracked is what the run's own rows say."""
+"""Trackers, with the real programs: what they store matches the run's own rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import ConfigError, RunError
-from headwise.trackers import TRACKERS, numbers, settings, trackers
+from headwise.trackers import TRACKERS, numbers, trackers
 from waiting import PATIENCE, until
 
 EXPERIMENT = hw.Experiment(
@@ -39,10 +39,6 @@ def test_numbers_are_the_figures_of_a_row() -> None:
         "seconds": {"train": 1},
     }
     assert numbers(row) == {"bytes_up": 8.0, "pre/accuracy": 0.5, "seconds/train": 1.0}
-
-
-def test_settings_are_texts_by_path() -> None:
-    assert dict(settings({"train": {"lr": 0.1}, "seed": 0})) == {"train.lr": "0.1", "seed": "0"}
 
 
 def test_unknown_trackers_are_refused(tmp_path: Path) -> None:
@@ -97,7 +93,7 @@ def test_a_lost_mlflow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'headwise[mlflow]'")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(RunError, match=r"run can't be tracked by mlflow: .*; resume goes on without it"):
+    with pytest.raises(RunError, match=r"run can't be tracked by mlflow: .*; resume continues without it"):
         tracked("mlflow", tmp_path / "run")
     assert hw.resume(tmp_path / "run").complete
 
@@ -130,7 +126,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     def written() -> bool:
-        """A process of its own writes the file, and may be late."""
+        """Another process writes the file, perhaps late."""
         found[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
         return any(r.WhichOneof("record_type") == "exit" for r in found)
 
@@ -145,7 +141,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The whole records of a .wandb file, which is a log in LevelDB's format after seven bytes of its own."""
+    """The complete records of a .wandb file: a LevelDB log after a header of seven bytes."""
     at, whole = 7, b""
     while at + 7 <= len(data):
         if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header

@@ -1,4 +1,4 @@
-"""Attacks where the answer is known, and measures computed by hand."""
+"""Attacks with known answers, and measures computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_batch_of_one_is_recovered_exactly() -> None:
 
 
 def test_a_batch_of_two_is_recovered_where_units_see_only_one_of_them() -> None:
-    """Two opposite samples: with no bias, a unit that is on for one is off for the other."""
+    """Two opposite samples: without bias, a unit that is active for one is inactive for the other."""
     model, x = network(), torch.randn(1, 6)
     model.body[1].bias.data.zero_()
     both = torch.cat([x, -x])

@@ -1,4 +1,4 @@
-"""Audits of whole runs: what leaves is what the run counted, and attacks find what is there to be found."""
+"""Audits of whole runs: disclosed bytes match what the run counted, and attacks find what can be found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def value(found: Audit, attack: str, knowing: str = "", measure: str = "") -> fl
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few steps: enough to see that all is in its place."""
+    """Few steps: enough to check that everything is connected."""
     monkeypatch.setattr(gradients, "STEPS", 3)
     monkeypatch.setattr(features, "STEPS", 3)
 
@@ -57,7 +57,7 @@ def test_every_method_can_be_audited(method: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fedftha", "fedmeta"])
 def test_whatever_moves_with_the_first_layer_gives_a_sample_away(method: str, tmp_path: Path) -> None:
-    """Also where it has another name, or is a gradient itself."""
+    """Also if it has another name, or is itself a gradient."""
     found = audit(made(tmp_path / "run", method), clients=3)
     assert value(found, "batch of 1, ratios") == pytest.approx(1.0, abs=1e-3)
 
@@ -113,7 +113,7 @@ def test_a_message_on_few_samples_is_of_those(tmp_path: Path) -> None:
 
 
 def test_feature_inversion_needs_the_body(tmp_path: Path) -> None:
-    """On samples that are not alike, of which each class has many: the client's own body is worth more than others'."""
+    """With many dissimilar samples per class, the client's own body is worth more than others'."""
     with scene_of(made(tmp_path / "run", "fedgh", model="mlp:64", rounds=3)) as scene:
         found = {(f.knowing, "up to" in f.attack): f.found for f in features.attack(scene, range(5))}
     assert found["the client's body", True] > 0.9
@@ -157,7 +157,7 @@ def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
         audit(tmp_path / "sites")
     for path in (run / "checkpoint").iterdir():
         path.unlink()
-    with pytest.raises(RunError, match="has no round that could be audited yet"):
+    with pytest.raises(RunError, match="has no complete round to audit yet"):
         audit(run)
 
 

@@ -74,10 +74,10 @@ DAMAGES = [
     (write("manifest.json", b""), "run/manifest.json is damaged: it is not valid JSON"),
     (write("manifest.json", b'{"format": 1, "exp'), "run/manifest.json is damaged: it is not valid JSON"),
     (write("manifest.json", b"\xff\xfe\0"), "run/manifest.json is damaged: it is not valid JSON"),
-    (write("checkpoint/round-*", b"{}"), "run/checkpoint holds no checkpoint that is whole", "round-0000001-"),
+    (write("checkpoint/round-*", b"{}"), "run/checkpoint has no intact checkpoint", "round-0000001-"),
     (
         write("checkpoint/states-*", b""),
-        "run/checkpoint holds no checkpoint that is whole",
+        "run/checkpoint has no intact checkpoint",
         "states-4096.bin is damaged: slot ",
     ),
     (write("rounds.jsonl", b""), "run/rounds.jsonl is damaged: it has 0 bytes"),

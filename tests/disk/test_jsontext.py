@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.disk.jsontext import to_json, to_toml
+from headwise.disk.jsontext import leaves, to_json, to_toml
 
 
 class Pair(NamedTuple):
@@ -51,6 +51,11 @@ def test_finite_values_are_as_json_dumps_writes_them() -> None:
     value = {"b": [1, 2.5, "ü", None, True], "a": {"x": 1e-9}}
     assert to_json(value) == json.dumps(value)
     assert to_json(value, sort_keys=True, indent=1) == json.dumps(value, sort_keys=True, indent=1)
+
+
+def test_leaves_have_full_names() -> None:
+    assert dict(leaves({"train": {"lr": 0.1, "none": {}}, "seed": 0})) == {"train.lr": 0.1, "seed": 0}
+    assert [*leaves({"seconds": {"workers": {"idle": 1}}}, between="/")] == [("seconds/workers/idle", 1)]
 
 
 @given(st.text() | st.booleans() | st.lists(st.text()))

@@ -1,4 +1,4 @@
-"""A checkpoint's folder with anything wrong in it: an older round, or one sentence."""
+"""A checkpoint folder with anything wrong in it: resume falls back to an older round, or fails in one sentence."""
 
 from __future__ import annotations
 

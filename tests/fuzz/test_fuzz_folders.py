@@ -1,7 +1,7 @@
-"""Damaged run folders: every file of a run, every kind of damage, every verb that reads.
+"""Damaged run folders: every file of a run, every kind of damage, every command that reads.
 
-No verb may fail other than in one sentence, and none may be silently wrong: a run that is resumed ends with the bits of
-the undamaged one or is refused, and a finished one is shown with its own figures or not at all.
+A command may fail only in one sentence, and must never be silently wrong: a resumed run ends with the bits of the
+undamaged one or is refused, and a finished run is shown with its own numbers or not at all.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ DAMAGES = (*CHANGES, "flipped", "flipped", "removed", "folder")
 
 
 class Case(NamedTuple):
-    """One damaged folder."""
-
     run: str
     file: str
     damage: str
@@ -69,7 +67,7 @@ class Case(NamedTuple):
 
 
 def cases(count: int) -> list[Case]:
-    """Every file with every damage, of a finished run and of one that was killed; then again at other places."""
+    """Every kind of damage to every file of a finished and of a killed run; then again at other positions."""
     every = [(run, file, damage) for file in FILES for damage in DAMAGES for run in ("killed", "finished")]
     random.Random(0).shuffle(every)
     return [Case(*every[k % len(every)], seed=k) for k in range(count)]
@@ -77,7 +75,7 @@ def cases(count: int) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four rounds, and the same one killed after its third."""
+    """A run of four rounds, and the same run killed after the third."""
     folder = tmp_path_factory.mktemp("whole")
     experiment = hw.Experiment(method="apfl", sampling={"ratio": 0.7}, **SMALL)  # pyright: ignore[reportArgumentType]
     hw.run(experiment, folder / "finished")
@@ -100,7 +98,7 @@ def target(folder: Path, name: str) -> Path:
 
 
 def hurt(path: Path, case: Case) -> None:
-    """Do what the case says to this file."""
+    """Apply the case's damage to this file."""
     if case.damage in CHANGES and path.is_file():
         data = bytearray(path.read_bytes())
         if data:
@@ -128,7 +126,7 @@ class Verbs:
         self._capsys = capsys
 
     def __call__(self, *args: object) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr; a refusal must be one sentence."""
+        """Return exit code, stdout and stderr; a refusal must be one sentence."""
         with pytest.raises(SystemExit) as stop:
             main([str(a) for a in args])
         out, err = self._capsys.readouterr()
@@ -173,7 +171,7 @@ def test_damaged_folders(
 
 
 def _read(verbs: Verbs, home: Path, usual: dict[str, Any] | None) -> None:
-    """Every verb that reads: the other run is shown as ever, and this one as it is or not at all."""
+    """Every command that reads shows the other run as before, and this one unchanged or not at all."""
     before, shown = contents(home), figures(verbs, home)
     assert shown["other"]["ended"] == "finished"
     row = shown.get("hurt", {"ended": "can't be read"})
@@ -192,7 +190,7 @@ def _read(verbs: Verbs, home: Path, usual: dict[str, Any] | None) -> None:
 
 
 def _resume(verbs: Verbs, folder: Path, path: Path, wanted: dict[str, Any]) -> None:
-    """It ends with the same bits, or is refused in a sentence that names what is damaged."""
+    """It ends with the same bits, or is refused in one sentence that names what is damaged."""
     before = contents(folder)
     code, _, err = verbs("resume", folder, "--quiet")
     if code == 0:

@@ -1,4 +1,4 @@
-"""A real browser for the tests, steered by selenium."""
+"""A real browser for the tests, driven by selenium."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 
 
 class Browser:
-    """One window."""
-
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, address: str | Path, *, width: int = 1440, theme: str = "light", height: int = 900) -> None:
-        """Go to a page, or to a file as from disk."""
+        """Open a page, or a file from disk."""
         driver = self.driver
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -43,31 +41,30 @@ class Browser:
         self.wait("return document.readyState === 'complete' && location.href !== 'about:blank'")  # get may be early
 
     def js(self, code: str, *args: Any) -> Any:
-        """What a piece of script returns."""
         return self.driver.execute_script(code, *args)
 
     def wait(self, code: str) -> Any:
-        """What the script returns as soon as that is true."""
+        """Wait until the script returns something truthy, and return that."""
         from selenium.webdriver.support.ui import WebDriverWait
 
         return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(lambda d: d.execute_script(code))
 
     def draw_everything(self) -> None:
-        """Draw all charts, also those that the reader has not come to."""
+        """Draw all charts, including those not yet scrolled to."""
         self.js("Object.keys(charts).forEach(draw)")
 
     def complaints(self) -> list[str]:
-        """What the console said since it was last asked."""
+        """Console messages since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """What was asked of any place but the disk since it was last asked."""
+        """Network requests since the last call; files from disk do not count."""
         said = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [m["params"]["request"]["url"] for m in said if m["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("file:", "data:", "chrome"))]
 
     def violations(self) -> list[str]:
-        """What axe-core finds serious or worse."""
+        """Accessibility violations that axe-core rates serious or worse."""
         self.js(AXE.read_text(encoding="utf-8"))
         code = "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done)"
         found = self.driver.execute_async_script(code)["violations"]
@@ -77,7 +74,7 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """A browser that has never seen anything."""
+    """A browser with a fresh profile."""
     if MISSING:
         pytest.skip(MISSING)
     selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")

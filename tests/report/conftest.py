@@ -8,7 +8,7 @@ from made_runs import make_run
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
-    """Standalone and two methods, two seeds each: FedRep wins by far, FedAvg's clients would be better off alone."""
+    """Standalone and two methods, two seeds each: FedRep clearly wins; FedAvg's clients would be better off alone."""
     for method, end in (("standalone", 0.8), ("fedrep", 0.9), ("fedavg", 0.6)):
         for seed, shift in ((0, -0.01), (1, 0.01)):
             make_run(tmp_path / "runs" / f"{method}-{seed}", method, seed, end=end + shift)

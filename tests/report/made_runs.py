@@ -1,4 +1,4 @@
-"""Run folders written by hand: as large, as odd or as hostile as a test wants, in no time."""
+"""Handwritten run folders: quickly as large, odd or hostile as a test needs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,10 @@ def manifest(
 
 
 def score(accuracy: float) -> dict[str, Any]:
-    """A client's score."""
     return {"test": {"n": 10, "accuracy": accuracy, "balanced": accuracy, "f1": accuracy, "loss": 0.5}, "val": None}
 
 
 def over_clients(accuracy: float, clients: int) -> dict[str, Any]:
-    """A round's figures at one moment."""
     same = dict.fromkeys(("accuracy", "client_mean", "balanced", "f1"), accuracy)
     return {**same, "client_std": 0.1, "worst_decile": accuracy / 2, "loss": 0.5, "clients": clients}
 
@@ -57,7 +55,7 @@ def make_run(
     by_client: dict[int, float] | None = None,
     **experiment: Any,
 ) -> Path:
-    """A finished run whose accuracy grows evenly to `end`, which is also each client's unless `by_client` says more."""
+    """A finished run whose accuracy grows linearly to `end`, which is also each client's unless `by_client` has it."""
     folder.mkdir(parents=True)
     write(folder / "manifest.json", manifest(method, seed, clients, **experiment))
     rng = random.Random(0)
@@ -81,5 +79,4 @@ def make_run(
 
 
 def write(path: Path, value: Any) -> None:
-    """A JSON file."""
     path.write_text(json.dumps(value))

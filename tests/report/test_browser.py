@@ -185,7 +185,7 @@ def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:
 
 
 def test_a_large_page_opens_with_little_to_do(tab: Browser, tmp_path: Path) -> None:
-    """Beside a tiny one: a browser's work is what it lays out, and charts are drawn when the reader comes to them."""
+    """Compared with a tiny one: browsers spend time on layout, and charts are drawn only when scrolled to."""
 
     def elements(page: Path) -> int:
         tab.open(page)

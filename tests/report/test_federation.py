@@ -1,4 +1,4 @@
-"""The sites on a report's page."""
+"""The table of sites on the report page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: whole, self-contained, made without torch, and safe whatever its runs are called."""
+"""The page is complete, self-contained, made without torch, and safe whatever the names in its runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_page_needs_nothing_but_itself(three: Path) -> None:
 
 def test_page_says_what_the_words_say(three: Path) -> None:
     text = " ".join(page_of(three).text)
-    assert "fedrep gives its clients the best models: 90.0 % of their test samples are right." in text
+    assert "fedrep gives its clients the best models: they get 90.0 % of their test samples right." in text
     assert "mean ± standard deviation over 2 seeds" in text
 
 

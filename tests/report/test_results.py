@@ -121,7 +121,7 @@ def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     said = words(collect([three])[0])
     assert said == [
-        "fedrep gives its clients the best models: 90.0 % of their test samples are right.",
+        "fedrep gives its clients the best models: they get 90.0 % of their test samples right.",
         "Training alone gives 80.0 %: a lead of 10.0 points, more than the spread over 2 seeds.",
         "Clients would be better off alone than with fedavg (60.0 %).",
     ]
@@ -140,7 +140,7 @@ def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep", end=0.9)
     make_run(tmp_path / "b", "standalone", end=0.95)
     said = " ".join(words(collect([tmp_path])[0]))
-    assert "clients are best off alone" in said
+    assert "clients do best alone" in said
     make_run(tmp_path / "c", "fedper", end=0.96)
     assert "from one seed, so it may be chance" in " ".join(words(collect([tmp_path])[0]))
 
@@ -158,7 +158,7 @@ def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
         "Against training alone, 2 of 5 clients gain with fedrep and 2 lose; client 2 gains most (+40.0 points); "
         "client 3 loses most (-50.0 points)."
     )
-    assert "served worse than by guessing" in below
+    assert "do worse than by guessing" in below
 
 
 def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
 
 
 def test_words_say_what_is_promised(tmp_path: Path) -> None:
-    """Once for all methods with the same promise; a method without one is named, too."""
+    """Once for all methods with the same guarantee; methods without one are named too."""
     promise = {"epsilon": 3.14159, "delta": 1e-5, "unit": "client", "source": "system"}
     for name, given in {
         "fedavg": promise,

@@ -30,7 +30,7 @@ def test_markdown_has_a_row_for_each_method(three: Path) -> None:
 
 
 def with_accuracy_only(run: Path) -> Path:
-    """The run as if nothing else had been measured."""
+    """Rewrite the run as if nothing else had been measured."""
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     for row in rows:
         row |= {m: {"accuracy": row[m]["accuracy"]} for m in ("pre", "post", "stale")}

@@ -1,4 +1,4 @@
-"""`headwise watch`: it follows a run live, lists runs, reads only, and answers this machine alone."""
+"""`headwise watch` follows a run live, lists runs, only reads, and answers only this machine."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_hurt_run_does_not_hide_the_others(client: TestClient, three: Path) ->
 
 @pytest.fixture
 def address(three: Path) -> Iterator[str]:
-    """A real `headwise watch` in a process of its own."""
+    """A real `headwise watch` in its own process."""
     command = [sys.executable, "-m", "headwise", "watch", str(three), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:

@@ -12,7 +12,7 @@ from killing import bits
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of five rounds that nothing happened to."""
+    """An undisturbed run of five rounds."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     hw.run(experiment(), folder)
     return folder
@@ -20,5 +20,4 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wanted(undisturbed: Path) -> dict[str, Any]:
-    """Its bits."""
     return bits(undisturbed)

@@ -1,4 +1,4 @@
-"""Small experiments, whole or cut short, and ways to damage files."""
+"""Small experiments, complete or cut short, and ways to damage files."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def experiment(rounds: int = 5, **changes: Any) -> hw.Experiment:
 
 
 def arguments(rounds: int, out: Path) -> list[str]:
-    """The same for the command line."""
+    """The same experiment as command-line arguments."""
     flags = {**FLAGS, "rounds": str(rounds), "ratio": "0.6", "out": str(out)}
     return ["run", *(text for name, value in flags.items() for text in (f"--{name}", value))]
 
 
 def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
-    """The command line in a process of its own, its output as text."""
+    """Start the command line in its own process."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-m", "headwise", *args], **{**pipes, **settings})
 
 
 def die(asked: hw.Experiment, folder: Path, first: int, later: float, last: int) -> None:
-    """Begin a run or go on with it, and be killed by the system.
+    """Start or resume a run in a process that gets killed.
 
-    So many seconds after the event `first`, but at the event `last` at the latest. They are seconds of this process's
-    own time, so that it comes equally far on a busy machine.
+    It dies `later` seconds after the event `first`, or at the event `last` if that comes sooner. This is the process's
+    own CPU time, so that it gets equally far on a busy machine.
     """
     seen = itertools.count()
 
@@ -61,7 +61,7 @@ def die(asked: hw.Experiment, folder: Path, first: int, later: float, last: int)
 
 
 def stop_after(folder: Path, rounds: int, of: int = 5) -> hw.Run:
-    """A run that was killed, as far as anybody can tell, after so many rounds."""
+    """A run that looks as if it was killed after this many rounds."""
 
     class Killed(BaseException):
         pass
@@ -83,12 +83,12 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 
 def flip(path: Path, at: float = 0.5) -> None:
-    """Turn one bit of a file."""
+    """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
     data[int(len(data) * at)] ^= 4
     path.write_bytes(data)
 
 
 def cut(path: Path) -> None:
-    """Leave only the first half of a file."""
+    """Truncate a file to its first half."""
     os.truncate(path, path.stat().st_size // 2)

@@ -1,4 +1,4 @@
-"""Files of a run that are not as it left them: named, or made again; and readers beside a run that goes on."""
+"""Damaged files of a run are named or restored; and a run can be read while it continues."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from headwise.audit.auditing import audit
 from headwise.contract.method import record_types
 from headwise.disk.files import checksum
 from headwise.errors import RunError
+from headwise.log.schema import Figures
 from headwise.methods.fedper import FedPer
 from headwise.records import Packed, from_bytes, to_bytes
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
-from headwise.runs.shapes import ROUND, misfit
+from headwise.runs.shapes import judge_of
 from killing import bits, forks
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
@@ -34,13 +35,12 @@ Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with three of its five rounds done."""
+    """A run stopped after three of its five rounds."""
     return stop_after(tmp_path_factory.mktemp("killed") / "run", 3).path
 
 
 @pytest.fixture
 def run(killed: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(killed, tmp_path / "run"))
 
 
@@ -49,7 +49,7 @@ def newest(run: Path) -> Path:
 
 
 def forge(path: Path, change: Change) -> None:
-    """Change a checkpoint, and give it the right checksum."""
+    """Change a checkpoint and update its checksum."""
     tensors, scalars = from_bytes(path.read_bytes())
     note = json.loads(str(scalars["note"]))
     change(tensors, note)
@@ -74,7 +74,7 @@ def test_a_line_that_was_changed_is_named_before_anything_is_touched(name: str, 
         flip(path, (at + 0.5) / path.stat().st_size)
         assert len(hw.Run(run).rounds) == 3, "it is still a line"
     before = snapshot(run)
-    with pytest.raises(RunError, match=rf"{name} is damaged: its first \d+ bytes are not those that round 3 ended"):
+    with pytest.raises(RunError, match=rf"{name} is damaged: its first \d+ bytes changed after round 3 ended"):
         hw.resume(run)
     assert snapshot(run) == before
 
@@ -109,7 +109,7 @@ def test_a_changed_figure_of_a_finished_run_is_named(undisturbed: Path, tmp_path
 def test_a_changed_setting_is_not_run(run: Path) -> None:
     path = run / "manifest.json"
     path.write_text(path.read_text().replace('"rounds": 5', '"rounds": 4'))
-    with pytest.raises(RunError, match=r"manifest\.json is damaged: its checksum does not fit"):
+    with pytest.raises(RunError, match=r"manifest\.json is damaged: its checksum does not match"):
         hw.resume(run)
 
 
@@ -215,7 +215,7 @@ def test_a_file_in_the_place_of_the_checkpoints_is_one_sentence(tmp_path: Path) 
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk on which nothing can be opened for writing."""
+    """A read-only disk."""
     opened = os.open
 
     def refusing(path: Any, flags: int, *args: Any, **more: Any) -> int:
@@ -234,7 +234,7 @@ def test_an_audit_needs_no_right_to_write(run: Path) -> None:
 
 
 def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
-    """They read while checkpoints, slots and lines are replaced: nothing is damaged, and each view is of one round."""
+    """Reading while checkpoints, slots and lines are replaced never fails, and each view is of one round."""
     folder, views = tmp_path / "run", list[int]()
     writer = forks().Process(target=hw.run, args=(experiment(25), folder))
     writer.start()
@@ -250,10 +250,10 @@ def test_readers_beside_a_writer_see_one_moment_of_it(tmp_path: Path) -> None:
     writer.join()
     assert writer.exitcode == 0
     assert views == sorted(views)
-    assert len(set(views)) > 1, "it went on meanwhile"
+    assert len(set(views)) > 1, "the run continued meanwhile"
 
 
 def test_a_metric_that_is_not_a_number_is_found_when_it_is_read() -> None:
-    """Beside metrics of any name, those that we know must still be numbers."""
-    wrong = misfit({"accuracy": None}, ROUND["pre?"])
+    """Metrics may have any name, but those that we know must be numbers."""
+    wrong = judge_of(Figures)({"accuracy": None})
     assert wrong is not None and wrong.at == "accuracy"

@@ -1,4 +1,4 @@
-"""What methods show of what they learned, as it is stored."""
+"""How the diagnostics of methods are stored."""
 
 from __future__ import annotations
 

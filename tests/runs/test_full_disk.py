@@ -1,4 +1,4 @@
-"""Disks that are really full, and files that may really not grow: one sentence, and a run that goes on afterwards."""
+"""A disk that is really full, or a real limit on file sizes: one sentence, and the run can be resumed afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waiting import PATIENCE
 
 ROUNDS = 30
 SMALL = "size=80k"
-"""a disk on which a run can begin but not end"""
+"""enough to start a run but not to finish it"""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small_disk(folder: Path, then: str) -> list[str]:
-    """A command that runs in a space of its own, in which this folder is a small disk."""
+    """A command that runs in its own mount namespace, where this folder is a small disk."""
     mount = f"mount -t tmpfs -o {SMALL} none {shlex.quote(str(folder))}"
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && {then}"]
 
@@ -54,7 +54,7 @@ def test_a_disk_that_fills_up(whole: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"headwise: {disk}/run/")
-    assert "can't be written: No space left on device: make room, then headwise resume goes on" in done.stderr
+    assert "can't be written: No space left on device: free some space, then continue a started run" in done.stderr
     goes_on(saved, whole)
 
 
@@ -69,5 +69,5 @@ def test_files_that_may_not_grow(whole: Path, tmp_path: Path) -> None:
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"headwise: {tmp_path / 'run'}/")
     assert "can't be written: File too large: " in err
-    assert err.endswith("headwise resume goes on with a run that has begun.\n")
+    assert err.endswith("then continue a started run with headwise resume.\n")
     goes_on(tmp_path / "run", whole)

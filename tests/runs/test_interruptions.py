@@ -1,4 +1,4 @@
-"""Real processes that are killed, interrupted or in each other's way."""
+"""Real processes that are killed, interrupted, or compete for one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders that older versions wrote, committed as they were: every number of them is still read."""
+"""Run folders written by older versions, committed unchanged: every number can still be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two who begin a run in one folder at the same moment: one has it, and the other writes nothing."""
+"""Two processes start a run in one folder at the same moment: one gets it, the other writes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BegunError(Exception):
 
 
 def begin(made: Prepared, folder: Path, together: threading.Barrier, seen: list[str]) -> None:
-    """Begin a run when all others do; note what the folder holds when it would train, or why it does not."""
+    """Start a run together with all others; record the folder's content when training would begin, or the refusal."""
 
     def make(given: Experiment) -> Prepared:
         together.wait()
@@ -58,7 +58,7 @@ def test_of_two_writers_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.M
         seed = hw.Run(folder).manifest["experiment"]["seed"]
         refused = {
             f"{folder} is being written by another process.",
-            f"{folder} exists already and is not empty: choose another --out, or go on with it by resume.",
+            f"{folder} exists already and is not empty: choose another --out, or continue it with resume.",
         }
         assert sorted(seen)[1:] == [f"began {seed} as {seed}"] or sorted(seen)[:1] == [f"began {seed} as {seed}"], seen
         assert len(refused & set(seen)) == 1, seen
@@ -77,7 +77,7 @@ def test_one_who_comes_while_another_begins_writes_nothing(tmp_path: Path) -> No
 
 
 def test_a_lock_that_was_removed_keeps_nobody_out(tmp_path: Path) -> None:
-    """A run that could not begin removes its lock: whoever had opened that file must not think that he has the lock."""
+    """A run that failed to start removes its lock file: a process that had it open must not believe it has the lock."""
     opened = os.open
 
     def slowly(path: os.PathLike[str], *args: int) -> int:

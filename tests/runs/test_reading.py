@@ -1,4 +1,4 @@
-"""Reading runs: figures against those computed by hand, and without torch."""
+"""Reading runs: numbers match those computed by hand, and torch is not imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPERIMENT = {**{k: {"name": k} for k in ("method", "data", "partition")}, "clie
 
 
 def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run:
-    """A run's folder by hand."""
+    """A handwritten run folder."""
     usual = {
         "format": 1,
         "experiment": EXPERIMENT,
@@ -189,7 +189,7 @@ def test_a_run_that_diverged_can_be_stored_resumed_and_read(tmp_path: Path) -> N
 
 
 def test_a_loss_may_be_larger_than_any_whole_number(tmp_path: Path) -> None:
-    """That of a model that diverges; a count never is, and nothing that is read is infinite."""
+    """The loss of a diverging model may be huge; counts may not, and nothing that is read is infinite."""
     figures = {**REST, "accuracy": 0.5, "loss": 1e30}
     row = {"round": 1, "bytes_up": 0, "bytes_down": 0, "seconds": {"round": 0.1}, "post": figures}
     assert write(tmp_path / "run", [row]).rounds[0]["post"]["loss"] == 1e30

@@ -29,11 +29,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others(wanted: dict[s
 
 
 class Crash(BaseException):
-    """The process is gone: nothing that it would still do has any effect."""
+    """The process is dead: nothing it still does has any effect."""
 
 
 def dies_at(monkeypatch: pytest.MonkeyPatch, operation: int) -> list[int]:
-    """Let every operation on files from this one on fail, as if the process had been killed; counts them."""
+    """Make every file operation from this one on fail, as if the process had been killed; counts them."""
     count = [0]
 
     def mortal(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, operation: int) -> list[int]:
 
 
 def operations(folder: Path) -> int:
-    """How many operations on files a run takes."""
+    """How many file operations a run takes."""
     with pytest.MonkeyPatch.context() as patch:
         count = dies_at(patch, 10**9)
         hw.run(experiment(3), folder)
@@ -117,12 +117,12 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_afterwards(
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint's own file."""
+    """The newest checkpoint file."""
     return max((folder / "checkpoint").glob("round-*"))
 
 
 def goes_on_after(folder: Path) -> int:
-    """Resume; return the rounds that counted as done."""
+    """Resume and return how many rounds counted as done."""
     done: list[int] = []
     hw.resume(folder, observers=[lambda event: done.append(getattr(event, "start", 0))])
     return max(done)
@@ -164,7 +164,7 @@ def test_states_that_no_checkpoint_can_do_without_are_told_and_nothing_is_touche
     for path in run.path.glob("checkpoint/states-*"):
         damage(path)
     before = snapshot(run.path)
-    with pytest.raises(RunError, match="holds no checkpoint that is whole"):
+    with pytest.raises(RunError, match="has no intact checkpoint"):
         hw.resume(run.path)
     assert snapshot(run.path) == before
 
@@ -174,7 +174,7 @@ def test_two_damaged_checkpoints_are_told_and_nothing_is_touched(tmp_path: Path)
     for path in run.path.glob("checkpoint/round-*"):
         flip(path)
     before = snapshot(run.path)
-    with pytest.raises(RunError, match=r"holds no checkpoint that is whole \(round-0000003-.*: .*round-0000002-"):
+    with pytest.raises(RunError, match=r"has no intact checkpoint \(round-0000003-.*: .*round-0000002-"):
         hw.resume(run.path)
     assert snapshot(run.path) == before
 
@@ -204,7 +204,7 @@ def test_torn_lines_are_passed_over_and_mended(name: str, torn: bytes, wanted: d
 def test_lines_that_are_missing_are_told(tmp_path: Path) -> None:
     run = stop_after(tmp_path / "run", 3)
     cut(run.path / "rounds.jsonl")
-    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: it has \d+ bytes, but round 3 ended at \d+"):
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: it has \d+ bytes, but had \d+ when round 3 ended"):
         hw.resume(run.path)
 
 

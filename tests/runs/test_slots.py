@@ -1,4 +1,4 @@
-"""States in slots: nothing that a checkpoint needs is overwritten, and nothing grows."""
+"""States in slots: nothing a checkpoint needs is overwritten, and files stop growing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.runs.slots import GRAIN, Backend, Slots
+from headwise.runs.slots import GRAIN, Slot, Slots
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_any_history_keeps_every_clients_newest_state(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, int]]
 ) -> None:
     with closing(Slots(tmp_path_factory.mktemp("slots"))) as slots:
-        newest: dict[int, tuple[Backend, bytes]] = {}
+        newest: dict[int, tuple[Slot, bytes]] = {}
         for step, (client, size) in enumerate(history):
             data = bytes([step]) * size
             slot = slots.write(data)

@@ -1,4 +1,4 @@
-"""What leaks: what a run's clients send, and how much attacks make of it.
+"""Privacy audit: what a run's clients send, and how much attacks recover from it.
 
-Imports the app, to run a round again, and everything below it.
+Imports `app`, to run a round again, and everything below it.
 """

@@ -1,8 +1,7 @@
-"""An audit: what leaves the clients of a run, and what each attack makes of it."""
+"""Audits a run: what its clients send, and what each attack recovers from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,39 +11,32 @@ from ..errors import RunError
 from ..seeds import seed_of
 from . import features, gradients, labels, members
 from .fields import Field, fields
-from .scene import Scene, scene_of
+from .scene import scene_of
 from .scores import Finding
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found out about a run."""
-
     method: str
     t: int
-    """rounds that were done"""
+    """completed rounds"""
     private: bool
-    """whether what leaves its clients is protected"""
+    """whether a privacy mechanism protects what clients send"""
     fields: list[Field]
     findings: list[Finding]
 
 
 def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed: int = 0) -> Audit:
-    """Audit the run in this folder; so many of its clients, drawn from the seed, are attacked."""
+    """Audit the run in this folder; attacks `clients` of its clients, drawn from the seed."""
     with scene_of(folder, data_dir) as scene:
         if scene.plan.data.x.dtype != torch.float32:
-            raise RunError(f"{folder} is about texts, but only samples of numbers can be audited.")
-        chosen = _chosen(scene, clients, seed)
+            raise RunError(f"{folder} was trained on texts, but only runs on images or features can be audited.")
+        rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))
+        chosen = sorted(torch.randperm(len(scene.plan.data), generator=rng)[:clients].tolist())
         found = [
             *gradients.attack(scene, chosen, seed),
             *features.attack(scene, chosen),
             *labels.attack(scene, chosen),
             *members.attack(scene, chosen),
         ]
-        private = scene.plan.privacy.protects
-        return Audit(scene.run.method, scene.t, private, fields(scene), found)
-
-
-def _chosen(scene: Scene, count: int, seed: int) -> Sequence[int]:
-    rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))
-    return sorted(torch.randperm(len(scene.plan.data), generator=rng)[:count].tolist())
+        return Audit(scene.run.method, scene.t, scene.plan.privacy.protects, fields(scene), found)

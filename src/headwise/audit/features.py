@@ -1,7 +1,7 @@
-"""Samples from the mean features of classes, which some methods send instead of models.
+"""Feature inversion: recovers samples from class means of features, which some methods send instead of models.
 
-With the client's body, one looks for an input whose features are the mean that was sent (Mahendran and Vedaldi, 2015).
-Without it, one can use a body that is like it: the initial one, which all clients start from, or another client's.
+With the client's body, the attacker searches for an input whose features equal the mean that was sent (Mahendran and
+Vedaldi, 2015). Without it, a similar body may do: the initial one, from which all clients start, or another client's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .scores import Finding, best_match
 STEPS = 500
 RATE = 0.05
 FEW = 3
-"""samples up to which a class mean is nearly a sample"""
+"""up to this many samples, a class mean is nearly a sample"""
 
 
 def from_features(body: Callable[[Tensor], Tensor], wanted: Tensor, start: Tensor) -> Tensor:
-    """Inputs whose features are the wanted ones, as far as a descent from the start finds them."""
+    """Search for inputs with the wanted features by gradient descent from `start`."""
     x = start.clone().requires_grad_()
     adam = torch.optim.Adam([x], lr=RATE)
     for _ in range(STEPS):
@@ -35,9 +35,9 @@ def from_features(body: Callable[[Tensor], Tensor], wanted: Tensor, start: Tenso
 
 
 def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
-    """Feature inversion of what these clients send, by what is known of their bodies.
+    """Invert the class means that these clients send, by what the attacker knows of their bodies.
 
-    The attacker has samples of the class from elsewhere: their mean is where it looks from, and what guessing is.
+    The attacker has samples of the class from other clients: the search starts at their mean, which is also the guess.
     """
     rows: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     for client in clients:
@@ -51,7 +51,7 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
             continue
         guesses = torch.stack([others[i].mean(0) for i in known])
         for knowing, model in _models(scene, client, message):
-            through = model.body if means.shape[1] == model.width else model  # some send mean logits instead
+            through = model.body if means.shape[1] == model.width else model  # some methods send mean logits
             made = from_features(through, means[known], guesses)
             for i, *images in zip(known, made, guesses, strict=True):
                 near = [float(best_match(own[i], x[None]).max()) for x in images]
@@ -65,21 +65,17 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
 
 
 def _models(scene: Scene, client: int, message: Sent) -> Iterator[tuple[str, SplitModel]]:
-    """Networks like the client's, by what must be known to have them."""
-    other = next((c for c in scene.states if c != client and _alike(scene, c, client)), None)
+    """Networks like the client's, by what the attacker must know to have them."""
+    kinds = len(scene.plan.models)  # clients have these architectures in turn
+    other = next((c for c in scene.states if c != client and c % kinds == client % kinds), None)
     models = {
         "the client's body": message.model,
         "another client's body": None if other is None else personal(scene, other),
-        "the initial body": scene.plan.models[client % len(scene.plan.models)],
+        "the initial body": scene.plan.models[client % kinds],
     }
     for knowing, model in models.items():
         if isinstance(model, SplitModel):
             yield knowing, model.eval()
-
-
-def _alike(scene: Scene, one: int, other: int) -> bool:
-    """Whether two clients have the same architecture."""
-    return one % len(scene.plan.models) == other % len(scene.plan.models)
 
 
 def _of(samples: Samples, label: int) -> Tensor:

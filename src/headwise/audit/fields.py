@@ -1,4 +1,4 @@
-"""What leaves a client: every field of its message, and what it tells beside."""
+"""What a client discloses: every field of its message, and what it reveals besides."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .scene import Scene, sent
 
 @dataclass(frozen=True)
 class Field:
-    """Something that a client tells the server."""
+    """Something that a client discloses to the server."""
 
     name: str
     what: str
     bytes: float
     """per client and round"""
     per_client: bool
-    """whether the server sees whose it is"""
+    """whether the server can tell which client it came from"""
 
 
 def fields(scene: Scene) -> list[Field]:
-    """All that a client of this run tells the server, which knows whose each message is."""
+    """Everything that a client of this run discloses to the server."""
     up, rows = record_types(type(scene.plan.method)).up, scene.run.rounds
     failed = [{c for who in row.get("failed", {}).values() for c in who} for row in rows]
     replies = sum(len(row.get("clients", ())) for row in rows) - sum(map(len, failed))
@@ -46,6 +46,6 @@ def fields(scene: Scene) -> list[Field]:
 
 
 def _what(record: type[Record], name: str) -> str:
-    """What the method's author says about the record, and about the field."""
+    """The docstrings of the record and of the field."""
     said, more = " ".join((inspect.getdoc(record) or "").split()).rstrip("."), field_help(record).get(name)
     return f"{said}; {name}: {more}" if more else said

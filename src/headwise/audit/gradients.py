@@ -1,8 +1,8 @@
-"""Samples from a gradient.
+"""Gradient inversion: recovers samples from gradients.
 
-A fully connected first layer gives them away: the gradients of a unit's weights and bias are g x and g, summed over the
-batch. Whatever the network, a sample can be looked for whose gradient is like the one that was sent (Zhu et al., Deep
-Leakage from Gradients, 2019; with the angle as the distance: Geiping et al., Inverting Gradients, 2020).
+A fully connected first layer reveals them: the gradients of a unit's weights and bias are g x and g, summed over the
+batch. For any network, the attacker can search for samples whose gradient resembles the one that was sent (Zhu et al.,
+Deep Leakage from Gradients, 2019; by angle: Geiping et al., Inverting Gradients, 2020).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STEPS = 300
 RATE = 0.1
 
 Case = tuple[Tensor, Tensor]
-"""how near what was made, and what was guessed, come to each sample"""
+"""how close the reconstruction, and a guess, come to each sample"""
 
 
 def first_layer(model: SplitModel) -> str | None:
-    """The name of the layer that meets the flattened samples, if that is a fully connected one with a bias."""
+    """The name of the first layer, if it is fully connected and has a bias."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             return name
@@ -39,14 +39,14 @@ def first_layer(model: SplitModel) -> str | None:
 
 
 def from_first_layer(weight: Tensor, bias: Tensor) -> Tensor:
-    """Candidates for samples, by the gradients of a first layer: for each unit that learned anything, their ratio."""
+    """Candidate samples from a first layer's gradients: their ratio, for each unit whose bias changed."""
     units = bias.abs().argsort(descending=True)[:CANDIDATES]
     units = units[bias[units] != 0]
     return weight[units] / bias[units, None]
 
 
 def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Tensor, y: Tensor) -> Tensor:
-    """Samples of these labels whose gradient points as the wanted one does, looked for from a start."""
+    """Search from `start` for samples with labels `y` whose gradient points in the wanted direction."""
     x = start.clone().requires_grad_()
     weights = {k: t.detach().requires_grad_() for k, t in w.items() if t.is_floating_point()}
     names = [k for k in weights if k in wanted]
@@ -63,7 +63,7 @@ def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Ten
 
 
 def attack(scene: Scene, clients: Sequence[int], seed: int = 0) -> list[Finding]:
-    """Gradient inversion of what these clients send after one step on few samples, and after a whole round."""
+    """Invert what these clients send after one step on a few samples, and after a whole round."""
     found: list[Finding] = []
     for size in BATCHES:
         drawn = [(c, _drawn(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
@@ -89,7 +89,7 @@ def _drawn(scene: Scene, client: int, size: int, seed: int) -> Tensor:
 
 
 def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
-    """Where to look from: the mean of all other clients' samples, and a little noise."""
+    """Where the search starts: the mean of all other clients' samples plus a little noise."""
     rng = torch.Generator().manual_seed(seed_of(seed, "start", client))
     mean = scene.others(client).x.mean(0, keepdim=True)
     return mean + 0.1 * torch.randn((count, *mean.shape[1:]), generator=rng)
@@ -106,7 +106,7 @@ def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case
 
 def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
     found, model = change(scene, sent(scene, client, only)), scene.plan.common
-    if found is None or found.moved.keys() != model.weights().keys():  # a part of the network stays at the client
+    if found is None or found.moved.keys() != model.weights().keys():  # part of the network stays at the client
         return None
     truth, y = scene.train(client).x[only], scene.train(client).y[only]
     made = from_whole_gradient(model, found.before, -1.0 * found.moved, _start(scene, client, len(only), seed), y)
@@ -114,7 +114,7 @@ def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None
 
 
 def _guessed(scene: Scene, client: int, truth: Tensor, count: int, seed: int) -> Tensor:
-    """How near as many samples of other clients come."""
+    """How close `count` random samples of other clients come."""
     others = scene.others(client).x
     rng = torch.Generator().manual_seed(seed_of(seed, "guess", client))
     return best_match(truth, others[torch.randperm(len(others), generator=rng)[: max(count, 1)]])

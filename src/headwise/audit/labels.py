@@ -1,4 +1,4 @@
-"""Which labels a client holds, and how many of each: from what it asks for, what it names, and how its head moves."""
+"""Infers a client's label distribution from what it must ask for, what its message names, and how its head changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .scores import Finding, agreement, f1
 
 
 def asked_for(scene: Scene, client: int) -> Tensor | None:
-    """Even shares of the labels that this client must tell to be sent what it is sent; none if it need not."""
+    """Equal shares of the labels that the client must reveal to get its broadcast; None if it need not."""
     bench = Asking(scene.plan, scene.t)
     scene.plan.method.broadcast(scene.server, client, bench)
     return _even(bench.labels(client), bench.classes) if client in bench.asked else None
 
 
 def named(scene: Scene, message: Sent) -> Tensor | None:
-    """Shares of the labels that the message names: by their counts where it has them, else even."""
+    """Shares of the labels that the message names, by their counts if it has them, else equal."""
     labels: Any = getattr(message.up, "labels", None)
     if not isinstance(labels, Tensor):
         return None
@@ -31,7 +31,7 @@ def named(scene: Scene, message: Sent) -> Tensor | None:
 
 
 def from_head(scene: Scene, message: Sent) -> Tensor | None:
-    """Shares by how the biases of the head moved: those of labels that a client holds grow, all others shrink."""
+    """Shares from the change of the head's biases: they grow for labels that the client holds and shrink for others."""
     found = change(scene, message)
     moved = {k: t for k, t in found.moved.items() if k.startswith("head.") and k.endswith("bias")} if found else {}
     last = [*moved.values()][-1:]
@@ -39,7 +39,7 @@ def from_head(scene: Scene, message: Sent) -> Tensor | None:
 
 
 def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
-    """Which labels these clients hold and in which shares, by each way to learn it."""
+    """Infer these clients' labels and their shares in each possible way."""
     ways: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for client in clients:
         message = sent(scene, client)

@@ -1,7 +1,7 @@
-"""Who was in the training data, from a personal model: samples that were learned have smaller losses.
+"""Membership inference from a personal model: samples it was trained on have smaller losses.
 
-The plain attack looks at the loss itself (Yeom et al., 2018); the calibrated one at how much smaller it is than under
-models that have not seen the sample (Watson et al., 2022), for which other clients' models stand.
+The plain attack uses the loss itself (Yeom et al., 2018); the calibrated one compares it with the loss under models
+that have not seen the sample (Watson et al., 2022): here, other clients' models.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .scene import Scene, change, personal, sent
 from .scores import Finding, auc
 
 REFERENCES = 4
-"""other clients' models that a sample is compared under"""
+"""other clients' models used for calibration"""
 HUGE = 1e9
 
 
 @torch.no_grad()
 def losses(model: Predictor, samples: Samples) -> Tensor:
-    """The loss of each sample; a model that diverged has the same on all."""
+    """The loss of each sample; the same for all samples if the model diverged."""
     return cross_entropy(model(samples.x), samples.y, reduction="none").double().nan_to_num(HUGE, HUGE)
 
 
 def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
-    """Membership inference on these clients' models: their training samples against their test samples."""
+    """Tell these clients' training samples from their test samples."""
     rows: dict[str, list[float]] = {}
     for client in clients:
         data = scene.plan.data.client(client)
@@ -47,7 +47,7 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
 
 
 def _models(scene: Scene, client: int) -> Iterator[tuple[str, Predictor]]:
-    """What the client uses; and what it sends, if that is a whole model."""
+    """The model that the client uses; and the one it sends, if that is complete."""
     yield "the personal model", personal(scene, client)
     found, common = change(scene, sent(scene, client)), scene.plan.common
     if found is not None and found.moved.keys() == common.weights().keys():

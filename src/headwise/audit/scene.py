@@ -1,4 +1,4 @@
-"""The scene of an audit: a run as its server and its clients see it, and messages made as the run would make them."""
+"""The scene of an audit: a run as its server and clients see it, and the messages that it would send next."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ class Scene:
     run: Run
     plan: Plan
     t: int
-    """rounds that were done"""
+    """completed rounds"""
     server: Record
     states: Mapping[int, ClientState]
     """of the clients that have trained"""
 
     def train(self, client: int) -> Samples:
-        """A client's training samples."""
         return self.plan.data.client(client).train
 
     def others(self, client: int) -> Samples:
-        """All other clients' training samples: what somebody may have who knows the task but not this client."""
+        """All other clients' training samples: what an attacker may have who knows the task but not this client."""
         parts = [self.train(c) for c in range(len(self.plan.data)) if c != client]
         return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
 
@@ -59,73 +58,72 @@ class Sent:
     down: Record
     up: Record
     n: int
-    """the number of samples that it told"""
+    """the number of samples that it reported"""
     model: Predictor
 
 
 class ModelChange(NamedTuple):
-    """What a client was sent, and by how much what it sent back differs."""
-
     before: Params
+    """what the client was sent"""
     moved: Params
+    """what it sent back minus `before`"""
 
 
 class Asking(ServerBench):
-    """The server's bench, which notes whose labels were asked for."""
+    """A server bench that records whose labels the method asks for."""
 
     def __init__(self, plan: Plan, t: int) -> None:
         ServerBench.__init__(self, plan, t)
         self.asked: set[int] = set()
 
     def labels(self, client: int) -> tuple[int, ...]:
-        """The classes of this client's training samples."""
         self.asked.add(client)
         return ServerBench.labels(self, client)
 
 
 @contextmanager
 def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
-    """The run in this folder, on its own data, for as long as its files are open."""
+    """The run in this folder with its own data; valid only inside the `with` block."""
     run = Run(folder)
     manifest = run.manifest
     if manifest["format"] < FORMAT:
         raise RunError(f"{folder} was made by an older Headwise ({manifest.get('headwise')}): it can't be audited.")
     experiment = experiment_from(manifest["experiment"])
     if experiment.engine.kind == "flower":
-        raise RunError(f"{folder} has its clients at sites: an audit needs their data, which are not here.")
+        raise RunError(f"{folder} has its clients at sites: an audit needs their data, which is not here.")
     _, plan, summary, _ = prepare(experiment, data_folder(data_dir or manifest["data_dir"]))
     if summary.hash != manifest["partition"]["hash"]:
-        raise RunError(f"{folder} was run on other data than there are now: it can't be audited.")
+        raise RunError(f"{folder} was run on different data from what is here now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
-        goes_on = run.ended == "unfinished"  # perhaps, and then it may replace what is read
+        goes_on = run.ended == "unfinished"  # it may still be running, and replace files while they are read
         found = checkpoints.look() if goes_on else checkpoints.load()
         if found is None:
-            raise RunError(f"{folder} has no round that could be audited yet.")
+            raise RunError(f"{folder} has no complete round to audit yet.")
         yield Scene(run, plan, found.progress.t, found.progress.server, found.states)
 
 
 def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
-    """What this client would send next; with `only` these training samples, in one batch and one epoch."""
+    """What this client would send next; if `only` is given, trained on these samples in one batch and one epoch."""
     plan = scene.plan
     if only is not None:
         train = replace(plan.experiment.train, batch=len(only), epochs=1, drop_last=False)
         plan = replace(plan, data=_only(plan.data, client, only)).changed(train=train)
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
-    assert answer.up is not None and state is not None  # a client that fails raises here
+    assert answer.up is not None and state is not None  # a failing client raises
     return Sent(down, answer.up, answer.n, personal_model(plan, client, scene.t, state, down))
 
 
 def personal(scene: Scene, client: int) -> Predictor:
-    """What this client uses, after a fresh download."""
+    """The client's personal model after a fresh download."""
     down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
     return personal_model(scene.plan, client, scene.t, scene.states[client], down)
 
 
 def change(scene: Scene, message: Sent) -> ModelChange | None:
-    """How a client changed what it was sent; none where it sends no parameters of the network.
+    """How a client changed what it was sent; None if it sends no parameters of the network.
 
-    What lies nearer to nothing than to what was sent is no changed model, but itself a gradient.
+    If what it sends is closer to zero than to what it was sent, it is not a model but a gradient.
     """
     shapes = {k: t.shape for k, t in scene.plan.common.state().items()}
     for after in filter(None, _params(message.up)):
@@ -141,7 +139,7 @@ def _params(record: Record) -> list[Params]:
 
 
 def _only(data: Clients, client: int, kept: Tensor) -> Clients:
-    """The same clients, of whom this one has these training samples and no others."""
+    """The same clients, except that this one has only these training samples."""
     first, (train, _, last) = data.start(client), data.ends[client]
     index = torch.cat([torch.arange(first), first + kept, torch.arange(train, len(data.y))])
     less = train - first - len(kept)

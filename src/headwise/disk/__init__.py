@@ -1,4 +1,4 @@
-"""Files: paths that users name, JSON, whole files written safely, and files that grow line by line.
+"""Files: checking paths that users name, JSON, atomic writes, appending lines, locks.
 
-Imports errors only; knows nothing of runs.
+Imports only `errors`; knows nothing about runs.
 """

@@ -1,4 +1,4 @@
-"""Writing so that a crash at any moment leaves either the old file or the new one; reading that fails in a sentence."""
+"""Atomic writes: a crash leaves either the old file or the new one. Every failure is a one-sentence `RunError`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,19 @@ from .jsontext import to_json
 from .paths import behind_links, draft_of
 
 DEPTH = 50
-"""lists in lists that a file may hold: the reports of a deeper one would fail, wherever they write it again"""
+"""how deep a file may nest lists: writing deeper ones again would hit Python's recursion limit"""
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write to a temporary name, flush to disk, rename; what is private can be read by its owner only.
+    """Write to a temporary name, flush to disk, rename; only the owner can read a `private` file.
 
-    A link stays what it is: the file behind it is replaced. A device, a pipe or a folder is refused.
+    A symbolic link stays and its target is replaced. Devices, pipes and folders are refused.
     """
     target = behind_links(path)
     temporary = draft_of(target)
     with failing_clearly(path):
         try:
-            with open(temporary, "wb", opener=_only_mine if private else None) as file:
+            with open(temporary, "wb", opener=partial(os.open, mode=0o600) if private else None) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -42,12 +43,8 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
             raise
 
 
-def _only_mine(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _flush_folder(folder: Path) -> None:
-    """A rename survives a power cut only when its folder has been flushed too."""
+    """A rename survives a power cut only if its folder is flushed too."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -56,12 +53,11 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, private: bool = False) -> None:
-    """A JSON file, written safely."""
     write_bytes(path, (to_json(value, indent=1) + "\n").encode(), private=private)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add one JSON line per row, flushed to disk."""
+    """Append one JSON line per row and flush to disk."""
     with failing_clearly(path), path.open("ab") as file:
         file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))
         file.flush()
@@ -69,7 +65,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_bytes(path: Path, absent: bytes | None = None) -> bytes:
-    """The content of a regular file, or one sentence about why not; `absent` stands for a file that is not there."""
+    """The content of a regular file, or `absent`, if given, where there is no such file."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -85,26 +81,26 @@ def read_bytes(path: Path, absent: bytes | None = None) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Or a pipe in the place of a file would never open."""
+    """Opening a named pipe would otherwise wait forever for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_json(path: Path, absent: bytes | None = None) -> Any:
-    """The content of a JSON file, or one sentence about why not."""
+    """Parse a JSON file; one with a checksum (see `sealed`) must match it."""
     value = from_json(read_bytes(path, absent), path)
     if isinstance(value, dict) and "checksum" in value and value != sealed(value):
-        raise RunError(f"{path} is damaged: its checksum does not fit.")
+        raise RunError(f"{path} is damaged: its checksum does not match.")
     return value
 
 
 def sealed(value: dict[str, Any]) -> dict[str, Any]:
-    """The table with a checksum of everything else in it, which `read_json` compares."""
+    """Add a checksum over all other entries, which `read_json` verifies."""
     rest = {k: v for k, v in value.items() if k != "checksum"}
     return {**rest, "checksum": digest(to_json(rest).encode())}
 
 
 def from_json(data: bytes, path: Path, where: str = "") -> Any:
-    """The value that these bytes of a file stand for, or one sentence about why not."""
+    """Parse bytes of a file; `where` says in errors which part of the file they are."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -115,7 +111,7 @@ def from_json(data: bytes, path: Path, where: str = "") -> Any:
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and tables are nested, found without recursion."""
+    """How deep lists and objects are nested, without recursion."""
     depth, level = 0, [value]
     while level := [v for v in level if isinstance(v, (list, dict))]:
         depth += 1
@@ -124,31 +120,31 @@ def _depth(value: Any) -> int:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, as text."""
+    """SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def checksum(data: bytes) -> int:
-    """Finds torn, truncated and bit-flipped files; no protection against intent."""
+    """CRC-32: detects torn, truncated and bit-flipped files, but not tampering."""
     return zlib.crc32(data)
 
 
 @contextmanager
 def failing_clearly(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one sentence."""
+    """Turn an `OSError` while writing into one sentence."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = ": make room, then headwise resume goes on with a run that has begun" if full else ""
+        remedy = ": free some space, then continue a started run with headwise resume" if full else ""
         raise RunError(f"{path} can't be written: {error.strerror}{remedy}.") from error
 
 
 @contextmanager
 def only_writer(folder: Path, *, make: bool = False) -> Iterator[None]:
-    """Hold the folder's lock: two processes must not write one run. A crash gives the lock back by itself.
+    """Hold the folder's lock, so that only one process writes a run. A crash releases it.
 
-    With `make` the folder is made first, if it is not there.
+    With `make`, create the folder first if it does not exist.
     """
     number = _lock(folder, make)
     try:
@@ -166,17 +162,17 @@ def _lock(folder: Path, make: bool) -> int:
             try:
                 number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:
-                if make:  # somebody who could not begin here has just removed the folder
+                if make:  # another process failed to start here and has just removed the folder
                     continue
                 raise
         if _is_locked(number, path, folder):
             return number
         os.close(number)
-    raise RunError(f"{path} can't be written: it is removed again and again.")
+    raise RunError(f"{path} can't be written: another process keeps removing it.")
 
 
 def _is_locked(number: int, path: Path, folder: Path) -> bool:
-    """Lock this file; False if the path is not that of this file any more, so that its lock keeps nobody out."""
+    """Lock this file; False if the path now leads to another file, so the lock would keep nobody out."""
     try:
         with failing_clearly(path):
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,14 +1,15 @@
-"""The one writer of JSON, and of TOML's values: for files, messages and what the command line prints."""
+"""Writes JSON and TOML values, for files, messages and the command line."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False, ensure_ascii: bool = True) -> str:
-    """JSON as its standard has it, which knows no infinity: the loss of a model that diverged becomes null."""
+    """Standard JSON, which has no infinity or NaN: the loss of a diverged model becomes null."""
     settings: dict[str, Any] = {"indent": indent, "sort_keys": sort_keys, "ensure_ascii": ensure_ascii}
     try:
         return json.dumps(value, allow_nan=False, **settings)
@@ -17,8 +18,17 @@ def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False, e
 
 
 def to_toml(value: Any) -> str:
-    """A text, a number, a truth value or a list of them as TOML writes it: JSON, but for two kinds of characters."""
+    """A string, number, boolean or list of them in TOML: like JSON, but non-ASCII stays as it is and DEL is escaped."""
     return to_json(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def leaves(tree: Mapping[str, Any], at: str = "", between: str = ".") -> Iterator[tuple[str, Any]]:
+    """The values of nested objects by their full names: ``{"train": {"lr": 0.1}}`` has one, ``train.lr``."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{at}{key}{between}", between)
+        else:
+            yield f"{at}{key}", value
 
 
 def _finite(value: Any) -> Any:

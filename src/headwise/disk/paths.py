@@ -1,4 +1,4 @@
-"""Paths that a user names: checked before any work begins, so that a mistake costs a sentence and not a result."""
+"""Checks paths that a user names before any work begins, so that a mistake costs a sentence and not a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def path_of(text: str | Path, at: str) -> Path:
-    """A path that a file system and a JSON file can hold."""
+    """A path that the file system and JSON files can represent; `at` names the setting in errors."""
     name = str(text)
     if not name:
         raise ConfigError(f"{at} is '', but must be a path.")
@@ -30,12 +30,12 @@ def path_of(text: str | Path, at: str) -> Path:
 
 
 def is_text(text: str) -> bool:
-    """Whether this can stand in a file, a message and a path: UTF-8, without NUL."""
+    """Whether files, messages and paths can hold this string: valid UTF-8 without NUL."""
     return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def input_file(text: str | Path, at: str) -> Path:
-    """A regular file that can be read."""
+    """A readable regular file."""
     path = path_of(text, at)
     kind = _kind(path, _unreadable)
     if kind is None or kind == stat.S_IFDIR:
@@ -48,7 +48,7 @@ def input_file(text: str | Path, at: str) -> Path:
 
 
 def input_folder(text: str | Path, at: str) -> Path:
-    """A folder to read from; whoever needs what is in it says what is missing."""
+    """A folder to read from. It need not exist: whoever reads it says what is missing."""
     path = path_of(text, at)
     if _kind(path, _unreadable) not in (None, stat.S_IFDIR):
         raise _unreadable(path, os.strerror(errno.ENOTDIR))
@@ -56,16 +56,16 @@ def input_folder(text: str | Path, at: str) -> Path:
 
 
 def output_file(text: str | Path, at: str) -> Path:
-    """A regular file that can be replaced, or a new one in a folder that is there."""
+    """A regular file that can be replaced, or a new one in an existing folder."""
     path = path_of(text, at)
     target = behind_links(path)
-    _kind(draft_of(target), lambda _, why: _unwritable(path, why))  # its name is a little longer
+    _kind(draft_of(target), lambda _, why: _unwritable(path, why))  # its name is longer
     _check_place(path, target.parent)
     return path
 
 
 def output_folder(text: str | Path, at: str) -> Path:
-    """A folder to write to, which can be made if it is not there."""
+    """A folder to write to: one that exists or can be created."""
     path = path_of(text, at)
     if not Path(os.path.abspath(path)).name:
         raise ConfigError(f"{at} is {str(path)!r}, but must be a folder with a name.")
@@ -73,20 +73,20 @@ def output_folder(text: str | Path, at: str) -> Path:
         raise RunError(f"{path} exists already and is not a folder: choose another one.")
     nearest = next(p for p in (path, *path.absolute().parents) if _kind(p, _unwritable) is not None)
     _check_place(path, nearest)
-    longest = os.pathconf(nearest, "PC_NAME_MAX") - 10  # files beside it are named by it, and a little more
+    longest = os.pathconf(nearest, "PC_NAME_MAX") - 10  # names derived from it are a little longer
     if any(len(part.encode()) > longest for part in path.parts):
         raise _unwritable(path, os.strerror(errno.ENAMETOOLONG))
     return path
 
 
 def kept_file(text: str | Path, at: str) -> Path:
-    """A file that is read where there is one, and else made."""
+    """A file that is read if it exists and created otherwise."""
     path = path_of(text, at)
     return output_file(path, at) if _kind(path, _unreadable) is None else input_file(path, at)
 
 
 def behind_links(path: Path) -> Path:
-    """The regular file that writing to `path` would replace or make; what is not a regular file is refused."""
+    """The regular file, behind all links, that writing to `path` replaces or creates; refuses anything else."""
     kind = _kind(path, _unwritable)
     if kind is not None and kind != stat.S_IFREG:
         raise _unwritable(path, f"it is {_KINDS[kind]}, not a file")
@@ -94,7 +94,7 @@ def behind_links(path: Path) -> Path:
 
 
 def draft_of(path: Path) -> Path:
-    """Where a file is written before it takes its place."""
+    """The temporary name under which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -106,7 +106,7 @@ def _check_place(path: Path, folder: Path) -> None:
 
 
 def _kind(path: Path, failed: Callable[[Path, str], HeadwiseError]) -> int | None:
-    """What is there behind all links; None if nothing is."""
+    """The type of what is there behind all links; None if there is nothing."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What a run writes down about each round: the schema of its lines, and the registry of metrics.
+"""What a run logs about each round: the schema of its lines and the registry of metrics.
 
-Everybody who writes or reads runs imports this room, so it imports nothing but the standard library and `errors`.
+Everything that reads or writes runs imports this, so it imports only the standard library and `errors`.
 """

@@ -1,7 +1,7 @@
-"""The registry of metrics. A new one is one entry in `OURS`, or an entry point ``headwise.metrics`` of another package.
+"""The registry of metrics. To add one, extend `OURS` or declare an entry point ``headwise.metrics`` in your package.
 
-All else (lines, summaries, tables, trackers, messages of sites) iterates over `metrics()`. A metric that is missing
-somewhere, because an older Headwise or a site without it wrote the numbers, was not measured there.
+Lines, summaries, tables, trackers and site messages iterate over `metrics()`. A missing metric was not measured: an
+older Headwise, or a site that does not have it, wrote the numbers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Score = dict[str, float]
-"""one model on one client's samples: how many there are (``n``), and the metrics that were measured, by name"""
+"""one model on one client's samples: their number ``n`` and the measured metrics by name"""
 
 TAKEN = {
     "n", "clients", "samples", "untrained", "val_accuracy", "last", "best", "best_round", "last_ten", "selected",
     "selected_round", "std",
 }  # fmt: skip
-"""names that stand beside metrics in the lines and summaries"""
+"""other keys of the lines and summaries, which no metric may use"""
 
 
 class Predictions:
-    """What a model says of one client's samples, and what is true of them."""
+    """A model's scores for one client's samples, and their labels."""
 
     def __init__(self, scores: Tensor, labels: Tensor) -> None:
         self.scores, self.labels = scores, labels
@@ -39,73 +39,69 @@ class Predictions:
 
     @cached_property
     def confusion(self) -> Tensor:
-        """How many samples of each class, by row, were taken for which, by column."""
+        """Sample counts: true classes by row, predicted ones by column."""
         classes = self.scores.shape[1]
         pairs = self.labels * classes + self.scores.argmax(1)
         return pairs.bincount(minlength=classes * classes).view(classes, classes).double()
 
 
 def weighted(values: np.ndarray, n: np.ndarray) -> float:
-    """The mean over all samples of all clients."""
+    """Mean over all samples of all clients."""
     return float((values * n).sum() / n.sum())
 
 
 def mean(values: np.ndarray, n: np.ndarray) -> float:
-    """The mean over the clients, however many samples each has."""
+    """Mean over clients, regardless of how many samples each has."""
     return float(values.mean())
 
 
 def spread(values: np.ndarray, n: np.ndarray) -> float:
-    """The standard deviation over the clients."""
     return float(values.std())
 
 
 def lowest_tenth(values: np.ndarray, n: np.ndarray) -> float:
-    """The mean of the tenth of the clients with the lowest values, but of at least one client."""
+    """Mean over the tenth of the clients with the lowest values, at least one client."""
     return float(values[values.argsort()][: max(1, len(values) // 10)].mean())
 
 
 def percent(value: float) -> str:
-    """A share as people say it."""
     return f"{value * 100:.1f} %"
 
 
 def number(value: float) -> str:
-    """Three digits after the point."""
     return f"{value:.3f}"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number for each client, and one for all of them."""
+    """A number for each client, and how to combine them into one."""
 
     name: str
-    """its key in all files and messages"""
+    """its key in files and messages"""
     label: str
-    """what tables and people call it"""
+    """its name in tables"""
     of: Callable[[Predictions], float | None] | str
-    """computes it for one client, None where it is undefined; or the name of another metric, to combine its values"""
+    """computes it for one client, None if undefined; or the name of another metric whose values it combines"""
     over: Callable[[np.ndarray, np.ndarray], float]
-    """makes one number of the clients' values and numbers of samples"""
+    """combines the clients' values, given their sample counts"""
     better: Literal["up", "down"] = "up"
     form: Callable[[float], str] = percent
-    """writes it in a table"""
+    """formats it for tables"""
     column: bool = True
     """whether tables and printed summaries show it; files hold every metric"""
 
     def __post_init__(self) -> None:
-        """Refuse a name that would overwrite another number."""
         if not self.name.isidentifier() or self.name in TAKEN:
             raise ConfigError(f"metric.name is {self.name!r}, but must be an identifier other than {sorted(TAKEN)}.")
 
     @property
     def heading(self) -> str:
-        """Above its column; more is better unless it says so."""
+        """The heading of its column, which says so if less is better."""
         return self.label if self.better == "up" else f"{self.label} (less is better)"
 
     @property
     def source(self) -> str:
-        """The name of what it combines in the clients' scores."""
+        """The key in a client's `Score` that it combines."""
         return self.of if isinstance(self.of, str) else self.name
 
 
@@ -114,25 +110,25 @@ def _accuracy(said: Predictions) -> float:
 
 
 def _balanced(said: Predictions) -> float:
-    """Mean recall over the classes that the samples have."""
+    """Mean recall over the classes present in the samples."""
     hits, truth = said.confusion.diag(), said.confusion.sum(1)
     return (hits[truth > 0] / truth[truth > 0]).mean().item()
 
 
 def _f1(said: Predictions) -> float:
-    """Mean F1 over the classes that the samples or the predictions have."""
+    """Mean F1 over the classes present in samples or predictions."""
     hits, both = said.confusion.diag(), said.confusion.sum(1) + said.confusion.sum(0)
     return (2 * hits / both)[both > 0].mean().item()
 
 
 def _loss(said: Predictions) -> float:
-    from torch.nn.functional import cross_entropy  # here, because reading a run must not wait for torch
+    from torch.nn.functional import cross_entropy  # reading a run must not import torch
 
     return cross_entropy(said.scores, said.labels).item()
 
 
 ACCURACY = Metric("accuracy", "accuracy", _accuracy, weighted)
-"""the one that curves are drawn of, and that rounds are chosen by"""
+"""the metric of the curves, and by which the best round is chosen"""
 CLIENT_MEAN = Metric("client_mean", "mean over clients", ACCURACY.name, mean, column=False)
 CLIENT_STD = Metric("client_std", "spread over clients", ACCURACY.name, spread, "down", column=False)
 WORST_DECILE = Metric("worst_decile", "worst decile", ACCURACY.name, lowest_tenth)
@@ -151,8 +147,8 @@ VALIDATION = f"val_{ACCURACY.name}"
 
 @cache
 def metrics() -> tuple[Metric, ...]:
-    """All metrics: ours, then those of installed packages by name."""
-    from importlib.metadata import entry_points  # takes as long to import as all else here together
+    """All metrics: ours, then those of installed packages in order of their names."""
+    from importlib.metadata import entry_points  # slow to import
 
     points = sorted(entry_points(group="headwise.metrics"), key=lambda point: point.name)
     found = {metric.name: metric for metric in OURS}
@@ -169,7 +165,7 @@ def metrics() -> tuple[Metric, ...]:
 
 
 def extras() -> list[Metric]:
-    """The metrics that are shown beside the accuracy."""
+    """The metrics that tables show beside accuracy."""
     return [metric for metric in metrics() if metric.column and metric is not ACCURACY]
 
 
@@ -184,7 +180,7 @@ def _loaded(point: EntryPoint) -> Metric:
 
 
 def restored(given: Mapping[str, Any] | None) -> Score | None:
-    """A score out of JSON, where null is what was not finite; metrics that are not known here are left out."""
+    """A score read from JSON, where null means not finite; drops metrics that are not installed here."""
     if given is None:
         return None
     read = {m.name: given[m.name] for m in metrics() if m.name in given}

@@ -1,98 +1,86 @@
-"""The lines that a run writes about its rounds and clients, and the questions that everybody asks of them.
+"""The types of the lines in rounds.jsonl and clients.jsonl, and how to query them.
 
-The names are those of rounds.jsonl and clients.jsonl; `runs.shapes` checks what is read against these same types.
+`runs.shapes` validates files against these types.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations` here: `Required` must not become a string, or it has no effect
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Required, TypedDict
 
 from .metrics import ACCURACY, VALIDATION, Score
 
 MOMENTS = ("pre", "post", "stale", "global")
 _NUMBERS = {f"{ACCURACY.name}?": float, f"{VALIDATION}?": float, str: (float, None)}
-"""as files hold them: JSON has no infinity, so the loss of a model that diverged is null"""
+"""as stored: JSON has no infinity, so the loss of a diverged model is null"""
 
 Figures = Annotated[dict[str, float], _NUMBERS]
-"""one moment over all clients: the metrics that were measured, by name, and how many clients and samples there were"""
+"""one moment over all clients: the measured metrics by name, and the numbers of clients and samples"""
 ClientScore = Annotated[Score | None, ({"n": int, **_NUMBERS}, None)]
-"""None for a client without such samples"""
+"""None if the client has no such samples"""
 
 
 class PartScores(TypedDict):
-    """A client's scores on its test and validation samples."""
-
     test: ClientScore
     val: ClientScore
 
 
 class ByField(TypedDict):
-    """The bytes of a round's messages, by field of the record."""
+    """Bytes of a round's messages by record field."""
 
     up: Mapping[str, float]
     down: Mapping[str, float]
 
 
-class _SecondsAlways(TypedDict):
-    round: float
+class Seconds(TypedDict, total=False):
+    """Where a round's time went: wall time in the driver, and `workers` summed over all workers."""
 
-
-class Seconds(_SecondsAlways, total=False):
-    """Where a round's time went: on the driver's watch, and on those of all workers together."""
-
+    round: Required[float]
     train: float
     evaluate: float
     server: float
     stored: float
-    """of the round before"""
+    """storing the previous round"""
     workers: Mapping[str, float]
 
 
+# `global` is a keyword, so it can't be a field in a class body
 _Global = TypedDict("_Global", {"global": Figures}, total=False)
-_ClientGlobal = TypedDict(
-    "_ClientGlobal", {"global": PartScores}, total=False
-)  # no class can have a field of this name
+_ClientGlobal = TypedDict("_ClientGlobal", {"global": PartScores}, total=False)
 
 
 class Measured(_Global, total=False):
-    """What the evaluation of a round adds to its line."""
+    """What an evaluation adds to its round's line."""
 
     pre: Figures
     post: Figures
     stale: Figures
     bytes_evaluation: float
-    """sent for the evaluation alone"""
+    """sent only for the evaluation"""
 
 
-class _RoundAlways(TypedDict):
-    round: int
-    bytes_up: float
-    bytes_down: float
-    seconds: Seconds
+class Round(Measured, total=False):
+    """A line of rounds.jsonl; older versions wrote only the required fields."""
 
-
-class Round(_RoundAlways, Measured, total=False):
-    """A line of rounds.jsonl; what older versions did not write may be missing."""
-
+    round: Required[int]
+    bytes_up: Required[float]
+    bytes_down: Required[float]
+    seconds: Required[Seconds]
     clients: list[int]
     fields: ByField
     bytes_idle: float
-    """to clients that only listened"""
+    """to clients that only received"""
     failed: Mapping[str, list[int]]
-    """clients by reason"""
+    """clients by reason of failure"""
     samples: float
     memory: float
 
 
-class _ClientAlways(TypedDict):
-    round: int
-    client: int
+class ClientLine(_ClientGlobal, total=False):
+    """A line of clients.jsonl: one client in one round."""
 
-
-class ClientLine(_ClientAlways, _ClientGlobal, total=False):
-    """A line of clients.jsonl: what a round found out about one client."""
-
+    round: Required[int]
+    client: Required[int]
     bytes_up: float
     bytes_down: float
     samples: float
@@ -101,16 +89,16 @@ class ClientLine(_ClientAlways, _ClientGlobal, total=False):
 
 
 def evaluated(row: Mapping[str, Any]) -> bool:
-    """Whether the clients were measured after this round."""
+    """Whether clients were evaluated after this round."""
     return "bytes_evaluation" in row
 
 
 def figures(row: Mapping[str, Any], moment: str) -> Figures:
-    """The metrics of this moment; empty if nothing was measured then."""
+    """The metrics at this moment; empty if it was not measured."""
     found: Figures = row.get(moment, {})
     return found if ACCURACY.name in found else {}
 
 
 def chosen_by(found: Figures) -> float:
-    """What rounds are chosen by: the accuracy on validation samples where there are any, else on test samples."""
+    """The accuracy that picks the best round: on validation samples if there are any, else on test samples."""
     return found.get(VALIDATION, found.get(ACCURACY.name, 0.0))

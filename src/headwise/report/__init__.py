@@ -1,4 +1,4 @@
-"""Runs as something to look at: one self-contained page, tables and figures.
+"""Presents runs: a self-contained HTML page, tables and figures.
 
-Imports runs, log and settings, never torch.
+Imports `runs`, `log` and `settings`, never torch.
 """

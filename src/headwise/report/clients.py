@@ -1,4 +1,4 @@
-"""What a run found out about each client: its last scores, and what guessing would give it."""
+"""Each client's last accuracy, and what guessing would score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Accuracies = dict[int, float]
 
 
 def accuracies(line: Line) -> dict[str, Accuracies]:
-    """For each moment, every client's last accuracy on its test samples, its mean over the seeds."""
+    """Each client's last accuracy on its test samples by moment, averaged over seeds."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in line.runs:
         with reading(run):
@@ -22,6 +22,6 @@ def accuracies(line: Line) -> dict[str, Accuracies]:
 
 
 def floors(setting: Setting) -> list[float | None]:
-    """Each client's accuracy when its most frequent training class is always guessed; none without test samples."""
+    """Each client's accuracy if it always guesses its most frequent training class; None without test samples."""
     train, test = setting.partition["train"], setting.partition["test"]
     return [have[own.index(max(own))] / sum(have) if sum(have) else None for own, have in zip(train, test, strict=True)]

@@ -1,4 +1,4 @@
-"""The numbers behind the page's charts: means and spread over seeds, rounded, and no more points than can be seen."""
+"""The numbers behind the page's charts: mean and spread over seeds, rounded, with no more points than you can see."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import Any, Literal
 
 from ..log.metrics import ACCURACY, WORST_DECILE
 from ..log.schema import MOMENTS, Round, figures
-from ..runs.query import Run
 from ..settings import catalog
 from .clients import accuracies, floors
 from .inside import diagnostics, thinned
 from .results import Line, Setting, reading
 
 POINTS = 400
-"""of a curve: more can't be told apart on a screen"""
+"""per curve: more can't be told apart on a screen"""
 COLOURS = 8
-"""that the page can tell apart without dashes"""
+"""how many the page uses before it adds dashes"""
 INSIDE = 2_000_000
-"""characters of the page for what methods show of their inside, all lines together"""
+"""characters of the page for the methods' diagnostics, over all lines"""
 MEGABYTE = 2**20
 
 Rows = Sequence[Round]
 
 
 def page_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
-    """What the page's script draws, setting by setting."""
+    """What the page's script draws for each setting."""
     found = list(settings)
     return [setting_data(setting, INSIDE // max(1, sum(len(s.lines) for s in found))) for setting in found]
 
 
 def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
-    """One setting: its lines and its partition; so many characters for what each line shows of its inside."""
+    """One setting: its lines and its partition; each line's diagnostics take at most about `room` characters."""
     return {
         "title": setting.title,
         "floor": _round(setting.floor),
@@ -49,24 +48,22 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
 
 
 def _slots(setting: Setting) -> list[int]:
-    """Each line's colour by number: its method's own where that is free, so that it has the same on every page."""
+    """Each line's colour number: its method's own if free, so that a method looks the same on every page."""
     known, taken, found = catalog.names("method"), set[int](), list[int]()
     for line in setting.lines:
         method = line.runs[0].method
         first = known.index(method) if method in known else 0
-        slot = -1 if line is setting.alone else next(s for k in count() if (s := _slot(first, k)) not in taken)
+        choices = (
+            (first + k) % COLOURS + COLOURS * (k // COLOURS) for k in count()
+        )  # other colours, then other dashes
+        slot = -1 if line is setting.alone else next(s for s in choices if s not in taken)
         taken.add(slot)
         found.append(slot)
     return found
 
 
-def _slot(first: int, k: int) -> int:
-    """The k-th choice: another colour first, then another dash."""
-    return (first + k) % COLOURS + COLOURS * (k // COLOURS)
-
-
 def _line(line: Line, room: int) -> dict[str, Any]:
-    runs = line.rows
+    runs, clients = line.rows, range(line.runs[0].manifest["experiment"]["clients"])
     with reading(line.runs[0]):
         return {
             "name": line.name,
@@ -75,7 +72,7 @@ def _line(line: Line, room: int) -> dict[str, Any]:
             "moment": line.moment if line.measured else None,
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(runs, m))},
-            "clients": {m: _by_client(line.runs[0], a) for m, a in accuracies(line).items()},
+            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in accuracies(line).items()},
             "worst": _round(_worst(line)),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
@@ -84,13 +81,13 @@ def _line(line: Line, room: int) -> dict[str, Any]:
 
 
 def _worst(line: Line) -> float | None:
-    """The mean of the worst tenth of its clients; none where that was not measured."""
+    """The mean of the worst tenth of its clients; None if not measured."""
     known = line.measured and line.values(WORST_DECILE.name, line.moment)
     return line.mean(WORST_DECILE.name, line.moment) if known else None
 
 
 def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
-    """Mean and spread over the seeds, as far as all of them go."""
+    """Mean and spread over the seeds, in the rounds that all of them have."""
     seeds = [{row["round"]: found for row in rows if (found := figures(row, moment))} for rows in runs]
     rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
@@ -106,7 +103,7 @@ def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
 
 
 def _sent(rows: Rows) -> dict[int, int]:
-    """The bytes sent up to and including each round; what only the evaluation needed does not count."""
+    """Bytes sent up to and including each round, without those that only the evaluation needed."""
     total, found = 0, {}
     for row in rows:
         total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0)
@@ -114,21 +111,19 @@ def _sent(rows: Rows) -> dict[int, int]:
     return found
 
 
-def _by_client(run: Run, found: dict[int, float]) -> list[float | None]:
-    return [_round(found.get(c)) for c in range(run.manifest["experiment"]["clients"])]
-
-
 def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
-    """Bytes per round over all its clients, by direction and by field of the message, and to one client of them."""
+    """Bytes per round over all clients, by direction and message field; and how many clients take part."""
     rows = [row for rows in runs for row in rows]
-    ways = {"up": _fields(rows, "up"), "down": _fields(rows, "down")}
-    idle = _mean(row.get("bytes_idle", 0) for row in rows)
-    chosen = _mean(len(row.get("clients", ())) for row in rows)
-    return {**ways, "idle": idle, "clients": chosen}
+    return {
+        "up": _fields(rows, "up"),
+        "down": _fields(rows, "down"),
+        "idle": _mean(row.get("bytes_idle", 0) for row in rows),
+        "clients": _mean(len(row.get("clients", ())) for row in rows),
+    }
 
 
 def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
-    """By field where the rows tell, else all together."""
+    """By field if the rows say so, else in total."""
     told = [found[way] for row in rows if (found := row.get("fields"))]
     if not rows or len(told) < len(rows):
         return {"message": _mean(row["bytes_up" if way == "up" else "bytes_down"] for row in rows)}
@@ -136,7 +131,7 @@ def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
 
 
 def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
-    """Seconds per round by phase, those of the workers apart, samples per second, and memory where the rows tell."""
+    """Seconds per round by phase, those of the workers apart; samples per second; memory if measured."""
     rows = [row for rows in runs for row in rows]
     spent = sum(row["seconds"]["round"] for row in rows)
     memory = [found for row in rows if (found := row.get("memory")) is not None]
@@ -149,7 +144,7 @@ def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
 
 
 def _by_phase(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of whatever phases the rows tell; the whole round last."""
+    """The mean of each phase in the rows; the whole round comes last."""
     phases = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, (int, float)))
     return {k: _mean(row.get(k, 0.0) for row in rows) for k in sorted(phases, key=lambda k: k == "round")}
 

@@ -1,4 +1,4 @@
-"""The sites of runs that had any: who took part when, what failed, what was sent and how long it took."""
+"""The table of sites: what each took part in, what failed, what was sent and how long it took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = ("Site", "Clients", "Rounds trained in", "Messages", "Failures", "KB down
 
 
 def federation(runs: Iterable[Run]) -> list[tuple[str, ...]]:
-    """A row for each site of these runs; none if their clients were all on one machine."""
+    """A row for each site of these runs; empty for simulations."""
     found: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         with reading(run):

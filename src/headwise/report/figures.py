@@ -1,4 +1,4 @@
-"""Figures for a paper, as SVG and PDF: drawn by matplotlib from the numbers that the page shows."""
+"""Figures for papers, as SVG and PDF: the page's numbers, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PALETTE = ["#0072b2", "#d55e00", "#007a5a", "#b3478c", "#9a6a00", "#2b8cc4", "#5c3d99", "#8a1c1c"]
-"""as on the page, in its light theme"""
+"""the page's light theme"""
 DASHES = ["-", "--", ":", "-."]
 STYLE: Any = {
     "font.size": 9,
@@ -30,14 +30,14 @@ STYLE: Any = {
     "pdf.fonttype": 42,
     "text.parse_math": False,
 }
-"""texts stay texts, names are never formulas, and the same runs give the same bytes"""
+"""text stays text, names are never parsed as formulas, and the same runs give the same bytes"""
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}}
 
 Data = dict[str, Any]
 
 
 def write_figures(settings: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write every figure in both formats, and return their paths."""
+    """Write every figure in both formats and return the paths."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""One self-contained page: no network, no torch, whatever the names in the runs hold."""
+"""One self-contained page: it needs no network, and names in runs can't inject markup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from markupsafe import Markup
 from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
-from ..runs.query import Run
 from .again import command
 from .data import page_data
 from .federation import HEAD, federation
@@ -37,20 +36,19 @@ PARTS = {
 
 
 def write_page(settings: Sequence[Setting], out: Path, damaged: Sequence[str] = ()) -> Path:
-    """Write the page of these settings, with a sentence for each run that could not be read."""
+    """Write the page; `damaged` has a sentence for each run that could not be read."""
     write_bytes(out, render(settings, damaged=damaged).encode())
     return out
 
 
 class Live(NamedTuple):
-    """Where a live page asks for news, and what it already knows."""
+    """Where a live page polls for updates, and the version that it shows."""
 
     address: str
     version: str
 
 
 def render(settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = ()) -> str:
-    """The page of these settings."""
     data = page_data(settings)
     sites = [federation(run for line in s.lines for run in line.runs) for s in settings]
     shows = any(line["inside"] for setting in data for line in setting["lines"])
@@ -68,7 +66,6 @@ def render(settings: Sequence[Setting], live: Live | None = None, damaged: Seque
 def render_page(
     *, parts: dict[str, str], data: Any, live: Live | None = None, damaged: Sequence[str] = (), **more: Any
 ) -> str:
-    """The page with these parts, around these numbers."""
     return _templates().get_template("page.html.j2").render(
         **more,
         live=live,
@@ -81,23 +78,22 @@ def render_page(
         script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
         again=command,
         federation_head=HEAD,
-        manifest=_manifest,
+        manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
         version=__version__,
     )  # fmt: skip
 
 
 def render_said(settings: Sequence[Setting]) -> str:
-    """The summary alone, for a live page."""
+    """Only the summary, for updates of a live page."""
     return _templates().get_template("said.html.j2").render(settings=[_said(s) for s in settings])
 
 
 def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The page that lists runs."""
     return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
 
 
 def script_safe(data: Any) -> Markup:
-    """JSON that no text in it can break out of a script element with."""
+    """JSON that is safe inside a script element, whatever strings it contains."""
     text = to_json(data)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -105,7 +101,6 @@ def script_safe(data: Any) -> Markup:
 
 
 def title(settings: Sequence[Setting]) -> str:
-    """What the page is about."""
     if len(settings) > 1:
         return f"{len(settings)} settings"
     setting = settings[0]
@@ -133,10 +128,6 @@ def _said(setting: Setting) -> dict[str, Any]:
         "rows": rows,
         "lines": setting.lines,
     }
-
-
-def _manifest(run: Run) -> str:
-    return to_json(run.manifest, indent=1, ensure_ascii=False)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A partition before anything is trained: its picture and its numbers."""
+"""Presents a partition before anything is trained."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .page import render_page
 from .tables import Table
 
 Histograms = dict[str, list[list[int]]]
-"""for each part, how many samples of each class every client has"""
+"""each client's sample counts by class, for each part"""
 
 PARTS = {"summary": "Summary", "partition": "Who holds what"}
 
 
 def partition_words(summary: dict[str, Any]) -> list[str]:
-    """How much there is, how unequal it is, and what guessing would give."""
+    """How much data there is, how uneven it is, and what guessing would score."""
     sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
     said = [
         f"{summary['clients']} clients share {summary['train']:,} training, {summary['val']:,} validation and "
@@ -33,7 +33,7 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
 
 
 def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
-    """Each client's samples, and its training samples by class; natural clients have names."""
+    """A row per client: its name, its sample counts, and those of its training samples by class."""
     head = ["client", "train", "test", *classes]
     rows = [
         [names[c] if names else str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
@@ -43,7 +43,6 @@ def partition_table(counts: Histograms, classes: list[str], names: Sequence[str]
 
 
 def render_partition(title: str, summary: dict[str, Any], counts: Histograms, classes: list[str]) -> str:
-    """The page of a partition."""
     data = {
         "title": title,
         "lines": [],

@@ -1,4 +1,4 @@
-"""Runs brought together: those that differ only in their seed are one line, those on one partition one setting."""
+"""Groups runs: those that differ only in their seed are one line, lines on the same partition one setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ..disk.files import read_json
-from ..disk.jsontext import to_json
+from ..disk.jsontext import leaves, to_json
 from ..errors import RunError
 from ..log.metrics import ACCURACY
 from ..log.schema import Round
@@ -19,28 +19,26 @@ from ..runs.query import Run, find_runs
 from ..settings import catalog
 
 OWN = ("pre", "stale")
-"""the moments that are about the clients' own models"""
+"""the moments that measure the clients' own models"""
 APART = ("seed", "engine")
 """settings that may differ between the runs of one line"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method's runs, a seed each."""
+    """One method's runs, one per seed."""
 
     name: str
     runs: tuple[Run, ...]
     keeps: bool = True
-    """whether its clients keep anything: if not, a model of their own is no result of the method"""
+    """whether its clients keep anything: if not, their own models are not a result of the method"""
 
     @cached_property
     def rows(self) -> list[list[Round]]:
-        """Each run's rounds."""
         return [run.rounds for run in self.runs]
 
     @cached_property
     def summaries(self) -> list[dict[str, Any]]:
-        """Each run in one object."""
         found: list[dict[str, Any]] = []
         for run in self.runs:
             with reading(run):
@@ -48,17 +46,16 @@ class Line:
         return found
 
     def values(self, what: str, moment: str) -> list[float]:
-        """One figure per seed that measured it."""
+        """One value for each seed that measured it."""
         found = [s[ACCURACY.name].get(moment, {}).get(what) for s in self.summaries]
         return [value for value in found if value is not None]
 
     @cached_property
     def measured(self) -> list[str]:
-        """The moments that speak for its clients' models."""
+        """The measured moments at which its clients' models can be judged."""
         return [m for m in (*OWN, "global") if self.values("last", m)]
 
     def mean(self, what: str = "last", moment: str = "pre") -> float:
-        """The mean over the seeds."""
         return fmean(self.values(what, moment))
 
     def spread(self, what: str = "last", moment: str = "pre") -> float:
@@ -72,61 +69,59 @@ class Line:
 
     @cached_property
     def moment(self) -> str:
-        """What serves its clients better: what they download, or what they keep."""
+        """The moment at which its clients do better: with what they download, or with what they keep."""
         own = [m for m in self.measured if m == "pre" or (m == "stale" and self.keeps)] or self.measured
         return max(own, key=lambda m: self.mean("last", m))
 
     @property
     def accuracy(self) -> float:
-        """The method's accuracy for its clients."""
+        """The method's accuracy at its better moment."""
         return self.mean("last", self.moment)
 
     @property
     def noise(self) -> float:
-        """How much that accuracy varies over the seeds."""
+        """The spread of that accuracy over the seeds."""
         return self.spread("last", self.moment)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The lines that share a partition, and can be compared."""
+    """Lines that share a partition and so can be compared."""
 
     title: str
     lines: tuple[Line, ...]
 
     @property
     def run(self) -> Run:
-        """Any of the runs, for what they share."""
+        """Any run, for what all of them share."""
         return self.lines[0].runs[0]
 
     @property
     def floor(self) -> float | None:
-        """The accuracy of guessing each client's most frequent class."""
         return self.run.floor
 
     @property
     def seeds(self) -> int:
-        """The seeds of the line that has most of them."""
+        """The largest number of seeds of any line."""
         return max(len(line.runs) for line in self.lines)
 
     @property
     def alone(self) -> Line | None:
-        """Training alone, if it is among the lines."""
+        """The line of clients that train alone, if there is one."""
         return next((line for line in self.measured if line.runs[0].method == "standalone"), None)
 
     @cached_property
     def measured(self) -> list[Line]:
-        """The lines with an accuracy, the best first."""
+        """The lines with an accuracy, best first."""
         return sorted((line for line in self.lines if line.measured), key=lambda line: -line.accuracy)
 
     @cached_property
     def partition(self) -> dict[str, Any]:
-        """For each part, how many samples of each class every client has; and the names of the classes."""
         return self.run.partition
 
     @property
     def classes(self) -> list[str] | None:
-        """The names of the classes; older runs don't tell."""
+        """The names of the classes; None for runs of older versions."""
         found = self.partition.get("classes")
         return [str(name) for name in found] if isinstance(found, list) else None
 
@@ -134,7 +129,7 @@ class Setting:
 def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[Setting]:
     """The settings of all runs in and below these folders.
 
-    With `damaged`, a run that can't be read is a sentence there and is left out, as long as there are others.
+    With `damaged`, a run that can't be read is skipped and its error appended there, as long as there are other runs.
     """
     found = [run for folder in folders for run in _runs(folder)]
     problems: dict[str, list[Run]] = {}
@@ -157,7 +152,7 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
 
 
 def _check(run: Run) -> None:
-    """Read all that a report takes from a run: it must not fail in the middle of many."""
+    """Read everything a report needs from a run, so that it fails here and not halfway through a report."""
     run.summary()
     run.last_scores()
     title_of(run.manifest["experiment"])
@@ -165,17 +160,17 @@ def _check(run: Run) -> None:
 
 
 def _is_stateless(method: str) -> bool:
-    """Whether one of our methods says that its clients keep nothing."""
+    """Whether this is one of our methods whose clients keep nothing."""
     return method in catalog.names("method") and catalog.entry("method", method).facts.get("stays") == "nothing"
 
 
 @contextmanager
 def reading(run: Run) -> Iterator[None]:
-    """What a run's files lack is one sentence about the run."""
+    """Turn errors about missing or malformed entries into one sentence about the run."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise RunError(f"{run.path} is damaged: its files lack what a report needs ({error!r}).") from error
+        raise RunError(f"{run.path} is damaged: its files lack something a report needs ({error!r}).") from error
 
 
 def _runs(folder: Path) -> list[Run]:
@@ -188,13 +183,12 @@ def _runs(folder: Path) -> list[Run]:
 
 
 def title_of(experiment: Mapping[str, Any]) -> str:
-    """The problem that an experiment is about."""
-    e = experiment
-    return f"{_choice(e['data'])}, {_choice(e['partition'])}, {e['clients']} clients"
+    """What an experiment is run on: data set, partition and number of clients."""
+    return f"{_choice(experiment['data'])}, {_choice(experiment['partition'])}, {experiment['clients']} clients"
 
 
 def _choice(value: Mapping[str, Any]) -> str:
-    """A data set or a partition with its first options, as a person would write it; own data by where they are."""
+    """A data set or a partition with its first options, as you would type it; own data by their path."""
     if value["name"] == "own":
         return "/".join(Path(str(value.get("path", ""))).parts[-2:])
     plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
@@ -202,7 +196,7 @@ def _choice(value: Mapping[str, Any]) -> str:
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:
-    """One line for all runs that differ only in their seed; of two with the same seed the later one counts."""
+    """One line for all runs that differ only in their seed; of two with the same seed, the later one counts."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         e = run.manifest["experiment"]
@@ -217,7 +211,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """What sets each line apart: its method, and the settings in which it differs from the others."""
+    """Each line's method, and the settings that tell it apart from other lines of that method."""
     given = [_given_name(run) for run in runs]
     names: list[str] = []
     for run, said in zip(runs, given, strict=True):
@@ -229,7 +223,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _given_name(run: Run) -> str:
-    """What the comparison that this run is part of calls its method; else the method's name, or that of its file."""
+    """The method's name in the comparison that this run is part of; else its own, or that of its file."""
     path, own = run.path.parent / "comparison.json", run.method
     named: dict[str, str] = {}
     if path.exists():
@@ -238,9 +232,5 @@ def _given_name(run: Run) -> str:
     return named.get(run.path.name, Path(own).stem if own.endswith(".py") else own)
 
 
-def _flat(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if key not in APART:
-            found |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
-    return found
+def _flat(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in leaves(experiment) if not {*APART} & {*name.split(".")}}

@@ -1,4 +1,4 @@
-"""The table of results, for a terminal, a page or a paper."""
+"""The table of results, for the terminal, the page or a paper."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..log.metrics import ACCURACY, OURS, Metric, extras, percent
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
-"""headings and cells, as texts"""
+"""headings, and rows of cells"""
 
 GIVES = ["method", f"{ACCURACY.label} (pre)", "own model (stale)"]
 COSTS = ["KB up / round", "KB down", "s / round"]
 
 
 def results(lines: Sequence[Line], floor: float | None) -> Table:
-    """What each method gives and costs, mean and standard deviation over the seeds."""
+    """What each method achieves and costs: mean and standard deviation over the seeds."""
     more = [m for m in extras() if m in OURS or any(_extra(line, m) for line in lines)]
     head = [*GIVES, *(metric.heading for metric in more), *COSTS]
     rows = [_cells(line, more) for line in lines]
@@ -33,7 +33,7 @@ def _cells(line: Line, more: Sequence[Metric]) -> list[str]:
 
 
 def _extra(line: Line, metric: Metric) -> str:
-    """What the clients download measures, or else what they keep; nothing where it was not measured."""
+    """The metric of what clients download, else of what they keep; empty if not measured."""
     return next((metric.form(line.mean(metric.name, m)) for m in OWN if line.values(metric.name, m)), "")
 
 
@@ -43,7 +43,6 @@ def _with_spread(line: Line, moment: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown."""
     head, rows = table
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     cells = [[_one_line(cell).replace("|", "\\|") for cell in line] for line in lines]
@@ -51,7 +50,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The table in LaTeX, with the rules of the package booktabs; the best accuracies are bold."""
+    """For the LaTeX package booktabs; the best accuracies are bold."""
     head, rows = table
     best = {i: max((_value(row[i]) for row in rows), default=0.0) for i in (1, 2)}
     body: list[str] = []
@@ -75,7 +74,6 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """The table as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
     return text.getvalue()
@@ -85,7 +83,7 @@ FORMATS: dict[str, Callable[[Table], str]] = {"latex": latex, "markdown": markdo
 
 
 def tables(settings: Sequence[Setting], form: str) -> str:
-    """The results of all settings in one of the formats, each under its title where there are several."""
+    """The results of all settings in one format, each under its title if there are several."""
     if form not in FORMATS:
         raise ConfigError(f"table is {form!r}: {nearest(form, FORMATS)}")
     mark = {"latex": "% ", "markdown": "### ", "csv": "# "}[form]

@@ -1,4 +1,4 @@
-"""A local page that follows runs as their rounds come in: it reads folders, and changes nothing."""
+"""A local web page that follows runs while they train; it only reads their folders."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from .page import Live, render, render_list, render_said
 from .results import Setting, collect
 
 HOSTS = ["127.0.0.1", "localhost", "[::1]"]
-"""names by which only this machine reaches itself: a foreign name means that a web page was tricked into asking"""
+"""names of this machine alone: any other may be a web page's attempt at DNS rebinding"""
 FILES = ("manifest.json", "rounds.jsonl", "clients.jsonl", "diagnostics.jsonl", "result.json")
 
 
 def watch_app(root: Path) -> Starlette:
-    """The pages of all runs below a folder."""
     home = root.resolve()
 
     def folder_of(request: Request) -> Path:
-        """The folder that is asked for; whatever lies outside is not there."""
+        """The requested folder; 404 for anything outside `root`."""
         try:
             found = input_folder(home / request.path_params["path"], "path").resolve()
         except HeadwiseError as error:
@@ -64,7 +63,7 @@ def watch_app(root: Path) -> Starlette:
             found: dict[str, Any] = {"version": version, "status": _status(settings), "shape": _shape(settings)}
             if request.query_params.get("since") != version:
                 found |= {"data": page_data(settings), "said": render_said(settings)}
-        except RunError as error:  # a folder in the middle of being made, or one that was removed
+        except RunError as error:  # the folder is just being created, or was removed
             found = {"version": "", "status": str(error)}
         return Response(to_json(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
@@ -73,7 +72,7 @@ def watch_app(root: Path) -> Starlette:
 
 
 def _rows(home: Path) -> Iterator[dict[str, Any]]:
-    """A row for each run, and one for each folder of several; what can't be read says why."""
+    """A row for each folder of several runs, then one for each run; unreadable runs say why."""
     runs = find_runs(home)
     folders = sorted({run.path.parent for run in runs if run.path != home and run.path.parent != home})
     for folder in folders:
@@ -102,16 +101,16 @@ def _status(settings: list[Setting]) -> str:
 
 
 def _shape(settings: list[Setting]) -> list[list[Any]]:
-    """Which runs there are: when this changes, the page is made anew."""
+    """Which runs there are: when this changes, the page reloads."""
     return [[s.title, [[line.name, len(line.runs)] for line in s.lines]] for s in settings]
 
 
 def _version(folder: Path) -> str:
-    """Changes whenever a file of a run below the folder does."""
+    """Changes whenever a file of a run below the folder changes."""
     known: list[str] = []
     for run in find_runs(folder):
         for name in FILES:
-            with suppress(OSError):  # it is not there, or not there any more
+            with suppress(OSError):  # it does not exist, or no longer
                 found = (run.path / name).stat()
                 known.append(f"{run.path / name} {found.st_size} {found.st_mtime_ns}")
     return str(checksum("\n".join(known).encode()))

@@ -1,4 +1,4 @@
-"""What was learned, in plain sentences."""
+"""The results in plain sentences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .clients import Accuracies, accuracies, floors
 from .results import Line, Setting
 
 NAMED = 5
-"""so many clients are named; more are counted"""
+"""up to this many clients are listed by number; more are only counted"""
 
 
 def failure_words(setting: Setting) -> list[str]:
-    """Whose clients failed, how often and why, all seeds together."""
+    """How often each method's clients failed and why, over all seeds."""
     said: list[str] = []
     for line in setting.lines:
         found = Counter[str]()
@@ -30,21 +30,23 @@ def words(setting: Setting) -> list[str]:
     """Who won, by how much, whether that is more than chance, and who would be better off alone."""
     lines = setting.measured
     if not lines:
-        return ["Nothing was measured: no client has test samples, or evaluate.moments asks for nothing."]
+        return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best, alone = lines[0], setting.alone
-    said = [f"{best.name} gives its clients the best models: {percent(best.accuracy)} of their test samples are right."]
+    said = [
+        f"{best.name} gives its clients the best models: they get {percent(best.accuracy)} of their test samples right."
+    ]
     if len(lines) > 1 and lines[1] is not alone:
-        said.append(f"The next is {lines[1].name} with {percent(lines[1].accuracy)}: {_lead(setting, best, lines[1])}.")
+        said.append(f"Next is {lines[1].name} with {percent(lines[1].accuracy)}: {_lead(setting, best, lines[1])}.")
     if alone is best and len(lines) > 1:
-        said.append("No other method helped: here, clients are best off alone.")
+        said.append("No other method helped: here, clients do best alone.")
     elif alone is not None and alone is not best:
         said.append(f"Training alone gives {percent(alone.accuracy)}: {_lead(setting, best, alone)}.")
         worse = [f"{line.name} ({percent(line.accuracy)})" for line in lines if line.accuracy < alone.accuracy]
         said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
     if setting.floor is not None and (below := [x.name for x in lines if x.accuracy < (setting.floor or 0)]):
         said.append(
-            f"Below the floor of {percent(setting.floor)}, which is always guessing a client's most frequent class: "
-            f"{', '.join(below)}."
+            f"Below the floor of {percent(setting.floor)}, which is what always guessing a client's most frequent "
+            f"class scores: {', '.join(below)}."
         )
     return said + _privacy(lines)
 
@@ -61,14 +63,14 @@ def client_words(setting: Setting) -> list[str]:
     guess = floors(setting)
     below = [c for c, value in mine.items() if c < len(guess) and value < (guess[c] or 0)]
     if below:
-        said.append(f"With {best.name}, {_clients(below, len(mine))} are served worse than by guessing.")
+        said.append(f"With {best.name}, {_clients(below, len(mine))} do worse than by guessing.")
     elif mine:
-        said.append(f"With {best.name}, no client is served worse than by guessing its most frequent class.")
+        said.append(f"With {best.name}, no client does worse than by guessing its most frequent class.")
     return said
 
 
 def _privacy(lines: Sequence[Line]) -> list[str]:
-    """What each method promises, where any of them does."""
+    """Each method's privacy guarantee; empty if none has any."""
     promised: dict[str, list[str]] = {}
     for line in lines:
         for promise in sorted({run.privacy for run in line.runs}):

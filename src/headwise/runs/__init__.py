@@ -1,4 +1,4 @@
-"""Runs on disk: a folder each, written safely, read without torch.
+"""Runs on disk: one folder each, crash-safe to write, readable without torch.
 
-Imports the log's schema, `disk`, and the engine's events, which `store` observes.
+Imports `log`, `disk` and the engine's events, which `store` observes.
 """

@@ -1,8 +1,8 @@
-"""Checkpoints: after each round, what the next one needs to give the same bits.
+"""Checkpoints: what a run needs after each round to continue with the same bits.
 
 A round writes the states of the clients that trained into free slots (`slots.py`), then one file with the server's
-state and where every client's state is. Only when that file is there does the round count; its name carries its
-checksum. The last two are kept; a damaged one is passed over for the one before it.
+state and the slot of every client. The round counts once that file exists; its name contains its checksum. The last two
+are kept: if the newest is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -27,51 +27,49 @@ from .slots import Slot, Slots
 
 KEPT = 2
 TRIES = 100
-"""readings of a run that goes on and replaces its checkpoints meanwhile"""
+"""attempts to read a run that keeps replacing its checkpoints"""
 NAME = re.compile(r"round-([0-9]{7,10})-([0-9a-f]{8})\.safetensors")
 NOWHERE = Slot(-1, -1, -1, -1)
 
 
 class Checkpoint(NamedTuple):
-    """Where a run can go on."""
+    """A state from which a run can continue."""
 
     progress: Progress
-    """without the clients' last scores, which stand in the run's lines"""
+    """without the clients' last scores, which are in clients.jsonl"""
     states: States
     lines: dict[str, Extent]
-    """what the run's line files held, by name"""
+    """how far each line file had been written, by file name"""
 
 
 class Checkpoints:
-    """The checkpoints in one folder."""
-
     def __init__(self, folder: Path, types: RecordTypes) -> None:
         self.folder, self.types = folder, types
         self._slots = Slots(folder)
         self._places = torch.empty(0, len(NOWHERE), dtype=torch.int64)
         self._files: list[Path] = []
-        """the kept checkpoints, the newest last"""
+        """the kept checkpoints, newest last"""
         self._replaced: list[Slot] = []
-        """slots that only the checkpoint before the last one needs"""
+        """slots that only the second-newest checkpoint needs"""
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that have a state here."""
+        """The clients that have a state."""
         return iter((self._places[:, 0] >= 0).nonzero().flatten().tolist())
 
     def read(self, client: int) -> bytes | None:
-        """A client's state as of the last checkpoint."""
+        """A client's state in the newest checkpoint; None if it has none."""
         slot = self._slot(client)
         try:
             return None if slot == NOWHERE else self._slots.read(slot)
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.folder} is damaged, or was written meanwhile: {error}.") from error
+            raise RunError(f"{self.folder} is damaged, or was overwritten while being read: {error}.") from error
 
     def states(self) -> States:
-        """The clients' states, read from here when they are asked for."""
+        """The clients' states, read lazily."""
         return States(self.types.client, self)
 
     def save(self, progress: Progress, changed: Mapping[int, bytes], lines: Mapping[str, Extent]) -> None:
-        """Write this round's checkpoint, then give back what no kept checkpoint needs."""
+        """Write this round's checkpoint, then free what no kept checkpoint needs."""
         with failing_clearly(self.folder):
             self.folder.mkdir(exist_ok=True)
         before = {c: self._slot(c) for c in changed}
@@ -79,11 +77,16 @@ class Checkpoints:
             self._put(c, self._slots.write(data))
         self._slots.flush()
         tensors, scalars = pack(progress.server)
-        carried = {"best": progress.best, "waited": progress.waited}
-        known = {"sizes": {n: e.size for n, e in lines.items()}, "digests": {n: e.digest for n, e in lines.items()}}
-        note = json.dumps({"round": progress.t, **carried, **known, "scalars": scalars})
+        note = {
+            "round": progress.t,
+            "best": progress.best,
+            "waited": progress.waited,
+            "sizes": {name: extent.size for name, extent in lines.items()},
+            "digests": {name: extent.digest for name, extent in lines.items()},
+            "scalars": scalars,
+        }
         named = {"places": self._places, **{f"server.{k}": t for k, t in tensors.items()}}
-        data = to_bytes(Packed(named, {"note": note}))
+        data = to_bytes(Packed(named, {"note": json.dumps(note)}))
         path = self.folder / f"round-{progress.t:07}-{checksum(data):08x}.safetensors"
         write_bytes(path, data)
         self._files.append(path)
@@ -94,7 +97,7 @@ class Checkpoints:
         self._replaced = [slot for slot in before.values() if slot != NOWHERE]
 
     def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
-        """The newest checkpoint that is whole, and to which the run's lines fit; None if there is none at all."""
+        """The newest checkpoint that is intact and that `fits` does not reject by raising; None if there are none."""
         problems: list[str] = []
         for path in self._found():
             try:
@@ -106,11 +109,11 @@ class Checkpoints:
                 self._files = [path]
                 return found
         if problems:
-            raise RunError(f"{self.folder} holds no checkpoint that is whole ({'; '.join(problems)}).")
+            raise RunError(f"{self.folder} has no intact checkpoint ({'; '.join(problems)}).")
         return None
 
     def look(self) -> Checkpoint | None:
-        """The newest checkpoint with its states in memory: a view of one moment, also of a run that goes on."""
+        """The newest checkpoint with all states in memory: a consistent view, even while the run continues."""
         for left in range(TRIES, 0, -1):
             before = self._found()
             try:
@@ -122,7 +125,7 @@ class Checkpoints:
         return None
 
     def tidy(self) -> None:
-        """Before going on: remove what a crash, or a damaged later checkpoint, left behind."""
+        """Before continuing, remove what a crash or a damaged newer checkpoint left behind."""
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             ours = NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
             if ours and path not in self._files and path.is_file():
@@ -130,7 +133,7 @@ class Checkpoints:
                     path.unlink()
 
     def _found(self) -> list[Path]:
-        """The checkpoints' files, the newest first."""
+        """The checkpoint files, newest first."""
         try:
             named = [(match, path) for path in self.folder.iterdir() if (match := NAME.fullmatch(path.name))]
         except (FileNotFoundError, NotADirectoryError):
@@ -140,29 +143,30 @@ class Checkpoints:
         return [path for _, path in sorted(named, key=lambda pair: (-int(pair[0][1]), pair[0][2]))]
 
     def close(self) -> None:
-        """Close the files."""
         self._slots.close()
 
     def _read(self, path: Path) -> Checkpoint:
         match, data = NAME.fullmatch(path.name), read_bytes(path)
         if match is None or f"{checksum(data):08x}" != match[2]:
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
         tensors, scalars = from_bytes(data)
         note = from_json(str(scalars.get("note")).encode(), path)
         check(note, CHECKPOINT, path)
         if note["round"] != int(match[1]):
             raise ValueError(f"it is of round {note['round']}")
-        self._places = _table(tensors.pop("places", None))
+        places = tensors.pop("places", None)
+        if places is None or places.dtype != torch.int64 or places.dim() != 2 or places.shape[1] != len(NOWHERE):
+            raise ValueError("it does not say where the clients' states are")
+        self._places = places
         own = {k.removeprefix("server."): t for k, t in tensors.items()}
         server = unpack(self.types.server, Packed(own, note["scalars"]))
         live = [self._slot(c) for c in self]
         if len({slot[:2] for slot in live}) < len(live):
-            raise ValueError("two clients have their states in one slot")
+            raise ValueError("two clients share a slot")
         for slot in live:
             self._slots.read(slot)
         self._slots.restart(live)
         lines = {name: Extent(size, note.get("digests", {}).get(name)) for name, size in note["sizes"].items()}
-        check(note["sizes"], {str: int}, path)
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
 
@@ -174,9 +178,3 @@ class Checkpoints:
             more = torch.full((client + 1 - len(self._places), len(NOWHERE)), -1, dtype=torch.int64)
             self._places = torch.cat([self._places, more])
         self._places[client] = torch.tensor(slot)
-
-
-def _table(table: torch.Tensor | None) -> torch.Tensor:
-    if table is None or table.dtype != torch.int64 or table.dim() != 2 or table.shape[1] != len(NOWHERE):
-        raise ValueError("it has no table of where the clients' states are")
-    return table

@@ -1,10 +1,10 @@
-"""What a method learned, as its records show it: an observer that stores it, small, after each evaluation."""
+"""An observer that stores, after each evaluation, a small excerpt of what the method learned (`Method.shows`)."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,28 @@ from ..contract.method import Method
 from ..disk.files import append_lines, failing_clearly
 from ..engine.client.state import ClientState
 from ..engine.events import Event, RoundEnded, RunStarted
+from ..errors import RunError
 from ..log.schema import evaluated
 from ..params import Params
 from ..records import Record
-from .shapes import DIAGNOSTIC, misfit
+from .lines import parse
 
 WIDE = 32
-"""columns of a matrix; more are averaged in groups"""
+"""columns kept of a matrix; more are averaged in groups"""
 CLIENTS = 500
-"""clients whose states are looked at; of more, evenly spaced ones"""
+"""clients whose states are read; of more, an evenly spaced subset"""
 VALUES = 6000
-"""numbers of one quantity in one round; of more, evenly spaced rows are kept"""
+"""numbers kept of one quantity per round; of more, evenly spaced rows"""
 
 
 class Diagnostics:
-    """Adds a line to diagnostics.jsonl for each evaluation of a method that shows something."""
+    """Appends a line to diagnostics.jsonl at each evaluation, if the method shows anything."""
 
     def __init__(self, folder: Path, method: Method[Any, Any, Any, Any]) -> None:
         self.path, self.shows = folder / "diagnostics.jsonl", method.shows
 
     def __call__(self, event: Event) -> None:
-        """Store what a round shows; forget rounds that will be run again."""
+        """On resume, also drop the lines of rounds that will run again."""
         match event:
             case RunStarted(start=start) if self.path.exists():
                 with failing_clearly(self.path):
@@ -49,7 +50,7 @@ class Diagnostics:
 
 
 def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientState]) -> dict[str, Any] | None:
-    """One field as plain numbers: of the server, or of all clients that have it; None if nobody has."""
+    """One field as plain numbers, from the server or from all clients that have it; None if no client does."""
     owner, field = name.split(".")
     if owner == "server":
         value = getattr(server, field)
@@ -66,7 +67,7 @@ def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientS
 
 
 def _matrix(value: Tensor | Params) -> Tensor:
-    """Of parameters the last matrix, which in a head holds the weights of the classes."""
+    """Of parameters, the last matrix: in a head, the weights of the classes."""
     if isinstance(value, Tensor):
         return value
     return [t for t in value.values() if t.dim() == 2][-1]
@@ -86,18 +87,11 @@ def _rounded(value: Any) -> Any:
 
 
 def _size_up_to(path: Path, t: int) -> int:
-    """How long the file was after round t; a torn last line counts as not there."""
-    size = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n") or not _is_up_to(line, t):
-            break
-        size += len(line)
+    """The file's size after round t, up to the first line that is damaged or torn."""
+    size, data = 0, path.read_bytes()
+    with suppress(RunError):  # at the first damaged line
+        for line, row in zip(data.split(b"\n"), parse(path, data), strict=False):
+            if row["round"] > t:
+                break
+            size += len(line) + 1
     return size
-
-
-def _is_up_to(line: bytes, t: int) -> bool:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return not misfit(row, DIAGNOSTIC) and row["round"] <= t

@@ -1,4 +1,4 @@
-"""Line files: one JSON object per line, written at their end only, and known by their size and digest."""
+"""Line files: one JSON object per line, only ever appended to, and verified by size and digest."""
 
 from __future__ import annotations
 
@@ -7,41 +7,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..disk.files import digest, from_json, read_bytes
+from ..disk.files import digest, from_json
 from ..errors import RunError
-from .shapes import CLIENT, DIAGNOSTIC, ROUND, SITE, Shape, check
-
-SHAPES: dict[str, Shape] = {
-    "rounds.jsonl": ROUND,
-    "clients.jsonl": CLIENT,
-    "diagnostics.jsonl": DIAGNOSTIC,
-    "sites.jsonl": SITE,
-}
+from .shapes import LINES, check
 
 
 class Extent(NamedTuple):
-    """How long a line file was at some moment, and the digest of what it held."""
+    """The size of a line file at some moment, and the digest of its content then."""
 
     size: int
     digest: str | None
-    """None: an older Headwise stored the size alone"""
+    """None if an older Headwise stored only the size"""
 
     def check(self, path: Path, data: bytes, when: str) -> None:
-        """One sentence about the file if its content does not begin with what it held."""
+        """Raise `RunError` unless `data` starts with what the file held `when`."""
         if not 0 <= self.size <= len(data):
-            raise RunError(f"{path} is damaged: it has {len(data)} bytes, but {when} ended at {self.size}.")
+            raise RunError(f"{path} is damaged: it has {len(data)} bytes, but had {self.size} when {when} ended.")
         if self.digest is not None and digest(data[: self.size]) != self.digest:
-            raise RunError(f"{path} is damaged: its first {self.size} bytes are not those that {when} ended with.")
+            raise RunError(f"{path} is damaged: its first {self.size} bytes changed after {when} ended.")
 
 
 class Growing:
-    """A file that only grows: its extent, without reading it again from its start."""
+    """The extent of a file that only grows, computed without reading it from the start each time."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._size, self._digest = path, 0, hashlib.sha256()
 
     def extent(self) -> Extent | None:
-        """As the file is now; None if there is none."""
+        """None if there is no such file."""
         if not self.path.exists():
             return None
         with self.path.open("rb") as file:
@@ -53,15 +46,10 @@ class Growing:
 
 
 def parse(path: Path, data: bytes, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
-    """The lines of a file with this content, whole ones only: the last one of a run that was killed may be torn."""
+    """Parse the complete lines of a file with this content: a killed run may leave a torn last line."""
     lines = data.split(b"\n")[:-1]
     for number in range(len(lines), 0, -1) if backwards else range(1, len(lines) + 1):
         where = f" at line {number}"
         row = from_json(lines[number - 1], path, where)
-        check(row, SHAPES[path.name], path, where)
+        check(row, LINES[path.name], path, where)
         yield row
-
-
-def content(path: Path) -> bytes:
-    """What a line file holds; a run may not have one."""
-    return read_bytes(path, absent=b"")

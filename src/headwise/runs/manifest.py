@@ -1,4 +1,4 @@
-"""The manifest: what a run is, written before anything else."""
+"""The manifest: what a run is. It is written first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..errors import RunError
 from .shapes import MANIFEST, check
 
 FORMAT = 2
-"""raised when an older Headwise could not read what a newer one writes"""
+"""increased when older versions could not read what this one writes"""
 
 
 def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Path) -> dict[str, Any]:
-    """The manifest of a run that starts now."""
+    """A manifest for a run that starts now."""
     return {
         "format": FORMAT,
         "headwise": __version__,
@@ -38,16 +38,16 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
 
 
 def moved(manifest: dict[str, Any]) -> str | None:
-    """Where the run began and where it is now, if the last bits of what is computed may differ between them."""
+    """Where the run began and where it is now, if the last bits of results may differ between the two."""
     hardware, versions = manifest.get("hardware", {}), manifest.get("versions", {})
-    if not {"cpu", "kernels"} <= hardware.keys() or "torch" not in versions:  # older ones did not say
+    if not {"cpu", "kernels"} <= hardware.keys() or "torch" not in versions:  # older versions did not record them
         return None
     there, here = _named(hardware, versions["torch"]), machine()
     return f"{there}, and is now on {here}" if there != here else None
 
 
 def machine() -> str:
-    """The CPU at hand, with what decides the last bits of what is computed on it."""
+    """This CPU, and what else determines the last bits of results."""
     return _named(_kernels(), _versions("torch")["torch"])
 
 
@@ -56,7 +56,7 @@ def _named(hardware: dict[str, Any], torch: str) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A run's manifest; one from a newer version is refused."""
+    """Refuses manifests in a newer format."""
     found = read_json(folder / "manifest.json")
     version = found.get("format") if isinstance(found, dict) else None
     if not isinstance(version, int) or version < 1:
@@ -70,9 +70,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _renewed(experiment: dict[str, Any]) -> dict[str, Any]:
-    """The experiment in today's words: `engine.cache` and `engine.stack`, which nearly nobody set, are one setting now.
+    """Translate the former settings `engine.cache` and `engine.stack`, which are now `engine.kernels`.
 
-    A run in which only one of them was off goes on with plain kernels, whose results are the same to rounding.
+    A run that had switched off only one of them continues with plain kernels: the same results up to rounding.
     """
     engine = experiment.get("engine")
     if not isinstance(engine, dict) or not (before := engine.keys() & {"cache", "stack"}):
@@ -82,15 +82,15 @@ def _renewed(experiment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kernels() -> dict[str, str]:
-    """What decides which kernels the libraries choose, and so the last bits: the CPU, its instructions, the BLAS."""
-    import torch  # whoever only reads runs need not wait for it
+    """What determines which kernels the libraries choose, and so the last bits: CPU, instruction set and BLAS."""
+    import torch  # reading runs must not import torch
 
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {"cpu": _cpu(), "kernels": f"{torch.backends.cpu.get_cpu_capability()}, {blas[1] if blas else 'no BLAS'}"}
 
 
 def _cpu() -> str:
-    """The CPU's name, with its family and model where Linux tells them: the name alone may be that of many."""
+    """The CPU's name, on Linux with family and model: different CPUs share a name."""
     try:
         told = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
     except OSError:
@@ -104,7 +104,7 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def _revision() -> str | None:
-    """The git revision of the code that runs, where it runs from a checkout."""
+    """The git revision of this code; None outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,4 +1,4 @@
-"""Where a run's time went, from the seconds that each round's line holds."""
+"""Where a run's time went, from the seconds logged with each round."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 SECTIONS = {
-    "data": ("data", "hand samples to clients: keep them smaller, or clients fewer"),
+    "data": ("data", "pass samples to clients: smaller samples or fewer clients would help"),
     "training": ("forward and backward", "train: more workers, a larger batch or a smaller network would help"),
     "features": ("feature extraction", "extract features once per frozen body: a smaller body would help"),
-    "method": ("the method itself", "copy and mix models in the method's own code: look for work per step there"),
-    "transport": ("transport", "carry messages between processes: fewer workers or threads:N carry less"),
-    "server": ("broadcast and aggregation", "make and mix messages on the server, which one process does alone"),
-    "evaluation": ("evaluation", "evaluate: a larger evaluate.every measures less often"),
-    "stored": ("checkpoint and lines", "write rounds to disk: a faster disk, or less state per client, would help"),
-    "idle": ("idle", "wait: clients of very different size, or too few for so many workers"),
+    "method": (
+        "the method itself",
+        "run the method's own code, such as copying and mixing models: look for work done at every step",
+    ),
+    "transport": ("transport", "pass messages between processes: fewer workers, or threads:N, would help"),
+    "server": ("broadcast and aggregation", "wait for the server, which broadcasts and aggregates in a single process"),
+    "evaluation": ("evaluation", "evaluate: a larger evaluate.every would help"),
+    "stored": ("checkpoint and lines", "write rounds to disk: a faster disk or less state per client would help"),
+    "idle": ("idle", "wait: clients differ a lot in size, or there are too few for this many workers"),
 }
-"""what each section is called, and what its workers do who spend most of their time there; ``training.stacked`` is the
-part of ``training`` that this kernel took"""
+"""each section's title, and what workers mostly do if it takes the most time; ``training.stacked`` is the part of
+``training`` spent in that kernel"""
 
 
 class Section(NamedTuple):
-    """One line of a profile."""
-
     name: str
     seconds: float
     share: float
@@ -31,7 +32,7 @@ class Section(NamedTuple):
 
 
 def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
-    """Seconds by section, all workers together, those of most time first; rounds of older runs have none."""
+    """Seconds by section, summed over all workers, largest first; empty for runs of older versions."""
     spent: dict[str, float] = defaultdict(float)
     for row in rows:
         seconds = row["seconds"]
@@ -49,7 +50,7 @@ def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
 
 
 def in_words(lines: list[Section]) -> str:
-    """The profile as a table, and the next bottleneck in a sentence."""
+    """The profile as a table, and a sentence about the bottleneck."""
     if not lines:
         return "  no profile: this run was made by an older version."
     table = [f"  {line.name:30} {line.seconds:9.2f} s {line.share:6.1%}" for line in lines]

@@ -1,8 +1,9 @@
-"""Reading runs: numbers from their folders, with nothing but the standard library."""
+"""Reads the results of runs from their folders; needs only the standard library."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
 from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import MOMENTS, ClientLine, Round, evaluated, figures
-from .lines import Extent, content, parse
+from .lines import Extent, parse
 from .manifest import read_manifest
 from .shapes import PARTITION, RESULT, check
 
@@ -27,7 +28,6 @@ class Run:
     path: Path
 
     def __post_init__(self) -> None:
-        """A text will do."""
         object.__setattr__(self, "path", Path(self.path))
 
     @cached_property
@@ -37,17 +37,16 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name."""
         return self.manifest["experiment"]["method"]["name"]
 
     @property
     def floor(self) -> float | None:
-        """The accuracy of predicting each client's most frequent class; what a model must beat to be worth anything."""
+        """The accuracy of always predicting each client's most frequent class, which a useful model must beat."""
         return self.manifest["partition"]["floor"]["weighted"]
 
     @property
     def ended(self) -> str:
-        """Why the last session ended; ``unfinished`` if it was killed or still runs."""
+        """Why the last session ended; ``unfinished`` if it was killed or is still running."""
         return self._result["ended"]
 
     @property
@@ -61,7 +60,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether no round is left to run."""
+        """Whether no rounds are left to run."""
         return self.ended in ("finished", "patience")
 
     @cached_property
@@ -72,33 +71,34 @@ class Run:
     def rounds(self) -> list[Round]:
         """The lines of rounds.jsonl: one per round, metrics by moment."""
         data = self._content("rounds.jsonl")
-        if self._read.get("data") != data:  # a report asks several times, and a run that goes on has more each time
+        if self._read.get("data") != data:  # asked for often, while the run may be adding rounds
             self._read.update(data=data, rounds=list(parse(self.path / "rounds.jsonl", data)))
         return [cast(Round, row) for row in self._read["rounds"]]
 
     @property
     def clients(self) -> list[ClientLine]:
         """The lines of clients.jsonl: one per client and round."""
-        return [cast(ClientLine, row) for row in parse(self.path / "clients.jsonl", self._content("clients.jsonl"))]
+        return [cast(ClientLine, row) for row in self._lines("clients.jsonl")]
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
-        """The lines of diagnostics.jsonl: what the method told about its inside, one per evaluation."""
-        return list(parse(self.path / "diagnostics.jsonl", self._content("diagnostics.jsonl")))
+        """The lines of diagnostics.jsonl: what the method shows of what it learned, one per evaluation."""
+        return list(self._lines("diagnostics.jsonl"))
 
     @property
     def sites(self) -> list[dict[str, Any]]:
-        """The lines of sites.jsonl: one per message to a site, where clients were at sites."""
-        return list(parse(self.path / "sites.jsonl", self._content("sites.jsonl")))
+        """The lines of sites.jsonl: one per message to a site; empty for a simulation."""
+        return list(self._lines("sites.jsonl"))
 
     def last_scores(self) -> dict[str, dict[int, float]]:
-        """By moment, each client's last accuracy on its test samples.
+        """Each client's last accuracy on its test samples, by moment.
 
-        Read from the end, because only the last lines matter and there may be millions.
+        Reads backwards: only the last lines matter, and there may be millions.
         """
-        clients, last = self.manifest["experiment"]["clients"], self._last_evaluation()
+        clients = self.manifest["experiment"]["clients"]
+        last = max((row["round"] for row in self.rounds if evaluated(row)), default=0)
         found: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
-        for row in parse(self.path / "clients.jsonl", self._content("clients.jsonl"), backwards=True):
+        for row in self._lines("clients.jsonl", backwards=True):
             if row["round"] < last and all(len(seen) in (0, clients) for seen in found.values()):
                 break
             for moment, seen in found.items():
@@ -108,46 +108,45 @@ class Run:
         found["stale"] = {**found["pre"], **found.pop("post")}
         return {m: seen for m, seen in found.items() if seen}
 
-    def _last_evaluation(self) -> int:
-        """The last round in which everybody was measured."""
-        return max((row["round"] for row in self.rounds if evaluated(row)), default=0)
-
     @property
     def partition(self) -> dict[str, Any]:
-        """For each part, how many samples of each class every client has; and the names of the classes."""
+        """Each client's sample counts by class, for each part; and the names of the classes."""
         path = self.path / "partition.json"
         data = read_bytes(path)
         if digest(data) != self.manifest.get("partition_digest", digest(data)):
-            raise RunError(f"{path} is damaged: it is not the one that the run began with.")
+            raise RunError(f"{path} is damaged: it has changed since the run began.")
         found = from_json(data, path)
         check(found, PARTITION, path)
         rows = found["train"] + found["test"]
         if len(found["train"]) != len(found["test"]) or len({len(row) for row in rows}) > 1 or [] in rows:
-            raise RunError(f"{path} is damaged: its rows are of different lengths.")
+            raise RunError(f"{path} is damaged: its rows have different lengths.")
         return found
 
     def check(self) -> None:
-        """Read everything that the run has; what is damaged is one sentence."""
+        """Read all of the run's files; raise `RunError` if one is damaged."""
         self.summary()
         _ = self.ended, self.privacy, self.partition, self.clients, self.diagnostics, self.sites
 
+    def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
+        return parse(self.path / name, self._content(name), backwards=backwards)
+
     def _content(self, name: str) -> bytes:
-        """A line file's content; of a session that ended it must be what that session left."""
+        """A line file's content, which must not have changed after the last session ended."""
         said = self._result.get("lines", {}).get(name)
-        data = content(self.path / name)
+        data = read_bytes(self.path / name, absent=b"")
         if said:
             Extent(**said).check(self.path / name, data, "the run")
         return data
 
     def accuracy(self, moment: str = "pre") -> float:
-        """The last accuracy at this moment, over all samples of all clients."""
+        """The last accuracy at this moment over all samples of all clients; raises `RunError` if not measured."""
         curve = [found[ACCURACY.name] for row in self.rounds if (found := figures(row, moment))]
         if not curve:
             raise RunError(f"{self.path} has no evaluation at the moment {moment!r}.")
         return curve[-1]
 
     def summary(self) -> dict[str, Any]:
-        """The run in one JSON object."""
+        """The run's results as one JSON object."""
         rows, experiment = self.rounds, self.manifest["experiment"]
         return {
             "run": str(self.path),
@@ -169,7 +168,7 @@ class Run:
 
     @property
     def privacy(self) -> str:
-        """What is promised to whom, in words; nothing where nothing is protected."""
+        """The privacy guarantee in words; empty if there is none."""
         spent = self.manifest.get("privacy")
         if spent is None:
             return ""
@@ -182,12 +181,12 @@ class Run:
 
     @property
     def failed(self) -> dict[str, int]:
-        """How often clients failed, by reason."""
+        """Number of client failures by reason."""
         return _failures(self.rounds)
 
 
 def summarize(rows: list[Round], moment: str) -> dict[str, Any]:
-    """What a curve comes to: its last, best and last ten, and the round chosen on the validation part."""
+    """A curve's last and best value, its mean over the last ten, and the value in the round chosen by validation."""
     by_round = {row["round"]: found for row in rows if (found := figures(row, moment))}
     if not by_round:
         return {}

@@ -1,7 +1,7 @@
-"""What the files of a run hold: all that is read from them is checked against these shapes first.
+"""The shapes of a run's files, against which everything read from them is validated.
 
-A shape is a type, None, a tuple of shapes of which one must fit, ``[shape]`` for a list, ``{str: shape}`` for a table
-with any names, or ``{"name": shape, "other?": shape}``, where the second may be missing and more names may be there.
+A shape is a type, ``(shape, None)`` for an optional value, ``[shape]`` for a list, ``{str: shape}`` for an object with
+any keys, or ``{"name": shape, "other?": shape}``, where ``other`` may be missing and further keys are ignored.
 """
 
 from __future__ import annotations
@@ -9,123 +9,72 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, NamedTuple, Required, get_args, get_origin, get_type_hints, is_typeddict
 
 from ..errors import RunError
 from ..log.schema import ClientLine, Round
 
 Shape = Any
 MOST = 2**63
-"""no whole number in a run's files is as large; the loss of a model that diverges may be"""
-
-_CHOICE = {"name": str}
-MANIFEST: Shape = {
-    "experiment": {"method": _CHOICE, "data": _CHOICE, "partition": _CHOICE, "clients": int, "seed": int},
-    "partition": {"hash": str, "floor": {"weighted": (float, None)}},
-    "data_dir": str,
-    "partition_digest?": str,
-    "hardware?": {"cpu?": str, "kernels?": str},
-    "versions?": {str: str},
-}
-PARTITION: Shape = {"train": [[int]], "test": [[int]]}
-RESULT: Shape = {"ended": str, "lines?": {str: {"size": int, "digest": str}}}
-
-
-def shape_of(kind: Any) -> Shape:
-    """The shape of what has this type: a typed dictionary, a list, a table or a number."""
-    inner = get_args(kind)
-    if is_typeddict(kind):
-        hints = get_type_hints(kind, include_extras=True)
-        return {k if k in kind.__required_keys__ else f"{k}?": shape_of(hint) for k, hint in hints.items()}
-    if get_origin(kind) is Annotated:
-        return inner[1]
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(shape_of(each) for each in inner)
-    if get_origin(kind) is list:
-        return [shape_of(inner[0])]
-    if get_origin(kind) is Mapping:
-        return {inner[0]: shape_of(inner[1])}
-    return None if kind is NoneType else kind
-
-
-ROUND, CLIENT = shape_of(Round), shape_of(ClientLine)
-DIAGNOSTIC: Shape = {"round": int, "quantities": {str: {"axes": [str], "ids": [int], "values": list}}}
-SITE: Shape = {
-    "round": int,
-    "site": object,
-    "task": str,
-    "clients": [int],
-    **dict.fromkeys(("bytes_up", "bytes_down", "seconds"), float),
-}
-CHECKPOINT: Shape = {
-    "round": int,
-    "best": (float, None),
-    "waited": int,
-    "sizes": {"rounds.jsonl": int, "clients.jsonl": int},
-    "digests?": {str: str},
-    "scalars": dict,
-}
+"""a run's files hold only smaller integers; a diverging loss may be larger"""
 
 
 class Misfit(NamedTuple):
-    """What is wrong, and where."""
-
     at: str
+    """where: names and indices from the outermost value, empty for the value itself"""
     said: str
+    """what is there instead"""
 
     def below(self, name: str) -> Misfit:
-        """The same, seen from further outside."""
+        """The same, as seen from the value that holds this one as `name`."""
         joint = "" if not self.at or self.at.startswith("[") else "."
         return Misfit(f"{name}{joint}{self.at}", self.said)
 
 
 Judge = Callable[[Any], Misfit | None]
-_judges: dict[int, tuple[Shape, Judge]] = {}
-"""those of shapes that were asked for, which are kept so that no other one gets their ids"""
+"""what is wrong with a value; None if it has the right shape"""
 
 
-def check(value: Any, shape: Shape, path: Path, where: str = "") -> None:
-    """One sentence about the file if what was read from it does not have this shape."""
-    if wrong := misfit(value, shape):
+def check(value: Any, judge: Judge, path: Path, where: str = "") -> None:
+    """Raise `RunError` if a value read from this file does not have the right shape."""
+    if wrong := judge(value):
         raise RunError(f"{path} is damaged{where}: {f'its {wrong.at}' if wrong.at else 'it'} is {wrong.said}.")
 
 
-def misfit(value: Any, shape: Shape) -> Misfit | None:
-    """What is wrong with the value; nothing if it has this shape."""
-    if id(shape) not in _judges:
-        _judges[id(shape)] = shape, judge_of(shape)
-    return _judges[id(shape)][1](value)
-
-
 def judge_of(shape: Shape) -> Judge:
-    """What says of a value whether it has this shape; made once, since runs have a great many lines."""
-    if isinstance(shape, tuple):  # of something, or None
+    """Compile a shape into a function: runs have a great many lines to check."""
+    origin, of = get_origin(shape), get_args(shape)
+    if origin in (Annotated, Required):
+        return judge_of(of[-1])
+    if is_typeddict(shape):
+        hints = get_type_hints(shape, include_extras=True)
+        return judge_of({k if k in shape.__required_keys__ else f"{k}?": hint for k, hint in hints.items()})
+    if isinstance(shape, tuple):
         inner = judge_of(shape[0])
         return lambda value: None if value is None else inner(value)
-    if isinstance(shape, list):
-        return _all(list, judge_of(shape[0]), iter, lambda value: (f"[{k}]" for k in range(len(value))))
+    if origin is list or isinstance(shape, list):
+        inner = judge_of((of or shape)[0])
+        return _all(list, inner, iter, lambda value: (f"[{k}]" for k in range(len(value))))
+    if origin is Mapping:
+        return judge_of({str: of[1]})
     if isinstance(shape, dict):
         named = _named({name: judge_of(inner) for name, inner in shape.items() if name is not str})
         others = _all(dict, judge_of(shape.get(str, object)), dict.values, dict.keys)
         return (lambda value: others(value) or named(value)) if str in shape else named
-    return _leaf(_KINDS.get(shape, lambda value: value is None if shape is None else isinstance(value, shape)))
+    fits = _NUMBERS.get(shape, lambda value: isinstance(value, shape))
+    return lambda value: None if fits(value) else _wrong(value)
 
 
-_KINDS: dict[Any, Callable[[Any], bool]] = {
+_NUMBERS: dict[Any, Callable[[Any], bool]] = {
     int: lambda v: type(v) is int and -MOST < v < MOST,
     float: lambda v: math.isfinite(v) if type(v) is float else type(v) is int and -MOST < v < MOST,
 }
 
 
-def _leaf(fits: Callable[[Any], bool]) -> Judge:
-    return lambda value: None if fits(value) else _wrong(value)
-
-
 def _all(
     kind: type, inner: Judge, values: Callable[[Any], Iterable[Any]], names: Callable[[Any], Iterable[str]]
 ) -> Judge:
-    """Of a list, or a table with any names: all that is in it."""
+    """Checks every element of a list, or of an object with any keys."""
 
     def judge(value: Any) -> Misfit | None:
         if not isinstance(value, kind):
@@ -159,3 +108,39 @@ def _named(judges: dict[str, Judge]) -> Judge:
 def _wrong(value: Any) -> Misfit:
     said = repr(value)
     return Misfit("", said if len(said) < 60 else f"{said[:60]}...")
+
+
+_CHOICE = {"name": str}
+MANIFEST = judge_of({
+    "experiment": {"method": _CHOICE, "data": _CHOICE, "partition": _CHOICE, "clients": int, "seed": int},
+    "partition": {"hash": str, "floor": {"weighted": (float, None)}},
+    "data_dir": str,
+    "partition_digest?": str,
+    "hardware?": {"cpu?": str, "kernels?": str},
+    "versions?": {str: str},
+})  # fmt: skip
+PARTITION = judge_of({"train": [[int]], "test": [[int]]})
+RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
+CHECKPOINT = judge_of({
+    "round": int,
+    "best": (float, None),
+    "waited": int,
+    "sizes": {"rounds.jsonl": int, "clients.jsonl": int, str: int},
+    "digests?": {str: str},
+    "scalars": dict,
+})  # fmt: skip
+LINES = {
+    "rounds.jsonl": judge_of(Round),
+    "clients.jsonl": judge_of(ClientLine),
+    "diagnostics.jsonl": judge_of({"round": int, "quantities": {str: {"axes": [str], "ids": [int], "values": list}}}),
+    "sites.jsonl": judge_of({
+        "round": int,
+        "site": object,
+        "task": str,
+        "clients": [int],
+        "bytes_up": float,
+        "bytes_down": float,
+        "seconds": float,
+    }),
+}  # fmt: skip
+"""by the name of the file"""

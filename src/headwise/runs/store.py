@@ -1,4 +1,4 @@
-"""The run's folder, as an observer of the driver: a line per round, a line per client, a checkpoint."""
+"""An observer that writes each round into the run's folder: a line per round, a line per client, a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..contract.method import RecordTypes
-from ..disk.files import append_lines, digest, failing_clearly, only_writer, sealed, write_bytes, write_json
+from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, sealed, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..engine.client.state import States
 from ..engine.events import Event, Progress, RoundEnded, RunEnded
@@ -18,24 +18,24 @@ from ..errors import RunError
 from ..log.metrics import restored
 from ..log.schema import PartScores
 from .checkpoint import Checkpoint, Checkpoints
-from .lines import Extent, Growing, content, parse
+from .lines import Extent, Growing, parse
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
-"""the files that a checkpoint knows: a session goes on with what they held then"""
+"""the files whose extents a checkpoint stores: resuming cuts them back to these"""
 EARLY = ("lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
-"""all that there can be of a run that was killed before it had a manifest: as good as nothing"""
+"""all that a run killed before writing its manifest leaves: a folder with only these counts as empty"""
 
 
 class Start(NamedTuple):
-    """Where a session begins: after the last round that is whole, or at the beginning."""
+    """Where a session begins: after the last complete round, or at the beginning if `progress` is None."""
 
     progress: Progress | None
     states: States
 
 
 class RunStore:
-    """Writes what happens into the run's folder, so that a crash at any moment loses at most the round in flight."""
+    """A crash at any moment loses at most the round in flight."""
 
     def __init__(self, folder: Path, types: RecordTypes) -> None:
         self.folder, self.types = folder, types
@@ -43,7 +43,6 @@ class RunStore:
         self._lines = {name: Growing(folder / name) for name in LINES}
 
     def __call__(self, event: Event) -> None:
-        """Store a finished round; sum up at the end."""
         match event:
             case RoundEnded(row, clients, progress, states, who):
                 append_lines(self.folder / "rounds.jsonl", [row])
@@ -59,48 +58,46 @@ class RunStore:
                 pass
 
     def load(self) -> Start:
-        """Where to go on; lines of rounds that were not completed are cut off, and how the last session ended."""
+        """Find where to continue, and remove result.json and the lines of incomplete rounds."""
         found = self._checkpoints.load(self._check_lines)
         if found is None and (lines := len(Run(self.folder).rounds)) > 1:
-            raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to go on from: start a new run.")
+            raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to resume from: start a new run.")
         held = found.lines if found else dict.fromkeys(LINES, Extent(0, None))
         with failing_clearly(self.folder / "result.json"):
             (self.folder / "result.json").unlink(missing_ok=True)
         for name, extent in held.items():
             _cut(self.folder / name, extent.size)
-        _cut(self.folder / "sites.jsonl", content(self.folder / "sites.jsonl").rfind(b"\n") + 1)
+        _cut(self.folder / "sites.jsonl", read_bytes(self.folder / "sites.jsonl", absent=b"").rfind(b"\n") + 1)
         self._checkpoints.tidy()
         if found is None:
             return Start(None, self._checkpoints.states())
         path = self.folder / "clients.jsonl"
-        posts = {line["client"]: line["post"] for line in parse(path, content(path)) if "post" in line}
+        posts = {line["client"]: line["post"] for line in parse(path, read_bytes(path, absent=b"")) if "post" in line}
         last: dict[int, PartScores] = {
             c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()
         }
         return Start(replace(found.progress, last=last), found.states)
 
     def _check_lines(self, found: Checkpoint) -> None:
-        """One sentence if a line file is not as it was when this checkpoint was written."""
+        """Raise `RunError` if a line file lacks what it held when this checkpoint was written."""
         t = found.progress.t
         for name in LINES:
             path = self.folder / name
             if (extent := found.lines.get(name)) is not None:
-                data = content(path)
+                data = read_bytes(path, absent=b"")
                 extent.check(path, data, f"round {t}")
                 rows = list(parse(path, data[: extent.size])) if name == "rounds.jsonl" or not extent.digest else []
                 if name == "rounds.jsonl" and [row["round"] for row in rows] != list(range(1, t + 1)):
-                    raise RunError(f"{path} is damaged: it should hold the rounds 1 to {t}.")
+                    raise RunError(f"{path} is damaged: it must hold rounds 1 to {t}.")
 
     def _extents(self) -> dict[str, Extent]:
         return {name: extent for name, file in self._lines.items() if (extent := file.extent())}
 
     def close(self) -> None:
-        """Close the files."""
         self._checkpoints.close()
 
 
 def _cut(path: Path, size: int) -> None:
-    """Shorten a line file, if there is one."""
     if path.exists():
         with failing_clearly(path):
             os.truncate(path, size)
@@ -108,17 +105,17 @@ def _cut(path: Path, size: int) -> None:
 
 @contextmanager
 def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -> Iterator[None]:
-    """Hold the lock of a new run's folder, with its manifest and who has which labels in it.
+    """Create a new run's folder with its manifest and partition, and hold its lock.
 
-    The lock comes first: of two who begin in one folder, one writes nothing. A folder that holds something else is left
-    alone.
+    The lock comes first: if two processes start in one folder, one of them writes nothing. A folder that holds anything
+    else is refused and left unchanged.
     """
     _refuse_if_taken(folder)
     with failing_clearly(folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         with only_writer(folder, make=True):
-            _refuse_if_taken(folder)  # somebody may have been quicker, and may be done already
+            _refuse_if_taken(folder)  # another process may have started here meanwhile, or even finished
             data = to_json(partition).encode()
             try:
                 write_bytes(folder / "partition.json", data)
@@ -130,13 +127,13 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
                 raise
             yield
     finally:
-        for path in missing:  # those that are empty: nothing could be begun in them
+        for path in missing:  # only empty ones go: the run could not start there
             with suppress(OSError):
                 path.rmdir()
 
 
 def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
-    """Write who has which labels again where that file is damaged: the data tell it as they did when the run began."""
+    """Restore a damaged partition.json, if the data still give the partition that the run began with."""
     run, data = Run(folder), to_json(partition).encode()
     try:
         _ = run.partition
@@ -149,5 +146,5 @@ def _refuse_if_taken(folder: Path) -> None:
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
             raise RunError(
-                f"{folder} exists already and is not empty: choose another --out, or go on with it by resume."
+                f"{folder} exists already and is not empty: choose another --out, or continue it with resume."
             )

@@ -1,12 +1,13 @@
-"""Other programs that keep experiments: each an observer of the driver, behind an optional extra."""
+"""Experiment trackers: observers of the driver, each behind an optional extra."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..disk.jsontext import leaves
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 
@@ -14,7 +15,7 @@ TRACKERS = {"mlflow": "MLflowTracker", "tensorboard": "TensorBoardTracker", "wan
 
 
 def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
-    """The trackers of a run that is, or will be, in this folder; nothing is written before the run starts."""
+    """The named trackers for a run in this folder; they write nothing before the run starts."""
     found: list[Observer] = []
     for name in names:
         if name not in TRACKERS:
@@ -28,21 +29,7 @@ def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
     return found
 
 
-def numbers(row: Mapping[str, Any], at: str = "") -> dict[str, float]:
-    """The figures of a round by name: ``pre/accuracy``, ``bytes_up``, ``seconds/train``."""
-    found: dict[str, float] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            found |= numbers(value, f"{at}{key}/")
-        elif isinstance(value, (int, float)) and key != "round":
-            found[f"{at}{key}"] = float(value)
-    return found
-
-
-def settings(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
-    """An experiment's settings by name, as texts: ``train.lr``."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from settings(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}", str(value)
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round's line by name: ``pre/accuracy``, ``bytes_up``, ``seconds/train``."""
+    named = ((name, value) for name, value in leaves(row, between="/") if name.rpartition("/")[2] != "round")
+    return {name: float(value) for name, value in named if isinstance(value, (int, float))}

@@ -1,4 +1,4 @@
-"""MLflow: on the server that MLFLOW_TRACKING_URI names, else where MLflow itself would keep it."""
+"""MLflow: logs to MLFLOW_TRACKING_URI, or to MLflow's default location if it is not set."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from ..disk.files import read_json, write_json
+from ..disk.jsontext import leaves
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
 from ..errors import RunError
 from ..runs.manifest import read_manifest
-from . import numbers, settings
+from . import numbers
 
 EXPERIMENT = "headwise"
 MANY = 100
-"""settings that one request may carry"""
+"""parameters that MLflow accepts per request"""
 
 
 class MLflowTracker:
-    """One MLflow run for one run folder, which remembers it, so that a resumed run goes on there."""
+    """One MLflow run per run folder; mlflow.json stores its id, so that a resumed run continues it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._client, self._id = folder, MlflowClient(), ""
 
     def __call__(self, event: Event) -> None:
-        """Follow the run; each round is in its folder before MLflow is told, so that nothing is lost with MLflow."""
+        """Each round is stored in the run's folder first, so nothing is lost if MLflow fails."""
         try:
             self._follow(event)
         except MlflowException as error:
             words = " ".join(str(error).split())[:300]
-            raise RunError(f"{self.folder} can't be tracked by mlflow: {words}; resume goes on without it.") from error
+            raise RunError(
+                f"{self.folder} can't be tracked by mlflow: {words}; resume continues without it."
+            ) from error
 
     def _follow(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._id = self._known() or self._create()
+                path = self.folder / "mlflow.json"
+                self._id = read_json(path)["run_id"] if path.exists() else self._create()
             case RoundEnded(row):
                 now = int(time.time() * 1000)
                 found = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
@@ -49,15 +53,11 @@ class MLflowTracker:
             case _:
                 pass
 
-    def _known(self) -> str:
-        path = self.folder / "mlflow.json"
-        return read_json(path)["run_id"] if path.exists() else ""
-
     def _create(self) -> str:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
         made = self._client.create_run(experiment, run_name=self.folder.name).info.run_id
-        known = [Param(k, v[:500]) for k, v in settings(read_manifest(self.folder)["experiment"])]
+        known = [Param(k, str(v)[:500]) for k, v in leaves(read_manifest(self.folder)["experiment"])]
         for i in range(0, len(known), MANY):
             self._client.log_batch(made, params=known[i : i + MANY])
         write_json(self.folder / "mlflow.json", {"run_id": made})

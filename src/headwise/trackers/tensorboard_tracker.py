@@ -1,4 +1,4 @@
-"""TensorBoard: ``tensorboard --logdir runs`` shows all runs that were tracked."""
+"""TensorBoard: ``tensorboard --logdir runs`` shows all tracked runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from . import numbers
 
 
 class TensorBoardTracker:
-    """Writes each round's figures into the run's folder ``tensorboard``."""
+    """Writes each round's numbers to ``tensorboard/`` in the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._writer = folder / "tensorboard", None
 
     def __call__(self, event: Event) -> None:
-        """Follow the run; rounds that are run again replace those of before."""
+        """Rounds that are run again replace the earlier ones."""
         match event:
             case RunStarted(start=start):
                 self._writer = SummaryWriter(str(self.folder), purge_step=start + 1 if start else None)

@@ -1,4 +1,4 @@
-"""Weights & Biases: offline in the run's folder unless WANDB_MODE says otherwise; ``wandb sync`` sends it later."""
+"""Weights & Biases: offline in the run's folder unless WANDB_MODE is set; ``wandb sync`` uploads it later."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from . import numbers
 
 
 class WandbTracker:
-    """One run of the project ``headwise``."""
+    """One run of the project ``headwise``, or of WANDB_PROJECT."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._run: Any = None
 
     def __call__(self, event: Event) -> None:
-        """Follow the run."""
         match event:
             case RunStarted():
                 self._run = wandb.init(
