@@ -100,8 +100,8 @@ def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda p: p.unlink(), "experiment.json can't be read: No such file or directory."),
-        (lambda p: p.write_bytes(b"\xff"), "experiment.json is damaged: it is not a text."),
+        (lambda p: p.unlink(), "holds no experiment.json."),
+        (lambda p: p.write_bytes(b"\xff"), "experiment.json is damaged: it is not valid UTF-8."),
         (lambda p: p.write_text("["), "can't read this experiment"),
     ],
 )

@@ -56,7 +56,7 @@ def strangers_are_refused(lab: Laboratory) -> None:
         lab.join(name, ca)
     for name, why in (("stranger", "Failed to activate SuperNode"), ("deceived", "CERTIFICATE_VERIFY_FAILED")):
         log = lab.home / f"{name}.log"
-        until(lambda log=log: "headwise: the server does not let this site in" in log.read_text(), name)
+        until(lambda log=log: "headwise: the server refuses this site" in log.read_text(), name)
         lab.kill(name)
         assert why in log.read_text()
         assert "SuperNode ID" not in log.read_text()
@@ -102,7 +102,7 @@ def foreign_code_is_refused(lab: Laboratory) -> None:
     until((lab.home / "said.json").exists, "the sites answer")
     said = json.loads((lab.home / "said.json").read_text())
     assert len(said) == len(SITES)
-    assert all("this site runs its own Headwise only, but the app holds" in each for each in said), said
+    assert all("this site only runs its own Headwise, but the app contains" in each for each in said), said
     assert (lab.home / "touched-server").exists()
     assert not (lab.home / "touched-site").exists()
 
@@ -162,7 +162,7 @@ def test_masked_sums_of_real_sites_are_the_plain_ones(tmp_path: Path) -> None:
         for site, clients in SITES.items():
             write_site(tmp_path / site, clients, "plain = false")
         refused = lab.deploy(experiment("scaffold", **changes), "plain", fails=True)
-        assert "lets only masked sums leave, but secure.sums is false in the experiment." in refused.stderr
+        assert "only sends masked sums, but secure.sums is false in the experiment." in refused.stderr
         lab.deploy(experiment("scaffold", secure={"sums": True}, **changes), "masked")
     hw.run(experiment("scaffold", **changes), tmp_path / "local")
     assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
@@ -194,11 +194,11 @@ def messages_are_large(lab: Laboratory) -> None:
     [
         (
             ["server", "start", "s", "--host", "0.0.0.0", "--insecure-loopback"],
-            "--insecure-loopback is for this machine only, but the address is '0.0.0.0': leave it out.",
+            "--insecure-loopback needs a loopback address, but the address is '0.0.0.0': leave it out.",
         ),
         (
             ["site", "start", "s", "--superlink", "10.0.0.1:8000", "--insecure-loopback"],
-            "--insecure-loopback is for this machine only, but the address is '10.0.0.1': leave it out.",
+            "--insecure-loopback needs a loopback address, but the address is '10.0.0.1': leave it out.",
         ),
         (
             ["site", "start", "s", "--superlink", "here"],

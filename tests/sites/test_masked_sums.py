@@ -52,7 +52,7 @@ def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Ex
 def stage_of(message: SiteMessage) -> str:
     """Which stage of a masked round this message asks for."""
     values = json.loads(message.text)
-    return values.get("stage") or values["site_jobs"][0]["task"]
+    return values.get("stage") or values["site_jobs"][0]["kind"]
 
 
 def round_of(message: SiteMessage) -> int:
@@ -139,7 +139,7 @@ def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path)
         return reply
 
     post.meddle = leave
-    with pytest.raises(ClientError, match=r"3 times there was no answer for the clients .*: (its site|node 104) is"):
+    with pytest.raises(ClientError, match=r"clients .* gave no answer in 3 attempts: (its site|node 104) is"):
         served(post, asked(), tmp_path / "run")
     assert {round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"} == {1}
     assert len(hw.Run(tmp_path / "run").rounds) == 1
@@ -171,8 +171,8 @@ def test_the_sentence_says_how_many_and_why(tmp_path: Path) -> None:
     with pytest.raises(ClientError) as error:
         served(post, asked(), tmp_path / "run")
     assert str(error.value) == (
-        "3 times there was no answer for the clients [0, 1, 2, 3, 4]: round 1 has 3 of 4 sites after the stage "
-        "'shares', but 4 must stay for its masked sum to be opened: it was killed."
+        "clients [0, 1, 2, 3, 4] gave no answer in 3 attempts: round 1 has 3 of 4 sites after the stage "
+        "'shares', but needs 4 to open its masked sum: it was killed."
     )
 
 
@@ -319,7 +319,7 @@ def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) ->
     post, _ = transcript(tmp_path)
     for said in again(post, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
         assert said["error"] == (
-            "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and no others."
+            "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and helps no others."
         )
 
 
@@ -423,14 +423,12 @@ def test_masks_are_used_once(tmp_path: Path) -> None:
     assert say(post, 102, fit)["error"] == "this site has no masks for round 1."
     said = say(post, 102, keys)
     assert said["opened"] == [[0, 4], [1], [2], [3]]
-    assert say(post, 102, fit)["error"] == "this site has no masks for round 1, or has used them already."
-    assert "there must be this one and 3 at least" in say(post, 102, shares)["error"]  # the roster has its old keys
+    assert say(post, 102, fit)["error"] == "this site has no unused masks for round 1."
+    assert "must have this one and at least 3 in all" in say(post, 102, shares)["error"]  # the roster has its old keys
     roster = json.loads(shares.text)["asked"]["roster"]
     mine = [{**e, **{k: said[k] for k in ("cipher", "mask")}} if e["clients"] == [1] else e for e in roster]
     assert "sealed" in say(post, 102, changed(shares, roster=mine))
-    assert say(post, 102, changed(shares, roster=mine))["error"] == (
-        "this site has dealt its shares of round 1 already."
-    )
+    assert say(post, 102, changed(shares, roster=mine))["error"] == "this site has already dealt its shares of round 1."
 
 
 # -- what a site refuses
@@ -445,7 +443,7 @@ def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> No
         assert "error" in say(post, 102, message)
     del values["sealed"]
     said = say(post, 102, SiteMessage(json.dumps(values), sent(post, 102, "fit").records))
-    assert said["error"] == ("secure.sums is true, but this order would let single messages leave: nothing is trained.")
+    assert said["error"] == "secure.sums is true, but this order asks for unmasked messages: nothing is trained."
 
 
 def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
@@ -459,23 +457,23 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "change", "why"),
     [
-        ("keys", {"t": -1}, "this message is no stage: ConfigError: t is -1"),
-        ("keys", {"clients": ["1"]}, "this message is no stage: ConfigError: clients[0] is '1'"),
+        ("keys", {"t": -1}, "this message is not a valid stage: ConfigError: t is -1"),
+        ("keys", {"clients": ["1"]}, "this message is not a valid stage: ConfigError: clients[0] is '1'"),
         ("keys", {"clients": []}, "a masked sum needs clients, but this message names none."),
         ("keys", {"clients": [2]}, "site102 does not have the clients [2]."),
-        ("keys", {"more": 1}, "this message is no stage: ConfigError: more is not a setting"),
-        ("shares", {"roster": []}, "round 1 has 0 sites of 4 for a masked sum, but there must be this one and 3"),
-        ("shares", {"asked": 3}, "round 1 has 4 sites of 3 for a masked sum"),
-        ("shares", {"asked": 40}, "round 1 has 4 sites of 40 for a masked sum, but there must be this one and 27"),
-        ("shares", {"roster": "mine*4"}, "there must be this one and 3 at least."),
+        ("keys", {"more": 1}, "this message is not a valid stage: ConfigError: more is not a setting"),
+        ("shares", {"roster": []}, "round 1 has 0 of 4 sites, but must have this one and at least 3"),
+        ("shares", {"asked": 3}, "round 1 has 4 of 3 sites"),
+        ("shares", {"asked": 40}, "round 1 has 4 of 40 sites, but must have this one and at least 27"),
+        ("shares", {"roster": "mine*4"}, "must have this one and at least 3 in all."),
         ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
-        ("shares", {"roster": "bad key"}, "this is no key"),
+        ("shares", {"roster": "bad key"}, "this is not a valid key"),
         ("help", {"t": 2}, "site102 is asked for round 2, but the rounds are 1 to 1."),
-        ("help", {"survivors": []}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but 3 are needed."),
-        ("help", {"survivors": "other clients"}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "twice"}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but 3 are needed."),
+        ("help", {"survivors": []}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but needs 3 that dealt shares."),
+        ("help", {"survivors": "other clients"}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "twice"}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but needs 3 that dealt shares."),
     ],
 )
 def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -519,8 +517,8 @@ def test_a_site_can_insist_on_masks(tmp_path: Path) -> None:
     site = open_site(write_site(tmp_path / "site", [0], "plain = false"))[1]
     with pytest.raises(RunError) as error:
         site.plan(json.dumps(for_sites(asked(secure={})).plain()))
-    assert str(error.value) == "site lets only masked sums leave, but secure.sums is false in the experiment."
-    assert site.plan(json.dumps(for_sites(asked()).plain())).secure.sums
+    assert str(error.value) == "site only sends masked sums, but secure.sums is false in the experiment."
+    assert site.plan(json.dumps(for_sites(asked()).plain())).experiment.secure.sums
 
 
 # -- values and reports that can't be used
