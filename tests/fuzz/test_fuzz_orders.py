@@ -1,4 +1,4 @@
-"""Orders in any order, for any run, to a site with a limit: what leaves is added up here, by Opacus alone."""
+"""Orders in any sequence, for any run, to a site with a limit; Opacus alone adds up what leaves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(rounds: int, noise: float) -> str:
 
 
 def left(path: Path, run: str, t: int, text: str, kind: JobKind) -> bool:
-    """Whether an upload leaves the site, which is opened anew: it remembers nothing but what is on disk."""
+    """Whether an upload leaves the site. The site is reopened, so it only knows what is on disk."""
     site, policy = open_site(path)
     job = Job(kind, 0, t, Shared(policy.plan(text).models[0].params()))
     return bool(site.answer(pack_order(Order(run, text, [SiteJob(job, "")]))).records)

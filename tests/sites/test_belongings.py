@@ -1,4 +1,4 @@
-"""What a site has of its clients' models is its own: listed, exported and erased without a server."""
+"""A site lists, exports and erases its personal models without a server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
-    """Its accuracy on the site's own test samples is the one that the run has."""
+    """Its accuracy on the site's own test samples is the one in the run."""
     (each,) = holdings(site / "site.toml")
     export(site / "site.toml", each.run, 3, tmp_path / "model.safetensors")
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())

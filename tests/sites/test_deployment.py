@@ -1,4 +1,4 @@
-"""Clients at real SuperNodes on loopback, with TLS and keys: the same bits, and who is refused."""
+"""Clients at real SuperNodes on loopback, with TLS and keys: the same bits, and strangers are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGES = ("keys", "shares", "fit", "help")
 
 
 def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
-    """Run it at the sites and here; the folder of the first."""
+    """Run it at the sites and locally; return the folder of the first."""
     asked = experiment(method, **{"rounds": 1, "evaluate": POST, "sampling": {"ratio": 1.0}, **changes})
     there, here = (lab.home / f"{where}-{len(list(lab.home.glob('there-*')))}" for where in ("there", "here"))
     done = lab.deploy(asked, there.name)
@@ -38,7 +38,7 @@ def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_path: Path) -> None:
-    """One federation for all of it: to start one takes longer than what is tested."""
+    """One federation for all checks: starting one takes longer than they do."""
     with laboratory(tmp_path) as lab:
         strangers_are_refused(lab)
         for method in TWO:
@@ -47,7 +47,7 @@ def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_pa
 
 
 def strangers_are_refused(lab: Laboratory) -> None:
-    """A site whose key nobody registered, and one that was given the certificate of another server."""
+    """A site with an unregistered key, and one with another server's certificate."""
     (lab.home / "other").mkdir()
     server_certificates(lab.home / "other", ["127.0.0.1"])
     for name, ca in (("stranger", "server/ca.crt"), ("deceived", "other/ca.crt")):
@@ -89,7 +89,7 @@ def run(grid, context):
 
 
 def foreign_code_is_refused(lab: Laboratory) -> None:
-    """A server that sends an app of its own."""
+    """The server sends its own app."""
     app = lab.home / "evil"
     app.mkdir()
     (app / "evil.py").write_text(EVIL.format(home=lab.home, patience=PATIENCE))
@@ -149,7 +149,7 @@ def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> Non
 
 
 def failed(lab: Laboratory) -> None:
-    """The command says that the run failed, and the run can go on."""
+    """The command reports that the run failed, and the run can be resumed."""
     until(lambda: lab.processes["deploy"].poll() is not None, "deploy ends")
     assert lab.processes.pop("deploy").returncode == 2
     assert hw.Run(lab.home / "run").ended == "unfinished"
@@ -180,7 +180,7 @@ def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
 
 
 def messages_are_large(lab: Laboratory) -> None:
-    """A network of the size of ResNet-18, of which a message holds 44 MB; Flower sends it in pieces."""
+    """A network of ResNet-18's size: messages have 44 MB, which Flower sends in chunks."""
     there = same_bits(lab, "fedavg", model="mlp:3340:2")
     rows = [json.loads(line) for line in (there / "sites.jsonl").read_text().splitlines()]
     assert all(44_000_000 < row["bytes_down"] < 45_000_000 for row in rows)  # once, also for a site with two clients

@@ -1,4 +1,4 @@
-"""A site's ledger: what a client's data have told is added up, whatever a server calls its runs."""
+"""A site's ledger adds up what a client has spent, whatever a server calls its runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from headwise.sites.transport.messages import Order, SiteJob, SiteMessage, pack_
 
 DATA = "synthetic:60:4:6:sites=1"
 NOISE = 2.0
-"""one round of it comes to an epsilon of 2.17, two to 3.19, three to 4.0 (delta 1e-5)"""
+"""one round costs an epsilon of 2.17, two 3.19, three 4.0 (delta 1e-5)"""
 
 
 def asked(rounds: int = 1, noise: float | None = NOISE, **more: Any) -> str:
-    """A private experiment of one client, as a server sends it."""
+    """A private experiment with one client, as a server sends it."""
     privacy = {} if noise is None else {"clip": 1.0, "noise": noise}
     plain = for_sites(experiment("fedavg", clients=1, rounds=rounds, data=DATA, **{"privacy": privacy, **more})).plain()
     return json.dumps(plain)
@@ -49,7 +49,7 @@ def order(
 
 
 def answer(path: Path, *args: Any, **changes: Any) -> str | None:
-    """Why the site refuses; none if it answers. It is opened anew: nothing is remembered but what is on disk."""
+    """Why the site refuses; None if it answers. The site is reopened, so it only knows what is on disk."""
     found = open_site(path)[0].answer(order(path, *args, **changes))
     said = json.loads(found.text)
     assert bool(found.records) is ("error" not in said and changes.get("task", "fit") == "fit")
@@ -85,7 +85,7 @@ def test_under_privacy_rounds_come_in_their_order_and_once(tmp_path: Path) -> No
         assert answer(path, "run-1", t, text=text) == (
             f"site has answered round {t} for client 0 already, or a later one."
         )
-    assert answer(path, "run-1", 4, text=text) is None  # it was not drawn in the third
+    assert answer(path, "run-1", 4, text=text) is None  # it was not sampled in the third
     assert "has already answered round 3 or later for client 0" in str(answer(path, "run-1", 3, text=text))
 
 
@@ -108,7 +108,7 @@ def test_without_privacy_a_server_that_goes_back_is_answered_and_all_is_written_
 
 
 def test_a_server_that_asks_for_more_and_more_gets_no_more_than_is_allowed(tmp_path: Path) -> None:
-    """The attack as it was found: one round's experiment, orders for two hundred rounds, and other names for runs."""
+    """An attack that once worked: a one-round experiment, orders for 200 rounds, and new run names."""
     path = at(tmp_path)
     said = [answer(path, "run-1", t) for t in range(1, 201)]
     said += [answer(path, f"run-{k}", 1, text=asked(seed=k)) for k in range(2, 12)]

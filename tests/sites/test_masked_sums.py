@@ -1,4 +1,4 @@
-"""Runs whose sites mask what their clients send: the same models, whoever is lost, and no single message to be seen."""
+"""Runs with masked sums: the same models, whichever sites are lost, and no single message is visible."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Ex
 
 
 def stage_of(message: SiteMessage) -> str:
-    """Which stage of a masked round this message asks for."""
+    """The stage of a masked round that this message belongs to."""
     values = json.loads(message.text)
     return values.get("stage") or values["site_jobs"][0]["kind"]
 
@@ -85,7 +85,7 @@ def test_a_masked_run_is_the_plain_run(method: str, tmp_path: Path) -> None:
     masked = served(four(tmp_path / "a"), asked(method), tmp_path / "masked")
     plain = served(four(tmp_path / "b"), asked(method, secure={}), tmp_path / "plain")
     sizes = [t["sizes"][0] for t in json.loads((tmp_path / "plain" / "sites.json").read_text())["told"]]
-    assert len(set(sizes)) > 2  # or weights would not matter
+    assert len(set(sizes)) > 2  # else weights would not matter
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
     assert [row["post"]["accuracy"] for row in masked.rounds] == [row["post"]["accuracy"] for row in plain.rounds]
     assert failures(masked) == [None] * 3
@@ -100,7 +100,7 @@ def test_a_site_that_is_lost_at_any_stage_is_as_lost_as_in_a_plain_run(method: s
     losing(other, lambda node, at, t: (node, t) == (101, 2) and stage != "help")
     plain = served(other, asked(method, "skip", secure={}), tmp_path / "plain")
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
-    # who has sent its masked sum is in it, whatever happens to it then
+    # a site that has sent its masked vector is in the sum, even if it is lost later
     assert failures(masked) == ([None] * 3 if stage == "help" else [None, {"dropped": [0, 4]}, None])
     assert [set(row.get("failed", {"": []})) for row in plain.rounds] == (
         [{""}] * 3 if stage == "help" else [{""}, {"no answer"}, {""}]
@@ -135,7 +135,7 @@ def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path)
 
     def leave(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
-            post.sites.pop(104)  # before it could help in the first round
+            post.sites.pop(104)  # before it can help in the first round
         return reply
 
     post.meddle = leave
@@ -198,7 +198,7 @@ def test_three_sites_are_the_least(tmp_path: Path) -> None:
 
 
 def heard(post: Inside) -> list[bytes]:
-    """All that sites say from now on."""
+    """Record everything that sites send from now on."""
     said: list[bytes] = []
 
     def listen(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
@@ -224,7 +224,7 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
     monkeypatch.setattr(masking, "summed", lambda *a: totals.append(summed(*a)) or totals[-1])
 
     def shown(secure: dict[str, Any], name: str) -> list[int]:
-        """How often rows of a client's message, or of a site's sum, stand in what the server was told."""
+        """How often rows of a client's message, or of a site's sum, occur in what the server received."""
         messages.clear()
         totals.clear()
         post = four(tmp_path / f"sites-{name}")
@@ -237,7 +237,7 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
         pieces = [row.contiguous().numpy().tobytes() for row in rows + sums if row.any()]
         return [sum(piece in text for text in said) for piece in pieces]
 
-    assert min(shown({}, "plain")) > 0  # or the search finds nothing whatever there is
+    assert min(shown({}, "plain")) > 0  # else the search can't find anything
     found = shown(MASKED, "masked")
     assert len(totals) == 12
     assert max(found) == 0
@@ -291,7 +291,7 @@ def sent(post: Inside, node: int, stage: str) -> SiteMessage:
 
 
 def again(post: Inside, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
-    """Play the first round once more, as a server would that wants another sum; what the sites say to that."""
+    """Replay the first round, like a server that wants another sum; return the sites' answers."""
     ready = {n: say(post, n, sent(post, n, "keys")) for n in HOMES}
     shares = {n: json.loads(sent(post, n, "shares").text)["asked"] for n in HOMES}
     roster = shares[101]["roster"]
@@ -331,7 +331,7 @@ def test_the_same_sum_may_be_opened_again(tmp_path: Path) -> None:
 
 
 def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
-    """Once it has helped, there is nothing left of the round: not even the same help."""
+    """Once a site has helped, nothing of the round is left: it can't even help again."""
     post, _ = transcript(tmp_path)
     said = say(post, 102, sent(post, 102, "help"))
     assert said["error"] == "this site has no masks for round 1."
@@ -354,7 +354,7 @@ def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """What ends a server at once, as a signal would."""
+    """Ends a server at once, like a signal."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -378,7 +378,7 @@ def test_a_server_that_was_killed_at_any_stage_goes_on(stage: str, tmp_path: Pat
 
 
 def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -> None:
-    """A server that was killed before it stored a round gets the sum again that it had, though all are there now."""
+    """A server killed before it stored a round gets the same sum again, though more sites are there now."""
     post, other = four(tmp_path / "a"), four(tmp_path / "b")
 
     def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
@@ -401,7 +401,7 @@ def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -
 
 
 def test_a_sum_that_could_not_be_opened_is_the_only_one_that_may_be(tmp_path: Path) -> None:
-    """Sites have helped, but their answers were lost: when the round is repeated, nobody is asked about another sum."""
+    """Sites have helped, but their answers were lost: a repeated round opens the same sum or none."""
     post, seen = four(tmp_path / "a"), list[str]()
 
     def lose(node: int, at: str, t: int) -> bool:
@@ -495,7 +495,7 @@ def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any]
 
 
 def made(real: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The change; words stand for what can only be made of the real message."""
+    """The change, in which words stand for values derived from the real message."""
     (name, value), mine = next(iter(change.items())), [1]
     if not isinstance(value, str):
         return change
@@ -634,7 +634,7 @@ def test_nodes_of_a_simulation_mask_too(tmp_path: Path, monkeypatch: pytest.Monk
     hw.run(asked("scaffold", **changes), tmp_path / "masked")
     hw.run(asked("scaffold", secure={}, **changes), tmp_path / "plain")
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
-    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # or nothing was masked
+    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # else nothing was masked
 
 
 # -- what is refused before anything is run

@@ -1,4 +1,4 @@
-"""Masks alone, without any message: sums are exact, whoever is lost, and nothing else can be seen."""
+"""The protocol alone, without messages: sums are exact, whoever is lost, and nothing else is visible."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def vectors(count: int, size: int = 50) -> list[Vector]:
 def played(
     xs: Sequence[Vector], *, early: Iterable[int] = (), late: Iterable[int] = (), silent: Iterable[int] = ()
 ) -> tuple[Vector, dict[int, Vector]]:
-    """The opened sum and what was masked; parties are lost before they deal, before they mask, before they help."""
+    """The opened sum and the inputs; parties are lost before they deal, mask or help."""
     parties, enough = [Party(x) for x in xs], needed(2 / 3, len(xs))
     roster = [p.secrets.member for p in parties]
     dealt = [u for u in range(len(xs)) if u not in set(early)]
@@ -121,7 +121,7 @@ def test_fewer_shares_than_needed_tell_nothing_and_as_many_tell_all() -> None:
     for some in itertools.combinations(shares, 3):
         assert joined(some) == secret
     for some in itertools.combinations(shares, 2):
-        with suppress(RecordError):  # most often their padding is none
+        with suppress(RecordError):  # usually their padding is invalid
             assert joined(some) != secret
 
 
@@ -179,7 +179,7 @@ def test_shares_that_are_not_what_they_should_be_are_refused() -> None:
     roster = [s.member for s in (a, b, c)]
     _, letters = deal(a, 0, roster, 3)
     with pytest.raises(RecordError, match="can't be read"):
-        read_share(b.cipher, 1, 0, roster, letters[2])  # not sealed for it
+        read_share(b.cipher, 1, 0, roster, letters[2])  # sealed for another party
     with pytest.raises(RecordError, match="is from 0 to 1, not to 2"):
         read_share(b.cipher, 2, 0, roster, letters[1])
     with pytest.raises(RecordError, match="can't be read"):

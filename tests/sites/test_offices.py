@@ -1,4 +1,4 @@
-"""Sites with data of their own, played in one process: the same bits, and nothing but what site.toml offers."""
+"""Sites with their own data, in one process: the same bits, and nothing that site.toml does not allow."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Pa
 
 @pytest.mark.parametrize(("level", "sizes"), [("client", False), ("example", True)])
 def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool, tmp_path: Path) -> None:
-    """The number of a client's samples is private where the client is, and its classes always are."""
+    """Client-level privacy hides a client's number of samples; its classes are always hidden."""
     private = experiment("fedavg", rounds=1, privacy={"clip": 1.0, "noise": 5.0, "level": level})
     run = served(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
     told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
@@ -145,7 +145,7 @@ def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
 
 
 def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
-    """Whatever an experiment says of data, the site reads what its own file names."""
+    """Whatever data an experiment names, the site reads the data in its own file."""
     bait = tmp_path / "synthetic.py"
     bait.write_text("raise SystemExit('this file was run')")
     site = read_site(write_site(tmp_path / "site", [0]))
@@ -358,7 +358,7 @@ def test_a_node_that_is_lost_is_asked_again_with_the_same_bits(wanted: dict[str,
 
     post.meddle = lose
     served(post, experiment(), tmp_path / "run")
-    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # those that were lost say again who they are
+    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # lost nodes introduce themselves again
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
 

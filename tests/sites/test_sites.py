@@ -1,4 +1,4 @@
-"""Orders, reports and states at sites: the same bits as in one process, whatever gets lost on the way."""
+"""Orders, reports and states at sites: the same bits as in one process, whatever gets lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_node_that_never_answers_ends_the_run(tmp_path: Path, monkeypatch: pyt
 
 
 class Killed(BaseException):
-    """What ends a server at once, as a signal would."""
+    """Ends a server at once, like a signal."""
 
 
 @pytest.mark.parametrize("moment", [RoundStarted, RoundEnded])
@@ -180,7 +180,7 @@ def test_states_are_kept_until_they_are_not_needed(tmp_path: Path) -> None:
         digests.append(kept.put(3, t, b"state %d" % t, digests[-1]))
         assert [v.t for v in kept.versions(3)] == list(range(max(1, t - 2), t + 1))
     assert kept.take(3, digests[4]) == b"state 4"
-    again = kept.put(3, 5, b"otherwise", digests[4])  # the server never took the fifth
+    again = kept.put(3, 5, b"otherwise", digests[4])  # the server never accepted the fifth
     assert [v.digest for v in kept.versions(3)] == [*digests[3:5], again]
     assert kept.take(4, "") is None
     with pytest.raises(RunError, match="has no state"):

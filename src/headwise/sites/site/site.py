@@ -52,11 +52,10 @@ class Site:
 
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
-        self.policy.expect(plan, [v.job.client for v in order.site_jobs], [v.job.t for v in order.site_jobs])
+        jobs = [site_job.job for site_job in order.site_jobs]
+        self.policy.expect(plan, [job.client for job in jobs], [job.t for job in jobs])
         masking = None
-        if order.sealed is not None or (
-            plan.experiment.secure.sums and any(site_job.job.kind == "fit" for site_job in order.site_jobs)
-        ):
+        if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
             masking = _masking(plan, kept)
             masking.begun(order)
         states = States(record_types(type(plan.method)).client)
@@ -68,11 +67,11 @@ class Site:
         before = {c: states[c].me for c in states}
         executor = Serial(plan, states)
         with one_thread():
-            done = list(executor.run(site_job.job for site_job in order.site_jobs))
+            done = list(executor.run(jobs))
         after = {c: states[c].me for c in states}
         if self.exports:
             kept.remember(order.experiment)
-            for job, _ in order.site_jobs:
+            for job in jobs:
                 if job.kind != "global":
                     kept.put_download(job.client, encode(job.down))
         answers = [
