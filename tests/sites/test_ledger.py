@@ -82,9 +82,7 @@ def test_under_privacy_rounds_come_in_their_order_and_once(tmp_path: Path) -> No
     path, text = at(tmp_path, "epsilon = 30.0"), asked(rounds=5)
     assert answer(path, "run-1", 2, text=text) is None
     for t in (1, 2):
-        assert answer(path, "run-1", t, text=text) == (
-            f"site has already answered round {t} or later for client 0."
-        )
+        assert answer(path, "run-1", t, text=text) == f"site has already answered round {t} or later for client 0."
     assert answer(path, "run-1", 4, text=text) is None  # it was not sampled in the third
     assert "has already answered round 3 or later for client 0" in str(answer(path, "run-1", 3, text=text))
 
