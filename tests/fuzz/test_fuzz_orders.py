@@ -1,4 +1,4 @@
-"""Orders in any order, for any run, to a site with a limit: what leaves is added up here, by Opacus alone."""
+"""Orders in any sequence, for any run, to a site with a limit; Opacus alone adds up what leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opacus.accountants import RDPAccountant
 
 import headwise as hw
 from headwise.contract.averaging import Shared
-from headwise.engine.client.jobs import Job, Task
+from headwise.engine.client.jobs import Job, JobKind
 from headwise.sites.facts import for_sites
 from headwise.sites.site.site import open_site
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
@@ -34,10 +34,10 @@ def asked(rounds: int, noise: float) -> str:
     return json.dumps(for_sites(found).plain())
 
 
-def left(path: Path, run: str, t: int, text: str, task: Task) -> bool:
-    """Whether an upload leaves the site, which is opened anew: it remembers nothing but what is on disk."""
+def left(path: Path, run: str, t: int, text: str, kind: JobKind) -> bool:
+    """Whether an upload leaves the site. The site is reopened, so it only knows what is on disk."""
     site, policy = open_site(path)
-    job = Job(task, 0, t, Shared(policy.plan(text).models[0].params()))
+    job = Job(kind, 0, t, Shared(policy.plan(text).models[0].params()))
     return bool(site.answer(pack_order(Order(run, text, [SiteJob(job, "")]))).records)
 
 
@@ -46,11 +46,11 @@ def test_whatever_a_server_asks_in_whatever_order_no_more_leaves_than_is_allowed
     path.write_text(SITE)
     texts = {(r, s): asked(r, s) for r, s in ((1, 2.0), (2, 2.0), (2, 4.0), (3, 8.0))}
     given: list[tuple[str, int, float]] = []
-    tasks: list[Task] = ["fit", "fit", "fit", "idle", "pre"]
+    kinds: list[JobKind] = ["fit", "fit", "fit", "idle", "pre"]
     for _ in range(COUNT):
         run, (most, noise) = f"run-{rng.randrange(6)}", rng.choice([*texts])
         t = rng.randrange(most + 2)
-        if left(path, run, t, texts[most, noise], rng.choice(tasks)):
+        if left(path, run, t, texts[most, noise], rng.choice(kinds)):
             given.append((run, t, noise))
     accountant = RDPAccountant()
     accountant.history = [(noise, 1.0, 1) for _, _, noise in given]

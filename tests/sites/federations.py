@@ -1,4 +1,4 @@
-"""Small experiments whose clients are elsewhere, and the bits that must not depend on it."""
+"""Small experiments with clients at sites, and the results that must not depend on that."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headwise.sites.states import SiteStates
 from headwise.sites.transport.messages import Lost, SiteMessage, experiment_in
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
-"""nothing stays, a head stays, downloads for one client only, a head for each label, a head that the server trains"""
+"""nothing stays, a head stays, a download per client, a head per label, a head that the server trains"""
 TWO = ("fedper", "fedgh")
-"""those of them that `make test` runs with all of Flower's processes, each of which takes seconds to start"""
+"""those that `make test` runs with real Flower processes, which take seconds to start"""
 DATA = "synthetic:160:4:6:sites=5"
 
 
@@ -58,7 +58,7 @@ def bits(folder: Path) -> dict[str, Any]:
 
 
 def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
-    """The same, with the states that the server took from the sites' own folders."""
+    """`bits`, with the states that the server accepted read from the sites' folders."""
     files = {p.stem.split("-")[2]: p.read_bytes() for p in sites.glob("site*/states/*/client-*/round-*.safetensors")}
     found = bits(folder)
     receipts = {c: str(from_bytes(data).scalars["digest"]) for c, data in found["states"].items()}
@@ -66,7 +66,7 @@ def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
 
 
 def server_of(folder: Path) -> Record:
-    """What the server of this run has in the end."""
+    """The final server state of this run."""
     types = record_types(catalog.find("method", hw.Run(folder).method))
     with closing(Checkpoints(folder / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()
@@ -75,7 +75,7 @@ def server_of(folder: Path) -> Record:
 
 
 def apart(one: Path, other: Path) -> float:
-    """How far apart the servers of two runs end, relative to the largest number of each tensor."""
+    """The distance between the final server states of two runs, relative to each tensor's largest value."""
     a, b = (pack(server_of(folder)).tensors for folder in (one, other))
     assert a.keys() == b.keys()
     near = [float((a[k] - b[k]).abs().max() / b[k].abs().max().clamp(min=1e-3)) for k in a if b[k].numel()]
@@ -83,7 +83,7 @@ def apart(one: Path, other: Path) -> float:
 
 
 class Here:
-    """A few nodes in this process; `meddle` may lose what a site answered."""
+    """A few nodes in this process; `meddle` can change or lose a reply."""
 
     def __init__(self, site: Site, meddle: Callable[[int, SiteMessage], SiteMessage | Lost], nodes: int) -> None:
         self.site, self.meddle, self.nodes = site, meddle, nodes
@@ -109,7 +109,7 @@ def elsewhere(
     meddle: Callable[[int, SiteMessage], SiteMessage | Lost] = lambda node, message: message,
     nodes: int = 2,
 ) -> None:
-    """From now on the nodes of flower-sim are in this process, without Flower."""
+    """Run the nodes of flower-sim in this process, without Flower."""
 
     def make(setup: Setup) -> Remote:
         site = Site(setup.folder / "sites", SimulatedPolicy(setup.data_dir))
@@ -120,7 +120,7 @@ def elsewhere(
 
 
 def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true", data: str = DATA) -> Path:
-    """A site with the synthetic data of these clients."""
+    """Write the site.toml of a site with the synthetic data of these clients."""
     folder.mkdir(parents=True, exist_ok=True)
     own = [f'[[clients]]\nid = {c}\nsource = "{data}:only={c}"\n' for c in clients]
     head = f'name = "{folder.name}"\ndata = "synthetic"\n[allow]\n{allow}\n'
@@ -129,7 +129,7 @@ def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true
 
 
 class Inside:
-    """Flower's part played in this process: sites by their node's number, each from its own site.toml."""
+    """An in-process stand-in for Flower: each node's number with the site.toml of its site."""
 
     def __init__(self, sites: Mapping[int, Path]) -> None:
         self.sites = dict(sites)
@@ -157,6 +157,6 @@ class Inside:
 
 
 def served(post: Inside, asked: hw.Experiment, out: Path) -> hw.Run:
-    """A deployment inside this process; sites in it answer before anybody could wait."""
+    """A deployment inside this process; its sites answer at once."""
     serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0})})
     return hw.Run(out)

@@ -1,4 +1,4 @@
-"""A server and sites on loopback, with Flower's own processes, TLS and keys, as the commands of Headwise start them."""
+"""A server and sites on loopback, with real Flower processes, TLS and keys, started by Headwise's own commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SITES = {"site0": [0, 4], "site1": [1], "site2": [2, 3]}
 
 
 class Laboratory:
-    """Processes that were started here, each in a group of its own, with what they say in a file."""
+    """Starts processes, each in its own group with its output in a file."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.processes = home, dict[str, subprocess.Popen[bytes]]()
@@ -42,7 +42,7 @@ class Laboratory:
         return held.getsockname()[1]
 
     def do(self, *command: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
-        """A command that ends, and must not fail, or must fail with the exit code of a user's mistake."""
+        """Run a command to its end; it must succeed or, with `fails`, exit with code 2."""
         done = subprocess.run(
             [*HEADWISE, *command], cwd=self.home, capture_output=True, text=True, check=False, timeout=PATIENCE
         )
@@ -50,18 +50,18 @@ class Laboratory:
         return done
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """A command of Headwise that stays."""
+        """Start a Headwise command and leave it running."""
         return self.spawn(name, *HEADWISE, *command)
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Any command that stays."""
+        """Start any command and leave it running."""
         with (self.home / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(command, cwd=self.home, stdout=log, stderr=log, start_new_session=True)
         self.processes[name] = started
         return started
 
     def begin(self) -> None:
-        """Start the server, let all sites in and start them."""
+        """Start the server, register all sites and start them."""
         self.start("server", "server", "start", "server", "--port", str(self.port))
         until(self.listens, "the server listens")
         for name, clients in SITES.items():
@@ -72,12 +72,11 @@ class Laboratory:
             self.join(name)
 
     def join(self, name: str, ca: str = "server/ca.crt") -> subprocess.Popen[bytes]:
-        """Start a site."""
         where = ("--superlink", f"127.0.0.1:{self.port}", "--ca", ca, "--port", str(self.free_port()))
         return self.start(name, "site", "start", name, *where)
 
     def deploy(self, asked: hw.Experiment, out: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
-        """Train, and wait for the end."""
+        """Train and wait until the run ends."""
         self.write(asked)
         return self.do("deploy", "exp.toml", "--server", "server", "--out", out, "--json", fails=fails)
 
@@ -86,7 +85,7 @@ class Laboratory:
         (self.home / "exp.toml").write_text("\n".join(f"{k} = {toml(v)}" for k, v in lines.items()))
 
     def kill(self, name: str) -> None:
-        """As a power cut would: all at once, with nothing said."""
+        """Kill everything at once, like a power cut."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -110,7 +109,7 @@ class Laboratory:
             held.close()
 
     def _kill_rest(self, name: str) -> None:
-        """A run's server outlives its SuperLink, and goes on when it is back."""
+        """A run's server process outlives its SuperLink and continues when that is back."""
         for left in processes_of(self.home / name, "flwr"):
             with suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
@@ -139,7 +138,7 @@ def laboratory(home: Path) -> Iterator[Laboratory]:
 
 
 def processes_of(home: Path, word: str) -> list[int]:
-    """Those below a server or site in this folder whose command has this word."""
+    """Processes below a server or site in this folder whose command contains this word."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

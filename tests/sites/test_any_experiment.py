@@ -22,7 +22,7 @@ WIDTHS = st.sampled_from([1, 2, 3, 5, 7, 13, 15, 16, 17, 30, 31, 32, 33, 63, 64,
 
 @st.composite
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
-    """A method and sizes that are awkward on purpose."""
+    """A method and deliberately awkward sizes."""
     clients, classes, width = draw(st.integers(1, 12)), draw(st.integers(2, 17)), draw(WIDTHS)
     method = draw(st.sampled_from(catalog.names("method")))
     models = [f"mlp:{width}", f"mlp:{width}:2", *(["linear"] if method != "fedafk" else [])]  # that mixes bodies
@@ -38,7 +38,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def examples(count: int) -> Any:
-    """So many, the same ones every time; nothing here is quick, and a failure is small enough as it is."""
+    """`count` examples, always the same; no shrinking, since each is slow and failures are small already."""
     return settings(
         max_examples=count,
         derandomize=True,
@@ -53,7 +53,7 @@ def asked(shape: dict[str, Any], **engine: Any) -> hw.Experiment:
 
 
 def at_sites(shape: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Every client at a site of its own."""
+    """Each client at its own site."""
     homes = {100 + c: write_site(folder / f"site{c}", [c], data=shape["data"]) for c in range(shape["clients"])}
     served(Inside(homes), experiment(**shape), folder / "sites")
     return bits_at_sites(folder / "sites", folder)

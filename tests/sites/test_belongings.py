@@ -1,4 +1,4 @@
-"""What a site has of its clients' models is its own: listed, exported and erased without a server."""
+"""A site lists, exports and erases its personal models without a server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
-    """Its accuracy on the site's own test samples is the one that the run has."""
+    """Its accuracy on the site's own test samples is the one in the run."""
     (each,) = holdings(site / "site.toml")
     export(site / "site.toml", each.run, 3, tmp_path / "model.safetensors")
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
@@ -100,8 +100,8 @@ def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda p: p.unlink(), "experiment.json can't be read: No such file or directory."),
-        (lambda p: p.write_bytes(b"\xff"), "experiment.json is damaged: it is not a text."),
+        (lambda p: p.unlink(), "holds no experiment.json."),
+        (lambda p: p.write_bytes(b"\xff"), "experiment.json is damaged: it is not valid UTF-8."),
         (lambda p: p.write_text("["), "can't read this experiment"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Clients at real SuperNodes on loopback, with TLS and keys: the same bits, and who is refused."""
+"""Clients at real SuperNodes on loopback, with TLS and keys: the same bits, and strangers are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAGES = ("keys", "shares", "fit", "help")
 
 
 def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
-    """Run it at the sites and here; the folder of the first."""
+    """Run it at the sites and locally; return the folder of the first."""
     asked = experiment(method, **{"rounds": 1, "evaluate": POST, "sampling": {"ratio": 1.0}, **changes})
     there, here = (lab.home / f"{where}-{len(list(lab.home.glob('there-*')))}" for where in ("there", "here"))
     done = lab.deploy(asked, there.name)
@@ -38,7 +38,7 @@ def same_bits(lab: Laboratory, method: str, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_path: Path) -> None:
-    """One federation for all of it: to start one takes longer than what is tested."""
+    """One federation for all checks: starting one takes longer than they do."""
     with laboratory(tmp_path) as lab:
         strangers_are_refused(lab)
         for method in TWO:
@@ -47,7 +47,7 @@ def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_pa
 
 
 def strangers_are_refused(lab: Laboratory) -> None:
-    """A site whose key nobody registered, and one that was given the certificate of another server."""
+    """A site with an unregistered key, and one with another server's certificate."""
     (lab.home / "other").mkdir()
     server_certificates(lab.home / "other", ["127.0.0.1"])
     for name, ca in (("stranger", "server/ca.crt"), ("deceived", "other/ca.crt")):
@@ -56,7 +56,7 @@ def strangers_are_refused(lab: Laboratory) -> None:
         lab.join(name, ca)
     for name, why in (("stranger", "Failed to activate SuperNode"), ("deceived", "CERTIFICATE_VERIFY_FAILED")):
         log = lab.home / f"{name}.log"
-        until(lambda log=log: "headwise: the server does not let this site in" in log.read_text(), name)
+        until(lambda log=log: "headwise: the server refuses this site" in log.read_text(), name)
         lab.kill(name)
         assert why in log.read_text()
         assert "SuperNode ID" not in log.read_text()
@@ -89,7 +89,7 @@ def run(grid, context):
 
 
 def foreign_code_is_refused(lab: Laboratory) -> None:
-    """A server that sends an app of its own."""
+    """The server sends its own app."""
     app = lab.home / "evil"
     app.mkdir()
     (app / "evil.py").write_text(EVIL.format(home=lab.home, patience=PATIENCE))
@@ -102,7 +102,7 @@ def foreign_code_is_refused(lab: Laboratory) -> None:
     until((lab.home / "said.json").exists, "the sites answer")
     said = json.loads((lab.home / "said.json").read_text())
     assert len(said) == len(SITES)
-    assert all("this site runs its own Headwise only, but the app holds" in each for each in said), said
+    assert all("this site only runs its own Headwise, but the app contains" in each for each in said), said
     assert (lab.home / "touched-server").exists()
     assert not (lab.home / "touched-site").exists()
 
@@ -149,7 +149,7 @@ def test_sites_and_servers_that_are_killed_change_nothing(tmp_path: Path) -> Non
 
 
 def failed(lab: Laboratory) -> None:
-    """The command says that the run failed, and the run can go on."""
+    """The command reports that the run failed, and the run can be resumed."""
     until(lambda: lab.processes["deploy"].poll() is not None, "deploy ends")
     assert lab.processes.pop("deploy").returncode == 2
     assert hw.Run(lab.home / "run").ended == "unfinished"
@@ -162,7 +162,7 @@ def test_masked_sums_of_real_sites_are_the_plain_ones(tmp_path: Path) -> None:
         for site, clients in SITES.items():
             write_site(tmp_path / site, clients, "plain = false")
         refused = lab.deploy(experiment("scaffold", **changes), "plain", fails=True)
-        assert "lets only masked sums leave, but secure.sums is false in the experiment." in refused.stderr
+        assert "only sends masked sums, but secure.sums is false in the experiment." in refused.stderr
         lab.deploy(experiment("scaffold", secure={"sums": True}, **changes), "masked")
     hw.run(experiment("scaffold", **changes), tmp_path / "local")
     assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
@@ -180,7 +180,7 @@ def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
 
 
 def messages_are_large(lab: Laboratory) -> None:
-    """A network of the size of ResNet-18, of which a message holds 44 MB; Flower sends it in pieces."""
+    """A network of ResNet-18's size: messages have 44 MB, which Flower sends in chunks."""
     there = same_bits(lab, "fedavg", model="mlp:3340:2")
     rows = [json.loads(line) for line in (there / "sites.jsonl").read_text().splitlines()]
     assert all(44_000_000 < row["bytes_down"] < 45_000_000 for row in rows)  # once, also for a site with two clients
@@ -194,11 +194,11 @@ def messages_are_large(lab: Laboratory) -> None:
     [
         (
             ["server", "start", "s", "--host", "0.0.0.0", "--insecure-loopback"],
-            "--insecure-loopback is for this machine only, but the address is '0.0.0.0': leave it out.",
+            "--insecure-loopback needs a loopback address, but the address is '0.0.0.0': leave it out.",
         ),
         (
             ["site", "start", "s", "--superlink", "10.0.0.1:8000", "--insecure-loopback"],
-            "--insecure-loopback is for this machine only, but the address is '10.0.0.1': leave it out.",
+            "--insecure-loopback needs a loopback address, but the address is '10.0.0.1': leave it out.",
         ),
         (
             ["site", "start", "s", "--superlink", "here"],

@@ -1,4 +1,4 @@
-"""docs/flower.md: every command on it is run, in the order of the page; what stays is started and left running."""
+"""Runs every command in docs/flower.md, in the order of the page; servers and sites are left running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(kind: str) -> list[str]:
 
 
 def moved(text: str, ports: dict[str, int], lab: Laboratory) -> str:
-    """The page's ports may be taken here."""
+    """Use free ports: those on the page may be taken."""
 
     def port(found: re.Match[str]) -> str:
         if found[1] not in ports:
@@ -71,7 +71,7 @@ def test_four_hospitals_as_the_page_says(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("nginx"), reason="there is no nginx: apt-get install nginx-light")
 def test_the_proxy_shows_the_fleet_only(tmp_path: Path) -> None:
-    """Sites work through the page's configuration, and nothing else on the server's port can be reached."""
+    """Sites can connect through the page's proxy, which exposes nothing else of the server's port."""
     lab, ports = Laboratory(tmp_path), dict[str, int]()
     asked = hw.Experiment(
         "fedper", "synthetic:60:4:6:sites=1", "natural", ("mlp:4",), clients=1, rounds=1, evaluate={"moments": ["post"]}
@@ -105,7 +105,7 @@ OTHERS = ("/", "/docs", "/openapi.json", "/v1/control/list-runs", "/v1/runtime/a
 
 
 def _code(home: Path, ports: dict[str, int], path: str) -> tuple[int, int]:
-    """What the server itself and the proxy answer."""
+    """The answers of the server itself and of the proxy."""
     found: list[int] = []
     for port in ("8000", "8443"):
         address = f"https://127.0.0.1:{ports[port]}{path}"

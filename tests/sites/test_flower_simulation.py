@@ -34,7 +34,7 @@ def alone_works() -> bool:
 
 pytestmark = pytest.mark.skipif(not alone_works(), reason="no network of its own can be made here")
 
-# all runs on one simulation: most of the time goes into starting Ray, and into imports
+# all runs share a simulation: most of the time goes into starting Ray and into imports
 RUNS = """
 import json, sys
 from contextlib import closing
@@ -128,7 +128,7 @@ from headwise.methods.fedper import FedPer
 
 
 class Dying(FedPer):
-    """Takes its process with it, once."""
+    """Kills its own process, once."""
 
     def local_update(self, me, down, local):
         mark = Path(__file__).with_name("died")

@@ -1,4 +1,4 @@
-"""A site's ledger: what a client's data have told is added up, whatever a server calls its runs."""
+"""A site's ledger adds up what a client has spent, whatever a server calls its runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from headwise.sites.transport.messages import Order, SiteJob, SiteMessage, pack_
 
 DATA = "synthetic:60:4:6:sites=1"
 NOISE = 2.0
-"""one round of it comes to an epsilon of 2.17, two to 3.19, three to 4.0 (delta 1e-5)"""
+"""one round costs an epsilon of 2.17, two 3.19, three 4.0 (delta 1e-5)"""
 
 
 def asked(rounds: int = 1, noise: float | None = NOISE, **more: Any) -> str:
-    """A private experiment of one client, as a server sends it."""
+    """A private experiment with one client, as a server sends it."""
     privacy = {} if noise is None else {"clip": 1.0, "noise": noise}
     plain = for_sites(experiment("fedavg", clients=1, rounds=rounds, data=DATA, **{"privacy": privacy, **more})).plain()
     return json.dumps(plain)
@@ -49,7 +49,7 @@ def order(
 
 
 def answer(path: Path, *args: Any, **changes: Any) -> str | None:
-    """Why the site refuses; none if it answers. It is opened anew: nothing is remembered but what is on disk."""
+    """Why the site refuses; None if it answers. The site is reopened, so it only knows what is on disk."""
     found = open_site(path)[0].answer(order(path, *args, **changes))
     said = json.loads(found.text)
     assert bool(found.records) is ("error" not in said and changes.get("task", "fit") == "fit")
@@ -82,11 +82,9 @@ def test_under_privacy_rounds_come_in_their_order_and_once(tmp_path: Path) -> No
     path, text = at(tmp_path, "epsilon = 30.0"), asked(rounds=5)
     assert answer(path, "run-1", 2, text=text) is None
     for t in (1, 2):
-        assert answer(path, "run-1", t, text=text) == (
-            f"site has answered round {t} for client 0 already, or a later one."
-        )
-    assert answer(path, "run-1", 4, text=text) is None  # it was not drawn in the third
-    assert "round 3 for client 0 already" in str(answer(path, "run-1", 3, text=text))
+        assert answer(path, "run-1", t, text=text) == f"site has already answered round {t} or later for client 0."
+    assert answer(path, "run-1", 4, text=text) is None  # it was not sampled in the third
+    assert "has already answered round 3 or later for client 0" in str(answer(path, "run-1", 3, text=text))
 
 
 def test_a_run_has_one_experiment(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_a_run_has_one_experiment(tmp_path: Path) -> None:
     assert answer(path, "run-1", 1, text=asked(rounds=2)) is None
     for task in ("fit", "idle", "pre"):
         why = answer(path, "run-1", 2, text=asked(rounds=2, noise=5.0), task=task)
-        assert why == "site knows run-1 as another experiment, or on other data of client 0."
+        assert why == "site knows run-1 with another experiment or other data of client 0."
     assert answer(path, "run-1", 2, text=asked(rounds=2)) is None
 
 
@@ -108,14 +106,13 @@ def test_without_privacy_a_server_that_goes_back_is_answered_and_all_is_written_
 
 
 def test_a_server_that_asks_for_more_and_more_gets_no_more_than_is_allowed(tmp_path: Path) -> None:
-    """The attack as it was found: one round's experiment, orders for two hundred rounds, and other names for runs."""
+    """An attack that once worked: a one-round experiment, orders for 200 rounds, and new run names."""
     path = at(tmp_path)
     said = [answer(path, "run-1", t) for t in range(1, 201)]
     said += [answer(path, f"run-{k}", 1, text=asked(seed=k)) for k in range(2, 12)]
     assert said.count(None) == 1
     assert said[-1] == (
-        "site lets client 0 spend an epsilon of 3 in all: with the 2.17 that is spent, "
-        "rounds left to answer (1) come to 3.19."
+        "site limits client 0 to a total epsilon of 3: 2.17 is spent, and the rounds ahead (1) would bring it to 3.19."
     )
 
 
@@ -129,9 +126,9 @@ def test_the_total_is_a_setting_of_its_own(tmp_path: Path) -> None:
 def test_a_run_that_could_not_be_ended_is_not_begun_and_the_server_hears_so(tmp_path: Path) -> None:
     path = at(tmp_path, "epsilon = 3.5")
     assert answer(path, "run-1", 1) is None
-    assert "rounds left to answer (2) come to 4" in str(answer(path, "run-2", 1, text=asked(rounds=2)))
+    assert "the rounds ahead (2) would bring it to 4" in str(answer(path, "run-2", 1, text=asked(rounds=2)))
     introduced = json.loads(open_site(path)[1].introduce(asked(rounds=2)).text)
-    assert "rounds left to answer (2) come to 4" in introduced["refusal"]
+    assert "the rounds ahead (2) would bring it to 4" in introduced["refusal"]
     assert introduced["told"] == []
 
 
@@ -140,7 +137,7 @@ def test_a_run_that_was_begun_may_be_gone_on_with(tmp_path: Path) -> None:
     assert answer(path, "run-1", 1, text=text) is None
     assert json.loads(open_site(path)[1].introduce(text).text)["refusal"] is None
     assert [answer(path, "run-1", t, text=text) for t in (2, 3)] == [None, None]
-    assert "rounds left to answer (3)" in json.loads(open_site(path)[1].introduce(text).text)["refusal"]
+    assert "the rounds ahead (3)" in json.loads(open_site(path)[1].introduce(text).text)["refusal"]
 
 
 def test_what_a_client_tells_is_charged_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +152,8 @@ def test_what_a_client_tells_is_charged_before_it_trains(tmp_path: Path, monkeyp
         patch.setattr(Serial, "run", die)
         with pytest.raises(Killed):
             answer(path, "run-1", 1)
-    assert "round 1 for client 0 already" in str(answer(path, "run-1", 1))
-    assert "the 2.17 that is spent" in str(answer(path, "run-2", 1))
+    assert "has already answered round 1 or later for client 0" in str(answer(path, "run-1", 1))
+    assert "2.17 is spent" in str(answer(path, "run-2", 1))
 
 
 def test_a_ledger_that_can_not_be_written_lets_nothing_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +168,7 @@ def test_a_ledger_that_can_not_be_written_lets_nothing_leave(tmp_path: Path, mon
 def test_an_order_that_is_refused_costs_nothing(tmp_path: Path) -> None:
     path = at(tmp_path)
     assert "has no state 000000000000" in str(answer(path, "run-1", 1, state="0" * 64))
-    assert "one job for each client" in str(answer(path, "run-1", 1, 1))
+    assert "one job per client" in str(answer(path, "run-1", 1, 1))
     assert answer(path, "run-1", 1) is None
 
 
@@ -190,8 +187,8 @@ def test_erasing_a_model_erases_nothing_from_the_ledger(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["site", "erase", str(path.parent), "--run", "run-1", "--client", "0", "--yes"])
     assert not list((path.parent / "states").iterdir())
-    assert "round 1 for client 0 already" in str(answer(path, "run-1", 1))
-    assert "the 2.17 that is spent" in str(answer(path, "run-2", 1))
+    assert "has already answered round 1 or later for client 0" in str(answer(path, "run-1", 1))
+    assert "2.17 is spent" in str(answer(path, "run-2", 1))
 
 
 @pytest.mark.parametrize(("allow", "told"), [("", False), ("scores = true", True), ("scores = false", False)])
@@ -250,9 +247,7 @@ def test_an_older_ledger_in_its_place_is_noticed(tmp_path: Path) -> None:
     shutil.copy(ledger(path), tmp_path / "backup")
     assert answer(path, "run-1", 2, text=text) is None
     shutil.copy(tmp_path / "backup", ledger(path))
-    assert "is missing or too old: it does not know all that client 0 did in run-1" in str(
-        answer(path, "run-2", 1, text=text)
-    )
+    assert "is missing or too old: it lacks rounds of client 0 in run-1" in str(answer(path, "run-2", 1, text=text))
 
 
 # -- shown and set

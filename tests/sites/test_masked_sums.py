@@ -1,4 +1,4 @@
-"""Runs whose sites mask what their clients send: the same models, whoever is lost, and no single message to be seen."""
+"""Runs with masked sums: the same models, whichever sites are lost, and no single message is visible."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Ex
 
 
 def stage_of(message: SiteMessage) -> str:
-    """Which stage of a masked round this message asks for."""
+    """The stage of a masked round that this message belongs to."""
     values = json.loads(message.text)
-    return values.get("stage") or values["site_jobs"][0]["task"]
+    return values.get("stage") or values["site_jobs"][0]["kind"]
 
 
 def round_of(message: SiteMessage) -> int:
@@ -85,7 +85,7 @@ def test_a_masked_run_is_the_plain_run(method: str, tmp_path: Path) -> None:
     masked = served(four(tmp_path / "a"), asked(method), tmp_path / "masked")
     plain = served(four(tmp_path / "b"), asked(method, secure={}), tmp_path / "plain")
     sizes = [t["sizes"][0] for t in json.loads((tmp_path / "plain" / "sites.json").read_text())["told"]]
-    assert len(set(sizes)) > 2  # or weights would not matter
+    assert len(set(sizes)) > 2  # else weights would not matter
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
     assert [row["post"]["accuracy"] for row in masked.rounds] == [row["post"]["accuracy"] for row in plain.rounds]
     assert failures(masked) == [None] * 3
@@ -100,7 +100,7 @@ def test_a_site_that_is_lost_at_any_stage_is_as_lost_as_in_a_plain_run(method: s
     losing(other, lambda node, at, t: (node, t) == (101, 2) and stage != "help")
     plain = served(other, asked(method, "skip", secure={}), tmp_path / "plain")
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
-    # who has sent its masked sum is in it, whatever happens to it then
+    # a site that has sent its masked vector is in the sum, even if it is lost later
     assert failures(masked) == ([None] * 3 if stage == "help" else [None, {"dropped": [0, 4]}, None])
     assert [set(row.get("failed", {"": []})) for row in plain.rounds] == (
         [{""}] * 3 if stage == "help" else [{""}, {"no answer"}, {""}]
@@ -135,11 +135,11 @@ def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path)
 
     def leave(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
-            post.sites.pop(104)  # before it could help in the first round
+            post.sites.pop(104)  # before it can help in the first round
         return reply
 
     post.meddle = leave
-    with pytest.raises(ClientError, match=r"3 times there was no answer for the clients .*: (its site|node 104) is"):
+    with pytest.raises(ClientError, match=r"clients .* gave no answer in 3 attempts: (its site|node 104) is"):
         served(post, asked(), tmp_path / "run")
     assert {round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"} == {1}
     assert len(hw.Run(tmp_path / "run").rounds) == 1
@@ -171,8 +171,8 @@ def test_the_sentence_says_how_many_and_why(tmp_path: Path) -> None:
     with pytest.raises(ClientError) as error:
         served(post, asked(), tmp_path / "run")
     assert str(error.value) == (
-        "3 times there was no answer for the clients [0, 1, 2, 3, 4]: round 1 has 3 of 4 sites after the stage "
-        "'shares', but 4 must stay for its masked sum to be opened: it was killed."
+        "clients [0, 1, 2, 3, 4] gave no answer in 3 attempts: round 1 has 3 of 4 sites after the stage "
+        "'shares', but needs 4 to open its masked sum: it was killed."
     )
 
 
@@ -198,7 +198,7 @@ def test_three_sites_are_the_least(tmp_path: Path) -> None:
 
 
 def heard(post: Inside) -> list[bytes]:
-    """All that sites say from now on."""
+    """Record everything that sites send from now on."""
     said: list[bytes] = []
 
     def listen(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
@@ -224,7 +224,7 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
     monkeypatch.setattr(masking, "summed", lambda *a: totals.append(summed(*a)) or totals[-1])
 
     def shown(secure: dict[str, Any], name: str) -> list[int]:
-        """How often rows of a client's message, or of a site's sum, stand in what the server was told."""
+        """How often rows of a client's message, or of a site's sum, occur in what the server received."""
         messages.clear()
         totals.clear()
         post = four(tmp_path / f"sites-{name}")
@@ -237,7 +237,7 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
         pieces = [row.contiguous().numpy().tobytes() for row in rows + sums if row.any()]
         return [sum(piece in text for text in said) for piece in pieces]
 
-    assert min(shown({}, "plain")) > 0  # or the search finds nothing whatever there is
+    assert min(shown({}, "plain")) > 0  # else the search can't find anything
     found = shown(MASKED, "masked")
     assert len(totals) == 12
     assert max(found) == 0
@@ -291,7 +291,7 @@ def sent(post: Inside, node: int, stage: str) -> SiteMessage:
 
 
 def again(post: Inside, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
-    """Play the first round once more, as a server would that wants another sum; what the sites say to that."""
+    """Replay the first round, like a server that wants another sum; return the sites' answers."""
     ready = {n: say(post, n, sent(post, n, "keys")) for n in HOMES}
     shares = {n: json.loads(sent(post, n, "shares").text)["asked"] for n in HOMES}
     roster = shares[101]["roster"]
@@ -319,7 +319,7 @@ def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) ->
     post, _ = transcript(tmp_path)
     for said in again(post, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
         assert said["error"] == (
-            "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and no others."
+            "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and helps no others."
         )
 
 
@@ -331,7 +331,7 @@ def test_the_same_sum_may_be_opened_again(tmp_path: Path) -> None:
 
 
 def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
-    """Once it has helped, there is nothing left of the round: not even the same help."""
+    """Once a site has helped, nothing of the round is left: it can't even help again."""
     post, _ = transcript(tmp_path)
     said = say(post, 102, sent(post, 102, "help"))
     assert said["error"] == "this site has no masks for round 1."
@@ -354,7 +354,7 @@ def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """What ends a server at once, as a signal would."""
+    """Ends a server at once, like a signal."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -378,7 +378,7 @@ def test_a_server_that_was_killed_at_any_stage_goes_on(stage: str, tmp_path: Pat
 
 
 def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -> None:
-    """A server that was killed before it stored a round gets the sum again that it had, though all are there now."""
+    """A server killed before it stored a round gets the same sum again, though more sites are there now."""
     post, other = four(tmp_path / "a"), four(tmp_path / "b")
 
     def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
@@ -401,7 +401,7 @@ def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -
 
 
 def test_a_sum_that_could_not_be_opened_is_the_only_one_that_may_be(tmp_path: Path) -> None:
-    """Sites have helped, but their answers were lost: when the round is repeated, nobody is asked about another sum."""
+    """Sites have helped, but their answers were lost: a repeated round opens the same sum or none."""
     post, seen = four(tmp_path / "a"), list[str]()
 
     def lose(node: int, at: str, t: int) -> bool:
@@ -423,14 +423,12 @@ def test_masks_are_used_once(tmp_path: Path) -> None:
     assert say(post, 102, fit)["error"] == "this site has no masks for round 1."
     said = say(post, 102, keys)
     assert said["opened"] == [[0, 4], [1], [2], [3]]
-    assert say(post, 102, fit)["error"] == "this site has no masks for round 1, or has used them already."
-    assert "there must be this one and 3 at least" in say(post, 102, shares)["error"]  # the roster has its old keys
+    assert say(post, 102, fit)["error"] == "this site has no unused masks for round 1."
+    assert "must have this one and at least 3 in all" in say(post, 102, shares)["error"]  # the roster has its old keys
     roster = json.loads(shares.text)["asked"]["roster"]
     mine = [{**e, **{k: said[k] for k in ("cipher", "mask")}} if e["clients"] == [1] else e for e in roster]
     assert "sealed" in say(post, 102, changed(shares, roster=mine))
-    assert say(post, 102, changed(shares, roster=mine))["error"] == (
-        "this site has dealt its shares of round 1 already."
-    )
+    assert say(post, 102, changed(shares, roster=mine))["error"] == "this site has already dealt its shares of round 1."
 
 
 # -- what a site refuses
@@ -445,7 +443,7 @@ def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> No
         assert "error" in say(post, 102, message)
     del values["sealed"]
     said = say(post, 102, SiteMessage(json.dumps(values), sent(post, 102, "fit").records))
-    assert said["error"] == ("secure.sums is true, but this order would let single messages leave: nothing is trained.")
+    assert said["error"] == "secure.sums is true, but this order asks for unmasked messages: nothing is trained."
 
 
 def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
@@ -459,23 +457,23 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "change", "why"),
     [
-        ("keys", {"t": -1}, "this message is no stage: ConfigError: t is -1"),
-        ("keys", {"clients": ["1"]}, "this message is no stage: ConfigError: clients[0] is '1'"),
+        ("keys", {"t": -1}, "this message is not a valid stage: ConfigError: t is -1"),
+        ("keys", {"clients": ["1"]}, "this message is not a valid stage: ConfigError: clients[0] is '1'"),
         ("keys", {"clients": []}, "a masked sum needs clients, but this message names none."),
         ("keys", {"clients": [2]}, "site102 does not have the clients [2]."),
-        ("keys", {"more": 1}, "this message is no stage: ConfigError: more is not a setting"),
-        ("shares", {"roster": []}, "round 1 has 0 sites of 4 for a masked sum, but there must be this one and 3"),
-        ("shares", {"asked": 3}, "round 1 has 4 sites of 3 for a masked sum"),
-        ("shares", {"asked": 40}, "round 1 has 4 sites of 40 for a masked sum, but there must be this one and 27"),
-        ("shares", {"roster": "mine*4"}, "there must be this one and 3 at least."),
+        ("keys", {"more": 1}, "this message is not a valid stage: ConfigError: more is not a setting"),
+        ("shares", {"roster": []}, "round 1 has 0 of 4 sites, but must have this one and at least 3"),
+        ("shares", {"asked": 3}, "round 1 has 4 of 3 sites"),
+        ("shares", {"asked": 40}, "round 1 has 4 of 40 sites, but must have this one and at least 27"),
+        ("shares", {"roster": "mine*4"}, "must have this one and at least 3 in all."),
         ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
-        ("shares", {"roster": "bad key"}, "this is no key"),
+        ("shares", {"roster": "bad key"}, "this is not a valid key"),
         ("help", {"t": 2}, "site102 is asked for round 2, but the rounds are 1 to 1."),
-        ("help", {"survivors": []}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but 3 are needed."),
-        ("help", {"survivors": "other clients"}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "twice"}, "this site is not in the sum of round 1 as it should be."),
-        ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but 3 are needed."),
+        ("help", {"survivors": []}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but needs 3 that dealt shares."),
+        ("help", {"survivors": "other clients"}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "twice"}, "the sum of round 1 does not match what this site sent."),
+        ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but needs 3 that dealt shares."),
     ],
 )
 def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -497,7 +495,7 @@ def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any]
 
 
 def made(real: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The change; words stand for what can only be made of the real message."""
+    """The change, in which words stand for values derived from the real message."""
     (name, value), mine = next(iter(change.items())), [1]
     if not isinstance(value, str):
         return change
@@ -519,8 +517,8 @@ def test_a_site_can_insist_on_masks(tmp_path: Path) -> None:
     site = open_site(write_site(tmp_path / "site", [0], "plain = false"))[1]
     with pytest.raises(RunError) as error:
         site.plan(json.dumps(for_sites(asked(secure={})).plain()))
-    assert str(error.value) == "site lets only masked sums leave, but secure.sums is false in the experiment."
-    assert site.plan(json.dumps(for_sites(asked()).plain())).secure.sums
+    assert str(error.value) == "site only sends masked sums, but secure.sums is false in the experiment."
+    assert site.plan(json.dumps(for_sites(asked()).plain())).experiment.secure.sums
 
 
 # -- values and reports that can't be used
@@ -636,7 +634,7 @@ def test_nodes_of_a_simulation_mask_too(tmp_path: Path, monkeypatch: pytest.Monk
     hw.run(asked("scaffold", **changes), tmp_path / "masked")
     hw.run(asked("scaffold", secure={}, **changes), tmp_path / "plain")
     assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
-    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # or nothing was masked
+    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # else nothing was masked
 
 
 # -- what is refused before anything is run

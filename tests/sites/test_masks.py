@@ -1,4 +1,4 @@
-"""Masks alone, without any message: sums are exact, whoever is lost, and nothing else can be seen."""
+"""The protocol alone, without messages: sums are exact, whoever is lost, and nothing else is visible."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def vectors(count: int, size: int = 50) -> list[Vector]:
 def played(
     xs: Sequence[Vector], *, early: Iterable[int] = (), late: Iterable[int] = (), silent: Iterable[int] = ()
 ) -> tuple[Vector, dict[int, Vector]]:
-    """The opened sum and what was masked; parties are lost before they deal, before they mask, before they help."""
+    """The opened sum and the inputs; parties are lost before they deal, mask or help."""
     parties, enough = [Party(x) for x in xs], needed(2 / 3, len(xs))
     roster = [p.secrets.member for p in parties]
     dealt = [u for u in range(len(xs)) if u not in set(early)]
@@ -105,7 +105,7 @@ def test_one_is_lost_at_each_moment() -> None:
 
 @pytest.mark.parametrize("moment", ["late", "silent"])
 def test_below_the_threshold_nothing_is_opened(moment: str) -> None:
-    with pytest.raises(RecordError, match="but 5 are needed"):
+    with pytest.raises(RecordError, match="but 5 of each are needed"):
         played(vectors(7), **{moment: {0, 1, 2}})
 
 
@@ -121,7 +121,7 @@ def test_fewer_shares_than_needed_tell_nothing_and_as_many_tell_all() -> None:
     for some in itertools.combinations(shares, 3):
         assert joined(some) == secret
     for some in itertools.combinations(shares, 2):
-        with suppress(RecordError):  # most often their padding is none
+        with suppress(RecordError):  # usually their padding is invalid
             assert joined(some) != secret
 
 
@@ -179,7 +179,7 @@ def test_shares_that_are_not_what_they_should_be_are_refused() -> None:
     roster = [s.member for s in (a, b, c)]
     _, letters = deal(a, 0, roster, 3)
     with pytest.raises(RecordError, match="can't be read"):
-        read_share(b.cipher, 1, 0, roster, letters[2])  # not sealed for it
+        read_share(b.cipher, 1, 0, roster, letters[2])  # sealed for another party
     with pytest.raises(RecordError, match="is from 0 to 1, not to 2"):
         read_share(b.cipher, 2, 0, roster, letters[1])
     with pytest.raises(RecordError, match="can't be read"):
@@ -193,7 +193,7 @@ def test_shares_of_another_party_or_another_secret_open_nothing() -> None:
     keys = split(new_pair().private, 3, 4)
     ys = {u: masked(np.zeros(2, np.uint64), secrets[u], u, roster, range(4), WHERE) for u in range(3)}
     helped = {h: Help({3: keys[h]}, {u: shares[u][h] for u in ys}) for h in ys}
-    with pytest.raises(RecordError, match="the shares of party 3 do not give its key"):
+    with pytest.raises(RecordError, match="the shares of party 3 do not restore its key"):
         opened(ys, roster, range(4), helped, 3, WHERE)
     helped[0] = helped[1]
     with pytest.raises(RecordError, match="the share that party 0 gave is not its own"):
@@ -202,7 +202,7 @@ def test_shares_of_another_party_or_another_secret_open_nothing() -> None:
 
 @pytest.mark.parametrize("public", [b"", bytes(49), b"\x02" + b"\xff" * 48, b"\x04" * 97])
 def test_a_key_beside_the_curve_is_refused(public: bytes) -> None:
-    with pytest.raises(RecordError, match="this is no key"):
+    with pytest.raises(RecordError, match="this is not a valid key"):
         agreed(new_pair().private, public)
 
 
@@ -211,7 +211,7 @@ def test_two_agree_on_what_a_third_does_not_know() -> None:
     assert agreed(a.private, b.public) == agreed(b.private, a.public) != agreed(c.private, b.public)
     assert public_of(a.private) == a.public
     assert unsealed(agreed(b.private, a.public), sealed(agreed(a.private, b.public), b"text")) == b"text"
-    with pytest.raises(RecordError, match="no sealed message"):
+    with pytest.raises(RecordError, match="not a valid sealed message"):
         unsealed(agreed(c.private, b.public), sealed(agreed(a.private, b.public), b"text"))
 
 
@@ -293,7 +293,7 @@ def test_truth_values_and_unlike_messages_are_refused() -> None:
     truth = Shared(Params(a=torch.tensor([True])))
     assert unfit(truth, "clients", 1, 3) == "w/a of type torch.bool, which can't be summed under masks"
     one, other = Shared(Params(a=torch.zeros(2))), Shared(Params(a=torch.zeros(3)))
-    with pytest.raises(RecordError, match="client 1 sent a message that is laid out unlike"):
+    with pytest.raises(RecordError, match="client 1 sent a message with another layout"):
         summed({0: one, 1: other}, "clients", {0: 1, 1: 1})
 
 

@@ -1,4 +1,4 @@
-"""A metric of another package is one entry: it is in every file, message, summary and table, and nowhere required."""
+"""Another package adds a metric as one entry: it appears in every file, message and table, and is never required."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADS = ["method", "accuracy (pre)", "own model (stale)", "worst decile", "KB up
 
 @pytest.fixture(autouse=True)
 def _registry() -> Iterator[None]:
-    """Every test begins and ends with our metrics only."""
+    """Each test starts and ends with our own metrics only."""
     metrics.cache_clear()
     yield
     metrics.cache_clear()
@@ -47,7 +47,7 @@ def _registry() -> Iterator[None]:
 
 
 def install(folder: Path, patch: pytest.MonkeyPatch, value: str = "TOP2") -> None:
-    """A package with an entry point, as pip would leave it."""
+    """A package with an entry point, as pip would install it."""
     info = folder / "stranger-1.0.dist-info"
     info.mkdir(parents=True)
     (folder / "of_a_stranger.py").write_text(PACKAGE)
@@ -74,7 +74,7 @@ def test_a_new_metric_is_everywhere(
     assert head == [*HEADS[:4], "top-2 accuracy", *HEADS[4:]]
     assert cells[0][4] == f"{row['pre']['top2'] * 100:.1f} %"
     assert "top-2 accuracy" in render([setting])
-    with pytest.raises(SystemExit):  # there is nothing left to do but to print the summary
+    with pytest.raises(SystemExit):  # nothing left to do but print the summary
         main(["resume", str(run.path)])
     assert f"top-2 accuracy {row['pre']['top2']:.4f}" in capsys.readouterr().out
 
@@ -89,7 +89,7 @@ def test_a_new_metric_comes_from_sites_as_in_one_process(tmp_path: Path, monkeyp
 
 
 def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None:
-    """What the server does not know is ignored; what the site does not know was not measured there."""
+    """The server ignores metrics it does not know; metrics a site does not know count as not measured."""
     post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
 
     def other(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost | None:

@@ -1,4 +1,4 @@
-"""Sites with data of their own, played in one process: the same bits, and nothing but what site.toml offers."""
+"""Sites with their own data, in one process: the same bits, and nothing that site.toml does not allow."""
 
 from __future__ import annotations
 
@@ -89,16 +89,16 @@ def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
         ("", {"model": ["/tmp/net.py"]}, "site does not allow the model '/tmp/net.py': allowed are"),
         ("", {"server_model": "/tmp/net.py"}, "site does not allow the model '/tmp/net.py': allowed are"),
         ("", {"data": "digits"}, "site has the data set 'synthetic', not 'digits'."),
-        ("", {"fraction": 0.5}, "site can't take a share of all samples: fraction must be 1."),
-        ("", {"clients": None}, "site can't run an experiment that does not name its model and its number"),
+        ("", {"fraction": 0.5}, "site can't use a share of all samples: fraction is 0.5, but must be 1."),
+        ("", {"clients": None}, "site can't run an experiment without model and clients: both must be given."),
         ("", {"rounds": "many"}, "site can't read this experiment: rounds is 'many'"),
-        ('fields = ["protos"]', {}, "site lets protos leave, not w."),
-        ("epsilon = 3.0", {}, "site asks for privacy of epsilon 3 at most, but the experiment has none."),
+        ('fields = ["protos"]', {}, "site sends protos only, not w."),
+        ("epsilon = 3.0", {}, "site requires an epsilon of at most 3, but the experiment has no privacy."),
         ("", {"clients": 10**9}, "site can't read this experiment: clients is 1000000000, but must be from 1 to"),
-        ("", {"clients": 10**6}, "site takes experiments with 100,000 clients and 100 networks at most, but this one"),
-        ("", {"model": ["linear"] * 101}, "site takes experiments with 100,000 clients and 100 networks at most"),
-        ("", {"model": "mlp:12000:2"}, "site builds networks of 500,000,000 bytes at most, but mlp has 576,"),
-        ("largest = 1", {"server_model": "mlp:65536"}, "site builds networks of 1,000,000 bytes at most, but mlp has"),
+        ("", {"clients": 10**6}, "site accepts experiments with at most 100,000 clients and 100 networks, but"),
+        ("", {"model": ["linear"] * 101}, "site accepts experiments with at most 100,000 clients and 100 networks"),
+        ("", {"model": "mlp:12000:2"}, "site allows 500,000,000 bytes of networks, but mlp makes it 576,"),
+        ("largest = 1", {"server_model": "mlp:65536"}, "site allows 1,000,000 bytes of networks, but mlp makes it"),
     ],
 )
 def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Pa
     if allowed:
         assert site.plan(asked).privacy.noise == noise
     else:
-        with pytest.raises(RunError, match=r"asks for privacy of epsilon 3 and delta 1e-05 at most, but .* comes to"):
+        with pytest.raises(RunError, match=r"an epsilon of at most 3 at a delta of at most 1e-05, but"):
             site.plan(asked)
 
 
 @pytest.mark.parametrize(("level", "sizes"), [("client", False), ("example", True)])
 def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool, tmp_path: Path) -> None:
-    """The number of a client's samples is private where the client is, and its classes always are."""
+    """Client-level privacy hides a client's number of samples; its classes are always hidden."""
     private = experiment("fedavg", rounds=1, privacy={"clip": 1.0, "noise": 5.0, "level": level})
     run = served(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
     told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
@@ -130,7 +130,7 @@ def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool,
 def test_noise_from_the_seed_protects_nobody(tmp_path: Path) -> None:
     seeded = {"clip": 1.0, "noise": 50.0, "source": "seed"}
     asked = for_sites(experiment("fedavg", privacy=seeded)).plain()
-    assert "but the experiment has none" in refusal(tmp_path / "site", "epsilon = 3.0", **asked)
+    assert "but the experiment has no privacy" in refusal(tmp_path / "site", "epsilon = 3.0", **asked)
 
 
 def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
     served(post, private, tmp_path / "run")
     fit = next(p for _, kind, p in post.sent if kind == "train" and '"fit"' in p.text)
     again = open_site(tmp_path / "site1" / "site.toml")[0].answer(fit)
-    assert "has answered round 1 for client 0 already" in json.loads(again.text)["error"]
+    assert "has already answered round 1 or later for client 0" in json.loads(again.text)["error"]
 
 
 def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
-    """Whatever an experiment says of data, the site reads what its own file names."""
+    """Whatever data an experiment names, the site reads the data in its own file."""
     bait = tmp_path / "synthetic.py"
     bait.write_text("raise SystemExit('this file was run')")
     site = read_site(write_site(tmp_path / "site", [0]))
@@ -158,7 +158,7 @@ def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
 
 
 def order(client: int = 0, **changes: Any) -> SiteMessage:
-    site_job = {"task": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
+    site_job = {"kind": "fit", "client": client, "t": 1, "measure": False, "down": 0, "state": "", **changes}
     asked = json.dumps(for_sites(experiment("standalone")).plain())
     return SiteMessage(json.dumps({"run": "run-1", "experiment": asked, "site_jobs": [site_job]}), [encode(Nothing())])
 
@@ -175,17 +175,17 @@ def named(run: Any) -> SiteMessage:
         (order(t=0), "site is asked for round 0, but the rounds are 1 to 3."),
         (order(t=4), "site is asked for round 4, but the rounds are 1 to 3."),
         (order(t=10**9), "site is asked for round 1000000000, but the rounds are 1 to 3."),
-        (order(down=10**9), "this message is no order: IndexError"),
-        (named(5), "this message is no order: ConfigError: run is 5, but must be a text."),
-        (named(None), "this message is no order: ConfigError: run is None, but must be a text."),
-        (named("../x"), "run is '../x', but must be small letters, digits and dashes."),
-        (order(t="1"), "this message is no order: ConfigError: t is '1'"),
-        (order(state=7), "this message is no order: ConfigError: state is 7"),
-        (order(task="steal"), "this message is no order: ConfigError: task is 'steal'"),
-        (order(state="0" * 64), "client-0 has no state 000000000000, which the server took last."),
+        (order(down=10**9), "this message is not a valid order: IndexError"),
+        (named(5), "this message is not a valid order: ConfigError: run is 5, but must be a text."),
+        (named(None), "this message is not a valid order: ConfigError: run is None, but must be a text."),
+        (named("../x"), "run is '../x', but must be 1 to 64 lower-case letters, digits and dashes."),
+        (order(t="1"), "this message is not a valid order: ConfigError: t is '1'"),
+        (order(state=7), "this message is not a valid order: ConfigError: state is 7"),
+        (order(kind="steal"), "this message is not a valid order: ConfigError: kind is 'steal'"),
+        (order(state="0" * 64), "client-0 has no state 000000000000, which the server accepted last."),
         (
             SiteMessage("x" * 2_000_000, []),
-            "site takes messages of 1,000,000 bytes at most, but this one has 2,000,000.",
+            "site accepts messages of at most 1,000,000 bytes, but this one has 2,000,000.",
         ),
     ],
 )
@@ -202,7 +202,7 @@ def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, lev
     privacy = {"clip": 1.0, "noise": noise, "level": level}
     asked = for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).plain()
     site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
-    with pytest.raises(HeadwiseError, match=r"comes to|below 1e-100 there is no epsilon to reckon"):
+    with pytest.raises(HeadwiseError, match=r"but the experiment has|below 1e-100 there is no epsilon to reckon"):
         site.plan(json.dumps(asked))
 
 
@@ -215,7 +215,7 @@ def test_what_nobody_thought_of_is_said_to_be_a_bug_and_tells_nothing_of_the_dat
     monkeypatch.setattr(SiteStates, "put_download", fails)
     site, _ = open_site(write_site(tmp_path / "site", [0]))
     said = json.loads(site.answer(order()).text)
-    assert said == {"error": "this is a bug of Headwise (ZeroDivisionError): the site's log says more."}
+    assert said == {"error": "this is a bug in Headwise (ZeroDivisionError): see the site's log."}
 
 
 def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, mon
         return dataclasses.replace(update, up=type(update.up)(update.up.w | update.me.h))
 
     monkeypatch.setattr(FedPer, "local_update", leaky)
-    with pytest.raises(ClientError, match=r"site10\d lets no 'h' leave: it is private, but stands in an upload\."):
+    with pytest.raises(ClientError, match=r"site10\d does not send 'h': it is private, but in the upload\."):
         served(four(tmp_path), experiment(), tmp_path / "run")
 
 
@@ -245,7 +245,7 @@ def test_only_experiments_on_the_signed_list_run(tmp_path: Path) -> None:
         permitted(site, tmp_path, json.dumps(other.plain()))
     listed = json.loads((tmp_path / "allowed.json").read_text())
     (tmp_path / "allowed.json").write_text(json.dumps({**listed, "experiments": [*listed["experiments"], "0" * 64]}))
-    with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub: nothing on it is allowed"):
+    with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub, so nothing on it is allowed"):
         permitted(site, tmp_path, json.dumps(asked.plain()))
     sign([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
     with pytest.raises(RunError, match="is not signed by"):
@@ -274,10 +274,10 @@ def test_a_mistake_in_site_toml_is_one_sentence(text: str, said: str, tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"partition": "iid"}, "partition is 'iid', but at sites it must be natural: each has what it has."),
-        ({"clients": None}, "clients is missing: sites come and go, so their number must be given."),
-        ({"fraction": 0.5}, "fraction is 0.5, but at sites it must be 1."),
-        ({"method": Choice("mine.py")}, "method is 'mine.py', but sites run only what their own Headwise has."),
+        ({"partition": "iid"}, "partition is 'iid', but must be natural: sites keep their data."),
+        ({"clients": None}, "clients is missing: give the number of clients at all sites, since sites come and go."),
+        ({"fraction": 0.5}, "fraction is 0.5, but must be 1 for clients at sites."),
+        ({"method": Choice("mine.py")}, "method is 'mine.py', but sites only run what their own Headwise includes."),
     ],
 )
 def test_what_no_site_could_run_is_not_sent(changes: dict[str, Any], said: str) -> None:
@@ -345,7 +345,7 @@ def test_a_late_reply_is_counted_as_late_and_puts_no_client_ahead(tmp_path: Path
     run = served(post, skipping(), tmp_path / "run")
     assert [row.get("failed") for row in run.rounds] == [{"late": [1]}, None, None]
     orders = [site_job for _, kind, p in post.sent if kind == "train" for site_job in json.loads(p.text)["site_jobs"]]
-    states = [site_job["state"] for site_job in orders if (site_job["client"], site_job["task"]) == (1, "fit")]
+    states = [site_job["state"] for site_job in orders if (site_job["client"], site_job["kind"]) == (1, "fit")]
     assert [state == "" for state in states] == [True, True, False]
 
 
@@ -358,7 +358,7 @@ def test_a_node_that_is_lost_is_asked_again_with_the_same_bits(wanted: dict[str,
 
     post.meddle = lose
     served(post, experiment(), tmp_path / "run")
-    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # those that were lost say again who they are
+    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # lost nodes introduce themselves again
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
 
@@ -397,23 +397,23 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
     served(post, experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     write_site(tmp_path / "site102", [1], data="synthetic:170:4:6:sites=5")
-    with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* tells other facts about its data"):
+    with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* reports other facts about its data"):
         served(post, experiment(rounds=1), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"clients": [1, 9]}, "has clients that the run does not have, or tells nothing about its own"),
-        ({"told": [], "clients": []}, "has clients that the run does not have, or tells nothing about its own"),
-        ({"clients": [0], "told.client": 0}, "says that it has clients which another site has"),
-        ({"told.sizes": [1, 2]}, "tells sizes or classes that do not fit together"),
-        ({"told.labels": [[1]]}, "tells sizes or classes that do not fit together"),
-        ({"told.shape": [10**9]}, "tells of data that are too large to be true"),
-        ({"told.classes": 0, "told.labels": None}, "tells of data that are too large to be true"),
-        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but others have"),
-        ({"told.shape": "wide"}, "refuses: it speaks another language: told[0].shape is 'wide'"),
-        ({"more": 1}, "refuses: it speaks another language: more is not a setting"),
+        ({"clients": [1, 9]}, "claims clients that the run does not have, or sends no facts about its own"),
+        ({"told": [], "clients": []}, "claims clients that the run does not have, or sends no facts about its own"),
+        ({"clients": [0], "told.client": 0}, "claims clients that another site has"),
+        ({"told.sizes": [1, 2]}, "reports sizes or classes that contradict each other"),
+        ({"told.labels": [[1]]}, "reports sizes or classes that contradict each other"),
+        ({"told.shape": [10**9]}, "reports data of an implausible size"),
+        ({"told.classes": 0, "told.labels": None}, "reports data of an implausible size"),
+        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but other sites have"),
+        ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
+        ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
     ],
 )
 def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
     del post.sites[102]
     post.sites[666] = write_site(tmp_path / "liar", [1])
     with pytest.raises(
-        RunError, match=r"client 1 can't take part: liar .node 666. says that it has clients which another site has"
+        RunError, match=r"client 1 can't take part: liar .node 666. claims clients that another site has"
     ):
         served(post, experiment(rounds=1), tmp_path / "run")
 
@@ -462,7 +462,7 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"client": 3}, {"t": 7}, {"task": "idle"}, {"n": -1}, {"n": "9"}, {"up": 5}, {"up": "0"}, {"state": None},
+        {"client": 3}, {"t": 7}, {"kind": "idle"}, {"n": -1}, {"n": "9"}, {"up": 5}, {"up": "0"}, {"state": None},
         {"samples": 1e9}, {"failure": ["one"]}, {"test": {"accuracy": 0.5}},
         {"test": {"n": 1, "accuracy": "high"}}, {"more": 1},
     ],

@@ -1,7 +1,8 @@
-"""Orders, reports and states at sites: the same bits as in one process, whatever gets lost on the way."""
+"""Orders, reports and states at sites: the same bits as in one process, whatever gets lost."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from headwise.methods.fedper import FedPer
 from headwise.settings import catalog
 from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site
-from headwise.sites.states import SiteStates, digest_of
+from headwise.sites.states import SiteStates
 from headwise.sites.transport.messages import Lost, SiteMessage, pack_error, unpack_report
 from headwise.testing.nervous import Nervous
 
@@ -59,13 +60,13 @@ def test_a_reply_that_got_lost_puts_no_client_ahead(
 
 
 def test_a_node_that_never_answers_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, lambda node, message: Lost(f"node {node} is not there") if node == 12 else message)
-    with pytest.raises(ClientError, match=r"3 times there was no answer for the clients \[.*\]: node 12 is not there"):
+    elsewhere(monkeypatch, lambda node, message: Lost(f"node {node} is gone") if node == 12 else message)
+    with pytest.raises(ClientError, match=r"clients \[.*\] gave no answer in 3 attempts: node 12 is gone"):
         hw.run(experiment(engine=SIM), tmp_path / "run")
 
 
 class Killed(BaseException):
-    """What ends a server at once, as a signal would."""
+    """Ends a server at once, like a signal."""
 
 
 @pytest.mark.parametrize("moment", [RoundStarted, RoundEnded])
@@ -128,7 +129,7 @@ def test_a_site_that_lost_a_state_says_so(tmp_path: Path, monkeypatch: pytest.Mo
                 path.unlink()
 
     elsewhere(monkeypatch)
-    with pytest.raises(ClientError, match=r"client-\d has no state [0-9a-f]{12}, which the server took last"):
+    with pytest.raises(ClientError, match=r"client-\d has no state [0-9a-f]{12}, which the server accepted last"):
         hw.run(experiment(engine=SIM), tmp_path / "run", observers=[forget])
 
 
@@ -179,7 +180,7 @@ def test_states_are_kept_until_they_are_not_needed(tmp_path: Path) -> None:
         digests.append(kept.put(3, t, b"state %d" % t, digests[-1]))
         assert [v.t for v in kept.versions(3)] == list(range(max(1, t - 2), t + 1))
     assert kept.take(3, digests[4]) == b"state 4"
-    again = kept.put(3, 5, b"otherwise", digests[4])  # the server never took the fifth
+    again = kept.put(3, 5, b"otherwise", digests[4])  # the server never accepted the fifth
     assert [v.digest for v in kept.versions(3)] == [*digests[3:5], again]
     assert kept.take(4, "") is None
     with pytest.raises(RunError, match="has no state"):
@@ -207,14 +208,14 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     kept = SiteStates(tmp_path, "run-1")
     digest = kept.put(0, 1, b"state", "")
     kept.versions(0)[0].path.write_bytes(b"other")
-    with pytest.raises(RunError, match="is damaged: it does not fit its name"):
+    with pytest.raises(RunError, match="is damaged: its content does not match the digest in its name"):
         kept.take(0, digest)
-    assert digest == digest_of(b"state")
+    assert digest == hashlib.sha256(b"state").hexdigest()
 
 
 @pytest.mark.parametrize("run", ["", "..", "a/b", "A", "a" * 65])
 def test_a_run_can_not_name_another_folder(run: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="must be small letters, digits and dashes"):
+    with pytest.raises(RunError, match="must be 1 to 64 lower-case letters, digits and dashes"):
         SiteStates(tmp_path, run)
 
 

@@ -1,4 +1,4 @@
-"""What `flwr run` starts: the apps that a generated pyproject.toml names."""
+"""The apps that `flwr run` starts; the generated pyproject.toml names them."""
 
 from __future__ import annotations
 

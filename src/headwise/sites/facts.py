@@ -1,4 +1,4 @@
-"""What a site tells the server about data that the server never has, and the experiment as it travels to sites."""
+"""What a site tells the server about its data, and the experiment as sites receive it."""
 
 from __future__ import annotations
 
@@ -14,42 +14,37 @@ from ..settings.options import Engine
 
 PARTS = ("train", "val", "test")
 LARGEST = 10**6
-"""numbers in a sample, classes or tokens that a site can claim to have"""
+"""most values per sample, classes or tokens that a site may claim"""
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What a site tells about one of its clients."""
-
     client: Natural
     shape: tuple[Natural, ...]
     """of one sample"""
     classes: Natural
     vocabulary: Natural
     sizes: tuple[Natural, ...]
-    """how many training, validation and test samples"""
+    """training, validation and test samples"""
     labels: tuple[tuple[Natural, ...], ...] | None
-    """for each part, how many samples of each class; none: the site does not tell"""
+    """samples per class in each part; None if the site does not share them"""
 
     @property
     def task(self) -> Task:
-        """What a model must know."""
         return Task(self.shape, self.classes, self.vocabulary)
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it: a server builds networks by what it is told."""
+        """Why these facts can't be true, if so: the server sizes its networks by them."""
         lengths = [self.classes] * len(PARTS)
         if len(self.sizes) != len(PARTS) or (self.labels is not None and [len(row) for row in self.labels] != lengths):
-            return "tells sizes or classes that do not fit together"
+            return "reports sizes or classes that contradict each other"
         large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
-        return "tells of data that are too large to be true" if large or not self.classes else None
+        return "reports data of an implausible size" if large or not self.classes else None
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """How a site introduces itself."""
-
     name: str
     clients: tuple[Natural, ...]
     told: tuple[ClientFacts, ...]
@@ -57,23 +52,21 @@ class Introduction:
 
 
 def travelling(experiment: Experiment) -> Experiment:
-    """The experiment as it is sent to sites: without what only concerns the server's machine."""
-    engine = Engine(kind="flower", kernels=experiment.engine.kernels)
-    return replace(experiment, engine=engine)
+    """The experiment without the settings of the server's own machine."""
+    return replace(experiment, engine=Engine(kind="flower", kernels=experiment.engine.kernels))
 
 
 def for_sites(experiment: Experiment) -> Experiment:
-    """The experiment as sites get it: everything that it leaves open written out, without any data at hand."""
+    """The experiment as sites receive it, with every default filled in; works without the data."""
     if experiment.partition.name != "natural":
-        name = experiment.partition.name
-        raise ConfigError(f"partition is {name!r}, but at sites it must be natural: each has what it has.")
+        raise ConfigError(f"partition is {experiment.partition.name!r}, but must be natural: sites keep their data.")
     if experiment.clients is None:
-        raise ConfigError("clients is missing: sites come and go, so their number must be given.")
+        raise ConfigError("clients is missing: give the number of clients at all sites, since sites come and go.")
     if experiment.fraction < 1:
-        raise ConfigError(f"fraction is {experiment.fraction:g}, but at sites it must be 1.")
+        raise ConfigError(f"fraction is {experiment.fraction:g}, but must be 1 for clients at sites.")
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
         if choice.name.endswith(".py"):
-            raise ConfigError(f"{kind} is {choice.name!r}, but sites run only what their own Headwise has.")
+            raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")
     source: Source = experiment.data.make("data")
     model = experiment.model or (Choice(source.default_model),)
     return travelling(replace(experiment, model=model).resolved())

@@ -12,12 +12,12 @@ from .site.policy import SimulatedPolicy
 from .site.site import Site
 from .states import SiteStates
 
-RUN = "run"  # the folder of the nodes is that of one run only
+RUN = "run"  # fixed: the nodes' folder belongs to a single run
 
 
 def make(setup: Setup) -> Remote:
-    """The executor of ``engine.kind = "flower-sim"``; the nodes keep their states in the run's own folder."""
-    from .transport.grid import Simulation, client_app  # here, because all else can be tested without Flower
+    """The executor for ``engine.kind = "flower-sim"``; nodes keep their states in the run folder."""
+    from .transport.grid import Simulation, client_app  # imported here so that the rest can be tested without Flower
 
     site = Site((setup.folder / "sites").absolute(), SimulatedPolicy(setup.data_dir.absolute()))
     clients = len(setup.plan.data)
@@ -28,7 +28,7 @@ def make(setup: Setup) -> Remote:
 
 
 def backend(engine: Engine, workers: int) -> dict[str, Any]:
-    """What Ray is told."""
+    """Flower's `backend_config`, which goes to Ray."""
     asked = engine.flower
     here = {"address": asked.ray} if asked.ray else {"num_cpus": math.ceil(workers * asked.cpus)}
     return {

@@ -15,13 +15,13 @@ from .run import show
 
 @click.command(name="deploy")
 @click.argument("config", type=INPUT_FILE)
-@click.option("--server", required=True, type=INPUT_FOLDER, help="the folder of headwise server start")
-@click.option("--out", required=True, type=OUTPUT_FOLDER, help="folder for the results; to go on, the same")
+@click.option("--server", required=True, type=INPUT_FOLDER, help="folder of the server, see headwise server start")
+@click.option("--out", required=True, type=OUTPUT_FOLDER, help="folder for the results; an existing run is resumed")
 @click.option("--wait", default="600", help="seconds to wait for sites before the first round  [600]")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance rounds=5")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else")
 def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str, ...], as_json: bool) -> None:
-    """Train the experiment CONFIG with the sites of the server on this machine."""
+    """Train the experiment CONFIG at the sites of a server on this machine."""
     patience = convert(literal(wait), NonNegative, "wait")
     experiment = experiment_from(override(read_toml(config), changes))
     from ...engine.host.devices import check_kind
@@ -29,7 +29,7 @@ def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str
     from ...sites.server.submit import submit
 
     check_kind("flower")
-    asked = for_sites(experiment)  # what is wrong with it is said here, not at the sites
+    asked = for_sites(experiment)  # report mistakes here, not at the sites
     show(
         submit(server.absolute(), asked, Path(os.path.abspath(out)), patience, lambda line: click.echo(line, err=True)),
         as_json,

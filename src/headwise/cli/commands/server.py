@@ -1,4 +1,4 @@
-"""``headwise server``: the machine that sites connect to."""
+"""``headwise server``: what sites connect to."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOL
 
 @click.group(name="server")
 def command() -> None:
-    """Start a server for sites, let sites in, sign experiments."""
+    """Start a server for sites, register sites, sign experiments."""
 
 
 @command.command(name="start")
 @click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--port", default=8000, type=PORT, show_default=True, help="port to listen on")
-@click.option("--name", "names", multiple=True, help="a name or address by which sites know this server; repeatable")
-@click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
+@click.option("--name", "names", multiple=True, help="a name or address that sites use for this server; repeatable")
+@click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
 def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool) -> None:
-    """Start Flower's SuperLink with TLS and node authentication; its keys and its memory are in FOLDER.
+    """Start Flower's SuperLink with TLS and node authentication; FOLDER holds its keys and its database.
 
-    A certificate is made there if there is none: sites need FOLDER/ca.crt.
+    Creates a certificate if FOLDER has none; sites need FOLDER/ca.crt.
     """
     from ...disk.files import failing_clearly
     from ...engine.host.devices import check_kind
@@ -42,7 +42,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
         home.mkdir(parents=True, exist_ok=True)
     if not insecure and not (home / "ca.crt").exists():
         server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
-        click.echo(f"made a certificate: give {home / 'ca.crt'} to the sites", err=True)
+        click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
     flower_config(home, host, port, insecure)
     sys.exit(attend(superlink(home, host, port, insecure), environment(home)))
 
@@ -51,7 +51,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 @click.argument("folder", type=INPUT_FOLDER)
 @click.argument("keys", nargs=-1, required=True, type=INPUT_FILE)
 def register(folder: Path, keys: tuple[Path, ...]) -> None:
-    """Let sites in whose public KEYS (their site.key.pub) these are; FOLDER is the server's."""
+    """Let in the sites with these public KEYS (their site.key.pub); FOLDER is the server's."""
     from ...sites.transport.processes import NAME, flwr
 
     for key in keys:
@@ -61,10 +61,10 @@ def register(folder: Path, keys: tuple[Path, ...]) -> None:
 
 @command.command(name="sign")
 @click.argument("configs", nargs=-1, required=True, type=INPUT_FILE)
-@click.option("--key", required=True, type=KEPT_FILE, help="Ed25519 key; made if there is none")
-@click.option("--out", required=True, type=OUTPUT_FILE, help="the signed list, for the sites")
+@click.option("--key", required=True, type=KEPT_FILE, help="Ed25519 key; created if it does not exist")
+@click.option("--out", required=True, type=OUTPUT_FILE, help="file for the signed list, which sites need")
 def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
-    """Sign a list of the experiments CONFIGS: sites that ask for one run no others."""
+    """Sign a list of the experiments CONFIGS; sites that require the list run no others."""
     experiments = [experiment_from(read_toml(config)) for config in configs]
     from ...sites.facts import for_sites
     from ...sites.site import signing

@@ -1,4 +1,4 @@
-"""``headwise site``: a place that has clients, their data and their personal models."""
+"""``headwise site``: a place with clients, their data and their personal models."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..options import PORT
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
-RUN = click.option("--run", required=True, help="as headwise site list names it")
+RUN = click.option("--run", required=True, help="name of the run, see headwise site list")
 CLIENT = click.option("--client", required=True, type=click.IntRange(0, 10**9), help="number of the client")
 
-TOML = """# What this site decides for itself; an order from the server can change nothing of it.
+TOML = """# What this site decides for itself; the server can't change it.
 name = {name}
-data = {data}                  # the data set, as experiments name it
+data = {data}                  # the data set's name in experiments
 
-[allow]                        # docs/flower.md says what else there is
-methods = {methods}                   # none: all that this Headwise has
-labels = {labels}                 # whether the server may know how many samples of each class there are
-# scores = false               # whether it may know how good models are here; as it is: unless there is an epsilon
-# epsilon = 3.0                # the most that one run may tell about a client; as it is: runs need no privacy
-# epsilon_total = 3.0          # the most that all runs may tell together; as it is: as much as one
+[allow]                        # more settings: docs/flower.md
+methods = {methods}                   # empty: all methods of the installed Headwise
+labels = {labels}                 # whether to tell the server how many samples of each class there are
+# scores = false               # whether to send scores; default: only without an epsilon
+# epsilon = 3.0                # the most one run may spend per client; default: runs need no privacy
+# epsilon_total = 3.0          # the most all runs together may spend per client; default: the same as epsilon
 
 [[clients]]
 id = {client}
@@ -40,18 +40,18 @@ folder = {folder}
 
 @click.group(name="site")
 def command() -> None:
-    """Set up a site and start it; list, export and erase its personal models."""
+    """Set up and start a site; list, export and erase its personal models."""
 
 
 @command.command(name="init")
 @click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--client", required=True, type=click.IntRange(0, 10**9), help="the client's number in the federation")
 @click.option("--data", required=True, help="its data: a source with options, or your own file.py")
-@click.option("--data-dir", default=".", type=INPUT_FOLDER, help="where its files are")
-@click.option("--name", help="as reports show the site; the folder's name if not given")
-@click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; all if not given")
-@click.option("--tell-labels", is_flag=True, help="let the server know how many samples of each class there are")
-@click.option("--check", "config", type=INPUT_FILE, help="an experiment that must be able to run here")
+@click.option("--data-dir", default=".", type=INPUT_FOLDER, help="folder of its files")
+@click.option("--name", help="the site's name in reports; default: the folder's name")
+@click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
+@click.option("--tell-labels", is_flag=True, help="tell the server how many samples of each class there are")
+@click.option("--check", "config", type=INPUT_FILE, help="check that this experiment can run here")
 def init(
     folder: Path,
     client: int,
@@ -62,13 +62,13 @@ def init(
     tell_labels: bool,
     config: Path | None,
 ) -> None:
-    """Make FOLDER with a key pair and a site.toml, and look at the data; nothing is sent anywhere."""
+    """Create FOLDER with a key pair and a site.toml, and check the data; nothing is sent."""
     choice = Choice.parse(data, "data")
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} exists already and is not an empty folder: choose another one.")
+            raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
     values: dict[str, Any] = {
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
         "labels": tell_labels, "client": client, "source": source, "folder": str(data_dir.absolute()),
@@ -92,21 +92,21 @@ def init(
     for told in tell(site, found, UNPROTECTED):
         click.echo(f"client {told.client}: {sum(told.sizes)} samples of shape {told.shape} in {told.classes} classes")
     checked = "" if asked is None else f"; {config} can run here"
-    click.echo(f"made {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
+    click.echo(f"wrote {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
 
 
 @command.command(name="start")
 @HOME
-@click.option("--superlink", required=True, help="the server: server.example:8000")
-@click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed on loopback")
+@click.option("--superlink", required=True, help="address of the server, for instance server.example:8000")
+@click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed with --insecure-loopback")
 @click.option(
     "--port", default=9094, type=PORT, show_default=True, help="port for this site's own processes, on loopback"
 )
-@click.option("--insecure-loopback", "insecure", is_flag=True, help="without TLS and keys, on this machine only")
+@click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
 def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bool) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
 
-    It runs the Headwise that is installed here: whatever else a server sends is refused.
+    It only runs the installed Headwise, and refuses any code that the server sends.
     """
     from ...engine.host.devices import check_kind
     from ...sites.site.site_file import read_site
@@ -117,21 +117,21 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
     home = folder.absolute()
     read_site(home / "site.toml")
     if not insecure and (ca is None or not ca.is_file()):
-        raise ConfigError(f"--ca is {str(ca)!r}, but must be the server's ca.crt: by it the site knows the server.")
+        raise ConfigError(f"--ca is {str(ca)!r}, but must be the server's ca.crt, which proves who it is.")
     root = None if insecure or ca is None else ca.absolute()
 
     def failed() -> None:
-        why = "its key is not registered, --ca is not the server's, or it was killed just now"
-        click.echo(f"headwise: the server does not let this site in: perhaps {why}. It tries again.", err=True)
+        why = "its key may not be registered, --ca may be wrong, or the site was killed less than a minute ago"
+        click.echo(f"headwise: the server refuses this site: {why}. Trying again.", err=True)
 
     sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), failed=failed))
 
 
 @command.command(name="list")
 @HOME
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else")
 def list_(folder: Path, as_json: bool) -> None:
-    """List the personal models that the site in FOLDER has, and what each client's data have told so far."""
+    """List the personal models of the site in FOLDER, and the privacy each client has spent."""
     from ...sites.site.holdings import holdings, spent
 
     found, told = holdings(folder / "site.toml"), spent(folder / "site.toml")
@@ -157,7 +157,7 @@ def list_(folder: Path, as_json: bool) -> None:
 @CLIENT
 @click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
 def export(folder: Path, run: str, client: int, out: Path) -> None:
-    """Write a client's personal model, as it would use it now."""
+    """Write a client's current personal model."""
     from ...sites.site import holdings
 
     holdings.export(folder / "site.toml", run, client, out)
@@ -168,12 +168,12 @@ def export(folder: Path, run: str, client: int, out: Path) -> None:
 @HOME
 @RUN
 @CLIENT
-@click.option("--yes", is_flag=True, help="do it: what is erased is gone")
+@click.option("--yes", is_flag=True, help="confirm: this can't be undone")
 def erase(folder: Path, run: str, client: int, yes: bool) -> None:
-    """Erase all that the site has of a client's part in a run."""
+    """Erase everything the site has of a client in a run; the ledger stays."""
     from ...sites.site import holdings
 
     if not yes:
-        raise ConfigError(f"client {client}'s model of {run} would be gone for ever: add --yes to erase it.")
+        raise ConfigError(f"client {client}'s model of {run} would be gone for good: add --yes to erase it.")
     holdings.erase(folder / "site.toml", run, client)
     click.echo(f"erased client {client} of {run}")

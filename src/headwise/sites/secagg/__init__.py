@@ -1,4 +1,4 @@
-"""Masked sums: the server learns what the sites' messages add up to, and no single one.
+"""Masked sums: the server learns the sum of the sites' messages, but no single message.
 
-Imports `transport` for its messages and the engine for records; neither the server's side nor the site's.
+Imports `transport`, `states` and the engine; neither `server` nor `site`.
 """

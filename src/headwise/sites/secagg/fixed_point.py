@@ -1,4 +1,4 @@
-"""Records as integers modulo 2**64, which masks can hide: fixed point, weighted and summed."""
+"""Weighted sums of records in fixed point: integers modulo 2**64, which masks can hide."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from ...records import Packed, Record, RecordError, Scalar, pack, unpack
 from .protocol import Vector
 
 BITS: Mapping[Sums, int] = {"samples": 28, "clients": 32}
-"""behind the point, by how clients are weighted: rounding moves a mean by at most 2**-29 over the mean number of
+"""fractional bits, by how clients are weighted: rounding changes a mean by at most 2**-29 / the mean number of
 samples, or by 2**-33"""
 ROOM = 62
-"""bits that a sum may have: 64, but for its sign and one to be sure"""
+"""bits available to a sum: 64 less the sign and one to spare"""
 TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8,
 )}  # fmt: skip
-"""of tensors that can be summed"""
+"""tensor types that can be summed"""
 
 
 def weight_of(sums: Sums, n: int) -> int:
-    """How much the message of a client with so many samples counts."""
     return n if sums == "samples" else 1
 
 
 def unfit(record: Record, sums: Sums, n: int, parts: int) -> str | None:
-    """Why this can't be one of so many parts of a sum."""
+    """Why this record can't be one of `parts` terms of a sum; None if it can."""
     most = 2.0 ** (ROOM - BITS[sums]) / parts
     for name, t in pack(record).tensors.items():
         if str(t.dtype).removeprefix("torch.") not in TYPES:
@@ -45,13 +44,13 @@ def unfit(record: Record, sums: Sums, n: int, parts: int) -> str | None:
 
 
 def summed(ups: Mapping[int, Record], sums: Sums, samples: Mapping[int, int]) -> Packed:
-    """The weighted sum of these clients' messages, as integers under the same names; what they were in `types`."""
+    """The weighted sum of these clients' messages as integers; the scalar `types` keeps their original types."""
     packed = {c: pack(up) for c, up in ups.items()}
     first = next(iter(packed.values()))
     total = {k: torch.zeros(t.shape, dtype=torch.int64) for k, t in first.tensors.items()}
     for c, (tensors, scalars) in packed.items():
         if _layout(tensors) != _layout(first.tensors) or scalars != first.scalars:
-            raise RecordError(f"client {c} sent a message that is laid out unlike those of its neighbours")
+            raise RecordError(f"client {c} sent a message with another layout than the other clients of its site")
         for k, t in tensors.items():
             total[k] += (t.detach().cpu().double() * weight_of(sums, samples[c]) * 2.0 ** BITS[sums]).round().long()
     kinds = ",".join(str(t.dtype).removeprefix("torch.") for t in first.tensors.values())
@@ -63,30 +62,30 @@ def _layout(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def kind_of(total: Packed) -> tuple[Any, ...]:
-    """How a sum is laid out; sums that are added up must be alike in this."""
+    """The layout of a sum; only sums of the same layout can be added."""
     if set(total.scalars) != {"types", "none"} or any(t.dtype != torch.int64 for t in total.tensors.values()):
-        raise RecordError("this is no masked sum")
+        raise RecordError("this is not a masked sum")
     return (*((k, tuple(t.shape)) for k, t in total.tensors.items()), total.scalars["types"], total.scalars["none"])
 
 
 def flat(total: Packed) -> Vector:
-    """All numbers in one row."""
+    """All tensors as one vector."""
     rows = [t.reshape(-1).numpy() for t in total.tensors.values()]
     return np.concatenate([np.empty(0, np.int64), *rows]).view(np.uint64)
 
 
 def shaped(row: Vector, like: Packed) -> Packed:
-    """The row under names again."""
+    """The inverse of `flat`."""
     sizes = [t.numel() for t in like.tensors.values()]
     parts = torch.from_numpy(row.view(np.int64).copy()).split(sizes)
     return Packed({k: p.view(t.shape) for (k, t), p in zip(like.tensors.items(), parts, strict=True)}, like.scalars)
 
 
 def mean_of(cls: type[Record], total: Packed, sums: Sums, weight: int) -> Record:
-    """The mean message of which this is the sum; whole numbers, such as BatchNorm's counters, are rounded."""
+    """The mean message; integers, such as BatchNorm's counters, are rounded."""
     names = str(total.scalars["types"]).split(",") if total.tensors else []
     if len(names) != len(total.tensors) or not set(names) <= TYPES.keys():
-        raise RecordError("this is no masked sum: its types are not those of its tensors")
+        raise RecordError("this is not a masked sum: its types do not match its tensors")
     tensors: dict[str, torch.Tensor] = {}
     for (k, t), name in zip(total.tensors.items(), names, strict=True):
         mean = t.double() / 2.0 ** BITS[sums] / max(weight, 1)

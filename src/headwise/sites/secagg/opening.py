@@ -1,4 +1,4 @@
-"""The server's part in masked sums: it carries keys and shares between the sites, and opens one sum of them all."""
+"""The server's part in masked sums: it relays keys and shares between sites, and opens one sum of them all."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ T = TypeVar("T")
 Exchange = Callable[
     [str, Mapping[int, SiteMessage]], Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]
 ]
-"""sends nodes what is asked at a stage; each reply comes with a function that takes down what was wrong with it"""
+"""sends the messages of a stage; each reply comes with a function that logs it"""
 Reading = Callable[[int, SiteMessage], T]
-"""what a node's reply holds"""
+"""parses a node's reply"""
 
 
 class MaskedRound:
-    """One round of training at these nodes, whose messages are summed under masks."""
+    """One round of training with masked sums."""
 
     def __init__(self, plan: Plan, run: str, experiment: str, site_jobs: Mapping[int, Sequence[SiteJob]]) -> None:
         self._plan, self._run, self._experiment, self._visits = plan, run, experiment, site_jobs
@@ -51,18 +51,18 @@ class MaskedRound:
         self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in site_jobs.items()}
         self._asked = len(site_jobs)
         self._before: Opened | None = None
-        """whose sum was opened in this round before, or was to be: no other one may be"""
+        """whose sum an earlier attempt at this round opened: no other may be"""
         self.lost: dict[int, Lost] = {}
-        """nodes that gave no answer at some stage, but for the last one"""
+        """nodes that did not answer a stage before the last"""
         self.silent: list[int] = []
-        """those that gave none at the last one: they are in the sum all the same"""
+        """nodes that did not answer the last stage; they are in the sum all the same"""
         self.refused: dict[int, str] = {}
-        """those whose answer was an error, or none that can be used"""
+        """nodes whose answer was an error or unusable"""
 
     def play(self, exchange: Exchange, read: Reading[Report]) -> list[tuple[Answer, str]]:
-        """All stages; the answers of all clients at nodes that stayed, each with the mean in place of its message.
+        """Run all stages; return the answers of the nodes that stayed, with the mean in place of each upload.
 
-        Where too few stay, the sum is not opened, and an `UnopenedError` says so.
+        Raises `UnopenedError` if too few stayed.
         """
         self._exchange = exchange
         said = self._keys()
@@ -77,35 +77,34 @@ class MaskedRound:
         for node, report in reports.items():
             if node in sums:
                 found += [(a if a.failure else replace(a, up=average), digest) for a, digest in report.answers]
-            elif node not in self.refused:  # none of its clients has anything to send
+            elif node not in self.refused:  # all of its clients failed
                 found += [each for each in report.answers if each[0].failure]
         return found
 
     def _keys(self) -> dict[int, KeysSaid]:
         asked = {n: KeysAsked(self._t, clients) for n, clients in self._clients.items()}
-        said = self._stage("keys", asked, KeysSaid)
+        said = self._ask("keys", self._packed(asked), lambda node, message: unpack_said(message, KeysSaid))
         before = {s.opened for s in said.values()} - {None}
         if len(before) > 1:
             raise UnopenedError(f"the sites have opened round {self._t} for different clients: {before}")
         self._before = next(iter(before), None)
-        if self._before is not None:  # who was left out then must be so now
+        if self._before is not None:  # leave out the same sites again
             known = {c for clients in self._before for c in clients}
             for node in [n for n in said if not known & set(self._clients[n])]:
                 del said[node]
                 self._asked -= 1
-                self.lost[node] = Lost(f"round {self._t} was opened without it before", "dropped")
+                self.lost[node] = Lost(f"round {self._t} was opened without it", "dropped")
         self._need("keys", len(said))
         return said
 
     def _shares(self, nodes: Sequence[int], roster: tuple[PartyKeys, ...]) -> dict[int, dict[int, bytes]]:
-        """By who dealt them, in the roster's numbers, and for whom."""
+        """Shares by dealer and recipient, both as indices in the roster."""
         asked = {n: SharesAsked(self._t, self._clients[n], self._asked, roster) for n in nodes}
-        everybody, dealt = set(range(len(nodes))), dict[int, dict[int, bytes]]()
 
         def read(node: int, message: SiteMessage) -> dict[int, bytes]:
             found = by_party(unpack_said(message, SharesSaid).sealed)
-            if found.keys() != everybody - {nodes.index(node)}:
-                raise RecordError("these shares are not for all others")
+            if found.keys() != set(range(len(nodes))) - {nodes.index(node)}:
+                raise RecordError("these shares are not for all other sites")
             return found
 
         dealt = {nodes.index(n): found for n, found in self._ask("shares", self._packed(asked), read).items()}
@@ -124,9 +123,9 @@ class MaskedRound:
         def checked(node: int, message: SiteMessage) -> Report:
             report = read(node, message)
             if any(a.up is not None for a, _ in report.answers):
-                raise RecordError("this report holds messages that are not masked")
+                raise RecordError("this report contains unmasked messages")
             if (report.masked is None) != all(a.failure for a, _ in report.answers):
-                raise RecordError("this report holds a masked sum of nobody, or none of somebody")
+                raise RecordError("this report has a masked sum but no successful client, or the reverse")
             if report.masked is not None:
                 kind_of(report.masked)
             return report
@@ -134,11 +133,11 @@ class MaskedRound:
         return self._ask("fit", orders, checked)
 
     def _alike(self, sums: dict[int, Packed]) -> dict[int, Packed]:
-        """Those that are laid out as most are: others can't be added up."""
+        """Keep the sums with the most common layout: others can't be added."""
         kinds = {n: kind_of(s) for n, s in sums.items()}
         most = Counter(kinds.values()).most_common(1)
         for node in [n for n, kind in kinds.items() if kind != most[0][0]]:
-            self._refuse(node, "this masked sum is laid out unlike those of most sites")
+            self._refuse(node, "this masked sum has another layout than those of most sites")
         return {n: s for n, s in sums.items() if n not in self.refused}
 
     def _open(
@@ -149,7 +148,7 @@ class MaskedRound:
         reports: Mapping[int, Report],
         sums: Mapping[int, Packed],
     ) -> Record:
-        """The mean message of the clients at the nodes that are left."""
+        """The mean message of all clients in `sums`."""
         counted = {n: {a.client: a.n for a, _ in reports[n].answers if not a.failure} for n in sums}
         parties = {n: nodes.index(n) for n in sums}
         survivors = tuple(Counted(parties[n], tuple(sorted(counted[n]))) for n in sums)
@@ -163,7 +162,7 @@ class MaskedRound:
             said = unpack_said(message, HelpSaid)
             found = Help(by_party(said.keys), by_party(said.seeds))
             if found.keys.keys() != rest or found.seeds.keys() != set(parties.values()):
-                raise RecordError("these shares are not those that were asked for")
+                raise RecordError("these are not the shares that were asked for")
             return found
 
         before = dict(self.lost), dict(self.refused)
@@ -184,11 +183,8 @@ class MaskedRound:
     def _packed(self, asked: Mapping[int, Asked]) -> dict[int, SiteMessage]:
         return {n: pack_stage(self._run, self._experiment, each) for n, each in asked.items()}
 
-    def _stage(self, stage: str, asked: Mapping[int, Asked], cls: type[T]) -> dict[int, T]:
-        return self._ask(stage, self._packed(asked), lambda node, message: unpack_said(message, cls))
-
     def _ask(self, stage: str, messages: Mapping[int, SiteMessage], read: Reading[T]) -> dict[int, T]:
-        """What the nodes answered; those that did not, or wrongly, are out."""
+        """The nodes' parsed answers, without nodes that are lost or refused."""
         found: dict[int, T] = {}
         for node, reply, note in self._exchange(stage, messages):
             if isinstance(reply, Lost):
@@ -208,12 +204,12 @@ class MaskedRound:
         self.refused[node] = why
 
     def _need(self, stage: str, left: int, *, least: bool = False) -> None:
-        """Under the policy stop all must stay until their sums are there, else as many as the threshold says."""
+        """Under the policy stop, all sites must stay until their sums have arrived; else as many as the threshold."""
         enough = needed(self._plan.experiment.secure.threshold, self._asked)
         wanted = enough if least or self._plan.experiment.faults.reaction != "stop" else max(enough, self._asked)
         if left < wanted:
             why = next((f": {w}" for w in (*(lost.why for lost in self.lost.values()), *self.refused.values())), "")
             raise UnopenedError(
-                f"round {self._t} has {left} of {self._asked} sites after the stage {stage!r}, but {wanted} must stay "
-                f"for its masked sum to be opened{why}"
+                f"round {self._t} has {left} of {self._asked} sites after the stage {stage!r}, but needs {wanted} "
+                f"to open its masked sum{why}"
             )

@@ -1,8 +1,8 @@
-"""Cryptographic primitives for masked sums, none of them ours: with `grid.py` the only file that imports flwr.
+"""Cryptographic primitives for masked sums, all from libraries; besides `grid.py`, the only file that imports flwr.
 
-Of Flower's SecAgg+ come ECDH on P-384 with HKDF, Fernet, and Shamir's secret sharing (PyCryptodome's). Its generator,
-a Mersenne Twister with a seed of 28 bits, is not used: masks are the keystream of ChaCha20, of the `cryptography`
-package. Whatever is wrong with bytes that came from elsewhere is a `RecordError`.
+From Flower's SecAgg+: ECDH on P-384 with HKDF, Fernet, and Shamir's secret sharing (PyCryptodome). Not its generator, a
+Mersenne Twister with a 28-bit seed: masks are ChaCha20 keystreams from the `cryptography` package. Invalid bytes from
+other parties raise a `RecordError`.
 """
 
 from __future__ import annotations
@@ -35,67 +35,59 @@ SEED = 32
 
 
 class Pair(NamedTuple):
-    """A private key and its public one."""
-
     private: bytes
     public: bytes
 
 
 def new_pair() -> Pair:
-    """A fresh key pair."""
     private, _ = generate_key_pairs()
     number = private.private_numbers().private_value.to_bytes(SCALAR, "big")
     return Pair(number, public_of(number))
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key that belongs to this private one."""
     return _private(private).public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
 
 def agreed(private: bytes, public: bytes) -> bytes:
-    """The secret that two have in common: of one's private and the other's public key, either way."""
+    """The Diffie-Hellman secret of one party's private and the other's public key."""
     with _reading("key"):
-        theirs = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)  # refuses points beside the curve
+        theirs = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)  # refuses points off the curve
     return base64.urlsafe_b64decode(generate_shared_key(_private(private), theirs))
 
 
 def new_seed() -> bytes:
-    """From the system's cryptographic source."""
     return os.urandom(SEED)
 
 
 def sealed(secret: bytes, text: bytes) -> bytes:
-    """What only those who have the secret can read, or could have written."""
+    """Encrypted and authenticated with the secret."""
     return encrypt(base64.urlsafe_b64encode(secret), text)
 
 
 def unsealed(secret: bytes, token: bytes) -> bytes:
-    """What was sealed."""
     with _reading("sealed message"):
         return decrypt(base64.urlsafe_b64encode(secret), token)
 
 
 def split(secret: bytes, needed: int, count: int) -> list[bytes]:
-    """So many shares, of which `needed` give the secret, and fewer nothing about it."""
+    """`count` shares: any `needed` of them restore the secret, fewer reveal nothing."""
     return create_shares(secret, needed, count)
 
 
 def joined(shares: Sequence[bytes]) -> bytes:
-    """The secret that these are shares of."""
     with _reading("share"):
         if not shares or len({len(share) for share in shares}) > 1 or len(shares[0]) % 16 != 4:
-            raise ValueError("of another length than the others")
+            raise ValueError("the shares differ in length")
         return combine_shares(list(shares))
 
 
 def derived(secret: bytes, purpose: str) -> bytes:
-    """A key for this purpose alone."""
     return HKDFExpand(algorithm=hashes.SHA256(), length=SEED, info=purpose.encode()).derive(secret)
 
 
 def keystream(key: bytes, size: int) -> bytes:
-    """The first bytes of ChaCha20's keystream, block counter and nonce 0: a key must be used for one stream only."""
+    """ChaCha20 with block counter and nonce 0, so each key must be used for one stream only."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(size))
 
 
@@ -109,4 +101,4 @@ def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, InvalidToken, UnsupportedAlgorithm) as error:
-        raise RecordError(f"this is no {what}: {error or type(error).__name__}") from error
+        raise RecordError(f"this is not a valid {what}: {error or type(error).__name__}") from error

@@ -1,16 +1,16 @@
 """Masked sums: Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*, CCS 2017.
 
-The version against a server that follows the protocol but reads everything (Figure 4, without the parts for active
-adversaries). Pure functions, in the paper's letters:
+The variant against an honest-but-curious server (Figure 4, without the parts for active adversaries). Pure functions,
+in the paper's notation:
 
-    u, v        parties, by their place in the roster of the round
-    c, s        key pairs of a party, fresh in each round: for sealed shares, and for pairwise masks
+    u, v        parties, as indices in the round's roster
+    c, s        a party's key pairs, fresh in each round: for sealed shares, and for pairwise masks
     b           seed of a party's own mask
     U1 U2 U3    parties that gave keys, that dealt shares, that sent a masked vector
 
-A vector is of integers modulo 2**64. It is masked by the streams of b_u and of what s_u and each s_v agree on: the
-latter cancel in the sum. Of s and b every party of U1 has a share. Who opens a sum gets b of those in U3, whose own
-masks are to be taken off, and s of those in U2 that are not in U3, whose pairwise masks have nothing to cancel them.
+Vectors are integers modulo 2**64. Each is masked with the stream of b_u, and with one stream for each pair's agreed key
+(s_u, s_v); the pairwise streams cancel in the sum. Every party in U1 holds a share of each s and b. To open a sum, the
+server needs b of U3, to remove their own masks, and s of U2 without U3, whose pairwise masks did not cancel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .primitives import agreed, derived, joined, keystream, new_pair, new_seed, 
 Vector = npt.NDArray[np.uint64]
 
 LEAST = 3
-"""sites of which a sum is opened, at least: of two, each would learn the other's part"""
+"""fewest sites in a sum: with two, each would learn the other's part"""
 
 
 class Member(NamedTuple):
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class Secrets(NamedTuple):
-    """What a party must keep: its private keys and its seed."""
+    """A party's private keys and seed."""
 
     cipher: bytes
     mask: bytes
@@ -49,46 +49,48 @@ class Secrets(NamedTuple):
 
     @property
     def member(self) -> Member:
-        """The public part."""
         return Member(public_of(self.cipher), public_of(self.mask))
 
 
 class Share(NamedTuple):
-    """A share of a party's secrets: of its private key for pairwise masks, and of its seed."""
+    """One share each of a party's private mask key and of its seed."""
 
     key: bytes
     seed: bytes
 
 
 class Help(NamedTuple):
-    """What a party gives to open a sum: never both shares of one party."""
+    """What a party gives to open a sum: never both shares of one other party."""
 
     keys: Mapping[int, bytes]
-    """of those that were lost"""
+    """of lost parties"""
     seeds: Mapping[int, bytes]
-    """of those whose vectors are in the sum"""
+    """of parties in the sum"""
 
 
 def needed(threshold: float, asked: int) -> int:
-    """How many parties of so many that were asked must stay to the end; as many shares open a secret."""
+    """How many of the `asked` parties must stay to the end; also the shares needed to restore a secret."""
     return max(LEAST, math.ceil(threshold * asked - 1e-9))
 
 
 def new_secrets() -> Secrets:
-    """Fresh ones."""
     return Secrets(new_pair().private, new_pair().private, new_seed())
 
 
 def deal(secrets: Secrets, me: int, roster: Sequence[Member], enough: int) -> tuple[Share, dict[int, bytes]]:
-    """My own share of my secrets, and everybody else's, sealed for them."""
+    """My own share of my secrets, and the shares of all others, sealed for them."""
     parts = (split(secret, enough, len(roster)) for secret in (secrets.mask, secrets.seed))
     shares = [Share(*both) for both in zip(*parts, strict=True)]
-    letters = {v: _letter(me, v, shares[v]) for v in range(len(roster)) if v != me}
-    return shares[me], {v: sealed(agreed(secrets.cipher, roster[v].cipher), text) for v, text in letters.items()}
+    letters: dict[int, bytes] = {}
+    for v, (key, seed) in enumerate(shares):
+        if v != me:
+            text = to_json({"from": me, "to": v, "key": key.hex(), "seed": seed.hex()}).encode()
+            letters[v] = sealed(agreed(secrets.cipher, roster[v].cipher), text)
+    return shares[me], letters
 
 
 def read_share(cipher: bytes, me: int, u: int, roster: Sequence[Member], letter: bytes) -> Share:
-    """My share of what u keeps, which u has sealed for me."""
+    """Open the letter with my share of u's secrets."""
     try:
         said = json.loads(unsealed(agreed(cipher, roster[u].cipher), letter))
         share = Share(bytes.fromhex(said["key"]), bytes.fromhex(said["seed"]))
@@ -102,7 +104,7 @@ def read_share(cipher: bytes, me: int, u: int, roster: Sequence[Member], letter:
 def masked(x: Vector, secrets: Secrets, me: int, roster: Sequence[Member], dealt: Iterable[int], where: str) -> Vector:
     """x_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv), for all other v in U2.
 
-    `where` names the run and the round, in which no other vector may be masked with these secrets.
+    `where` names the run and round; these secrets must mask no other vector in it.
     """
     y = x + _own(secrets.seed, len(x), where)
     for v in sorted(set(dealt) - {me}):
@@ -118,9 +120,9 @@ def opened(
     enough: int,
     where: str,
 ) -> Vector:
-    """The sum of the vectors of U3 without their masks, if enough of those parties help."""
+    """The unmasked sum of the vectors of U3; a `RecordError` unless enough of those parties help."""
     if len(vectors) < enough or len(helped) < enough:
-        raise RecordError(f"{len(vectors)} vectors and {len(helped)} helpers, but {enough} are needed")
+        raise RecordError(f"{len(vectors)} vectors and {len(helped)} helpers, but {enough} of each are needed")
     helpers = sorted(helped)[:enough]
     size = len(next(iter(vectors.values())))
     total = np.zeros(size, np.uint64)
@@ -130,18 +132,14 @@ def opened(
     for v in sorted(set(dealt) - vectors.keys()):
         private = joined([_numbered(h, helped[h].keys[v]) for h in helpers])
         if public_of(private) != roster[v].mask:
-            raise RecordError(f"the shares of party {v} do not give its key")
+            raise RecordError(f"the shares of party {v} do not restore its key")
         for u in vectors:
             total = total - _paired(private, u, v, roster[u].mask, size, where)
     return total
 
 
-def _letter(u: int, v: int, share: Share) -> bytes:
-    return to_json({"from": u, "to": v, "key": share.key.hex(), "seed": share.seed.hex()}).encode()
-
-
 def _numbered(holder: int, share: bytes) -> bytes:
-    """A share begins with its number, which is its holder's: with another one the secret would be another."""
+    """Check that a share starts with its holder's number: any other would restore a wrong secret."""
     if int.from_bytes(share[:4], "little") != holder + 1:
         raise RecordError(f"the share that party {holder} gave is not its own")
     return share
@@ -152,7 +150,7 @@ def _own(seed: bytes, size: int, where: str) -> Vector:
 
 
 def _paired(private: bytes, u: int, v: int, public: bytes, size: int, where: str) -> Vector:
-    """What u adds for v; the private key may be either one's, with the other's public one."""
+    """What u adds for v, from either party's private key and the other's public key."""
     stream = _stream(agreed(private, public), f"mask of a pair, {where}", size)
     return stream if u < v else np.zeros(size, np.uint64) - stream
 

@@ -1,11 +1,11 @@
-"""The messages of a masked round, beside the order and the report: plain data, checked by whoever reads them.
+"""The messages of a masked round, in four stages:
 
-keys     every site is asked for its public keys
+keys     every site sends its public keys
 shares   every site gets all public keys (the roster) and deals shares of its secrets, sealed for the others
-fit      the order, with the shares that were sealed for the site; its report has a masked vector in place of records
-help     every site in the sum is told which those are, and gives what takes their masks off
+fit      the order, with the shares sealed for the site; the report has a masked vector in place of records
+help     every site in the sum learns who else is in it, and sends the shares that remove the masks
 
-Bytes are hexadecimal texts, parties are numbered by their place in the roster.
+Bytes are hexadecimal strings; a party is its index in the roster. Readers check everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartyKeys:
-    """A party of the roster: its clients in this round, and its public keys."""
+    """A roster entry: a party's clients in this round and its public keys."""
 
     clients: tuple[Natural, ...]
     cipher: str
@@ -33,44 +33,36 @@ class PartyKeys:
 
 @dataclass(frozen=True)
 class KeysAsked:
-    """The first message of a round."""
-
     t: Natural
     clients: tuple[Natural, ...]
-    """those that the site is asked to train in this round: by them it is known"""
+    """the clients that the site will train in this round; they identify it"""
 
 
 @dataclass(frozen=True)
 class KeysSaid:
-    """A site's public keys."""
-
     cipher: str
     mask: str
     opened: tuple[tuple[Natural, ...], ...] | None = None
-    """whose sum it helped to open in this round before: for each site, the clients; it will help for no other"""
+    """the clients, by site, of the sum that this site has already helped to open; it helps with no other"""
 
 
 @dataclass(frozen=True)
 class SharesAsked:
-    """The second message."""
-
     t: Natural
     clients: tuple[Natural, ...]
     asked: Natural
-    """sites that were asked for keys, also those that gave none"""
+    """number of sites that were asked for keys, with or without an answer"""
     roster: tuple[PartyKeys, ...]
 
 
 @dataclass(frozen=True)
 class SharesSaid:
-    """A site's shares for all others."""
-
     sealed: tuple[Letter, ...]
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A party whose vector is in the sum, and the clients that are in its vector."""
+    """A party in the sum, and the clients in its vector."""
 
     party: Natural
     clients: tuple[Natural, ...]
@@ -78,8 +70,6 @@ class Counted:
 
 @dataclass(frozen=True)
 class HelpAsked:
-    """The last message."""
-
     t: Natural
     clients: tuple[Natural, ...]
     survivors: tuple[Counted, ...]
@@ -87,7 +77,7 @@ class HelpAsked:
 
 @dataclass(frozen=True)
 class HelpSaid:
-    """Shares of the keys of those that were lost, and of the seeds of those in the sum."""
+    """Shares of the keys of lost parties, and of the seeds of parties in the sum."""
 
     keys: tuple[Letter, ...]
     seeds: tuple[Letter, ...]
@@ -99,13 +89,12 @@ STAGES: dict[str, type[Asked]] = {"keys": KeysAsked, "shares": SharesAsked, "hel
 
 
 def pack_stage(run: str, experiment: str, asked: Asked) -> SiteMessage:
-    """What a site is asked, as one message."""
     stage = next(name for name, cls in STAGES.items() if isinstance(asked, cls))
     return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(asked)}), [])
 
 
 def stage_in(message: SiteMessage) -> tuple[str, Asked] | None:
-    """The run, and what is asked for a stage of it; none if this is an order."""
+    """The run, and what the stage asks; None if this message is an order."""
     with reading("stage"):
         values = json.loads(message.text)
         if "stage" not in values:
@@ -114,23 +103,21 @@ def stage_in(message: SiteMessage) -> tuple[str, Asked] | None:
 
 
 def pack_said(said: KeysSaid | SharesSaid | HelpSaid) -> SiteMessage:
-    """An answer, as one message."""
     return SiteMessage(to_json(asdict(said)), [])
 
 
 def unpack_said(message: SiteMessage, cls: type[T]) -> T:
-    """The answer that this message holds, or its error raised here."""
+    """The answer; raises the site's own error as a `ClientError`."""
     with reading("answer"):
         return build(cls, said_in(message))
 
 
 def letters(texts: Mapping[int, bytes]) -> tuple[Letter, ...]:
-    """As messages hold them."""
     return tuple(Letter(party, text.hex()) for party, text in sorted(texts.items()))
 
 
 def by_party(found: tuple[Letter, ...]) -> dict[int, bytes]:
-    """As they are used; nobody twice."""
+    """The letters' bytes; a `RecordError` if a party occurs twice."""
     with reading("letter"):
         texts = {letter.party: unhex(letter.text) for letter in found}
         if len(texts) < len(found):
@@ -139,6 +126,5 @@ def by_party(found: tuple[Letter, ...]) -> dict[int, bytes]:
 
 
 def unhex(text: str) -> bytes:
-    """The bytes that this text stands for."""
     with reading("letter"):
         return bytes.fromhex(text)

@@ -1,4 +1,4 @@
-"""The server's side of a federation of sites: an executor whose clients are elsewhere, and the run it belongs to.
+"""The server side of a federation of sites: an executor for remote clients, and the run that uses it.
 
-Imports `transport`, `secagg` and `facts`; nothing of `site` but the digests of states.
+Imports `transport`, `secagg`, `facts` and `states`; nothing from `site`.
 """

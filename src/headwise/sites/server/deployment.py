@@ -1,4 +1,4 @@
-"""A run whose clients are at sites: what the server's process does."""
+"""The server process of a run whose clients are at sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ...app.launch import Backend, run_or_resume
 from ...app.prepare import Prepared
 from ...contract.method import record_types
-from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
+from ...disk.files import append_lines, digest, failing_clearly, read_json, write_bytes, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
@@ -21,7 +21,6 @@ from ...records import Packed, from_bytes, to_bytes
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
 from ..facts import ClientFacts, for_sites
-from ..states import digest_of
 from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
@@ -29,15 +28,14 @@ from .submit import end_file
 
 
 class Receipts(States):
-    """States that are at sites: here are their digests only, and nobody can read a state."""
+    """Digests in place of states, which stay at the sites: iterating yields no client, so nobody reads one."""
 
     def __iter__(self) -> Iterator[int]:
-        """No client has its state here."""
         return iter(())
 
 
 class Digests:
-    """Remembers states by their digests, which the run's checkpoints store."""
+    """The `StateIndex` of a deployment; the run's checkpoints store it."""
 
     def __init__(self, before: States, method: type[Any]) -> None:
         self.states: States = Receipts(record_types(method).client)
@@ -46,20 +44,18 @@ class Digests:
                 self.states[client] = data
 
     def digest(self, client: int) -> str:
-        """As it stands in the receipt."""
         data = self.states.encoded(client)
         return "" if data is None else str(from_bytes(data).scalars["digest"])
 
     def took(self, client: int, digest: str) -> None:
-        """Write a receipt."""
         self.states[client] = to_bytes(Packed({}, {"digest": digest}))
 
 
 def serve(post: Transport, config: dict[str, Any]) -> None:
-    """A run from its beginning, or from where it was, with clients at sites."""
+    """Start or resume a run with clients at sites; how it ended goes to `end_file`."""
     asked = json.loads(config["order"])
     out = Path(asked["out"])
-    why = "its process failed: Flower's log says why."
+    why = "the server process failed: see Flower's log."
     with failing_clearly(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -77,15 +73,14 @@ def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> N
     path = out / "sites.json"
     nodes = Nodes(post, experiment, _known(path))
     missing = nodes.wait(clients, wait)
-    stops = experiment.faults.reaction == "stop"
-    if missing and (stops or len(missing) == len(clients)):
+    if missing and (experiment.faults.reaction == "stop" or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))
         raise RunError(f"client {client} can't take part: {why}.")
 
     def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
         nodes.keep = partial(_keep, path)
         nodes.keep(nodes.known)
-        run = f"run-{digest_of((folder / 'manifest.json').read_bytes())[:16]}"  # it says when the run was begun
+        run = f"run-{digest((folder / 'manifest.json').read_bytes())[:16]}"  # unique: it holds the start time
         memory = Digests(states, type(plan.method))
 
         def note(row: dict[str, Any]) -> None:
@@ -105,7 +100,7 @@ def _keep(path: Path, known: Roster) -> None:
 
 
 def _known(path: Path) -> Roster:
-    """What sites told in sessions before."""
+    """What sites told before the run was resumed."""
     if not path.exists():
         return Roster({}, {})
     found = read_json(path)

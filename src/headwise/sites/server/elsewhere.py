@@ -1,9 +1,8 @@
-"""A run on data that are elsewhere, as far as their sites told."""
+"""The server's stand-in for data that never leave their sites."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -13,13 +12,14 @@ import torch
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
+from ...disk.files import digest
 from ...disk.jsontext import to_json
 from ...settings.experiment import Experiment
 from ..facts import PARTS, ClientFacts, for_sites
 
 
 class Elsewhere:
-    """Data over clients that are elsewhere, as far as their sites told."""
+    """What the sites have told about their clients' data."""
 
     def __init__(self, told: Mapping[int, ClientFacts], clients: int) -> None:
         self._told, self._count = told, clients
@@ -27,7 +27,7 @@ class Elsewhere:
 
     @property
     def clients(self) -> Clients:
-        """Without samples; classes only where they are told."""
+        """Clients without samples, and with classes only where sites share them."""
         known = {c: t.labels[0] for c, t in self._told.items() if t.labels is not None}
         labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in known.items()}
         sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
@@ -37,18 +37,18 @@ class Elsewhere:
 
     @cached_property
     def summary(self) -> Summary:
-        """Sizes as told; the hash is that of the form of the data, since sites may come later."""
+        """The hash covers only the number of clients and the task, since sites may join later."""
         train, val, test = (sum(t.sizes[k] for t in self._told.values()) for k in range(3))
         sizes = [sum(t.sizes) for t in self._told.values()]
         counts = {part: np.array(rows, np.int64) for part, rows in self.histograms().items()}
         known = len(counts["train"]) > 0
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
-        digest = hashlib.sha256(to_json([self._count, *dataclasses.astuple(self.task)]).encode()).hexdigest()
-        return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, digest)
+        form = digest(to_json([self._count, *dataclasses.astuple(self.task)]).encode())
+        return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
-        """By class where every site tells, else nothing."""
+        """Samples per class for each client; empty unless every site shares them."""
         rows = [self._told[c].labels for c in range(self._count) if c in self._told]
         known = [r for r in rows if r is not None]
         if len(known) < self._count:
@@ -61,7 +61,6 @@ def _spread(values: list[int]) -> Spread:
 
 
 def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
-    """A run on data that are elsewhere."""
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
     return Prepared(asked, plan_for(asked, data.clients), data.summary, data.histograms())

@@ -1,4 +1,4 @@
-"""The nodes of a deployment as its server sees them: they come, say which clients they have, vanish and come back."""
+"""The server's view of a deployment's nodes: they connect, say which clients they have, vanish and return."""
 
 from __future__ import annotations
 
@@ -15,84 +15,78 @@ from ..facts import ClientFacts, Introduction
 from ..transport.messages import Lost, SiteMessage
 
 PAUSE = 0.5
-"""seconds between two looks: each is a request to a SuperLink"""
+"""seconds between polls, each of which is a request to the SuperLink"""
 PATIENCE = 300.0
-"""seconds for which a node that was lost is waited for: one that was killed is let in again after a minute"""
+"""seconds to wait for a lost node: after a kill, Flower takes a minute to let it back in"""
 LONG = 3600.0
-"""seconds after which a message is given up where no deadline is set"""
+"""seconds until a message expires if no deadline is set"""
 
 
 class Transport(Protocol):
-    """What carries messages: Flower."""
+    """Carries messages; implemented by Flower."""
 
     def nodes(self) -> set[int]:
-        """Those that are there now."""
+        """The nodes that are connected now."""
         ...
 
     def send(self, node: int, message: SiteMessage, kind: Literal["train", "query"], seconds: float) -> str | None:
-        """Send a message that is good for so long; its number, or none if the node is not there."""
+        """Send a message that expires after `seconds`; return its number, or None if the node is gone."""
         ...
 
     def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
-        """The replies to these messages that have come."""
+        """The replies to these messages that have arrived."""
         ...
 
 
 class Roster(NamedTuple):
-    """What sites have told since the run began, also in sessions before."""
+    """What sites have told since the run first started."""
 
     told: dict[int, ClientFacts]
-    """about their clients"""
     homes: dict[int, int]
-    """each client's node: no other may speak for it"""
+    """each client's node; no other node may answer for it"""
 
 
 class NodeStatus(NamedTuple):
-    """What a node told about itself."""
-
     name: str
     clients: tuple[int, ...]
     refusal: str | None
-    """why it won't take part"""
+    """why the node can't take part"""
 
 
 class Nodes:
-    """The way to the sites' nodes; a node that comes is asked who it is, and used from the next exchange on."""
+    """The link to the sites' nodes; a new node is asked who it is, and used from the next exchange on."""
 
     def __init__(self, post: Transport, experiment: Experiment, known: Roster) -> None:
         self._post, self._clients = post, range(experiment.clients or 0)
         self._question = SiteMessage(to_json({"experiment": to_json(experiment.plain())}), [])
         self.known = known
         self.keep: Callable[[Roster], None] = lambda known: None
-        """stores it"""
         self.heard: dict[int, NodeStatus] = {}
         self._asking: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
     def node_of(self, client: int) -> int | None:
-        """The node that said so."""
         return next((n for n, h in self.heard.items() if client in h.clients and h.refusal is None), None)
 
     def name_of(self, node: int) -> str:
-        """As the node calls itself, or did."""
         return self._names.get(node, f"node {node}")
 
     def wait(self, clients: Sequence[int], seconds: float) -> dict[int, str]:
-        """Until these clients' nodes have said who they are, but so long at most; why each of the others is missing."""
+        """Wait up to `seconds` for these clients' nodes; return why each missing client is missing."""
         until = time.monotonic() + seconds
         while True:
             self.look()
             refused = {c: h.refusal for h in self.heard.values() if h.refusal for c in h.clients}
             missing = [c for c in clients if self.node_of(c) is None]
             if all(c in refused for c in missing) or time.monotonic() > until:
-                late = f"no site has come for it within {seconds:g} seconds"
+                late = f"no site connected for it within {seconds:g} seconds"
                 return {c: refused.get(c, late) for c in missing}
             time.sleep(PAUSE)
 
     def look(self) -> None:
-        """Ask nodes that are new who they are, and hear those that have said so."""
+        """Ask new nodes who they are, and read the answers that have arrived."""
         here = self._post.nodes()
-        for node in self.heard.keys() - here:  # when it comes back it may have changed its mind
+        for node in self.heard.keys() - here:  # its answer may differ when it returns
             del self.heard[node]
         for node in here - self.heard.keys() - set(self._asking.values()):
             if number := self._post.send(node, self._question, "query", PATIENCE):
@@ -105,13 +99,12 @@ class Nodes:
     def exchange(
         self, messages: Mapping[int, SiteMessage], seconds: float | None
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
-        """Send each node its message; the replies in the order in which they come."""
         waiting: dict[str, int] = {}
         for node, message in messages.items():
             if number := self._post.send(node, message, "train", seconds or LONG):
                 waiting[number] = node
             else:
-                yield node, self._forget(node, Lost(f"node {node} is not there"))
+                yield node, self._forget(node, Lost(f"node {node} is not connected"))
         while waiting:
             self.look()
             for number, reply in self._post.collect(list(waiting)):
@@ -120,24 +113,23 @@ class Nodes:
             time.sleep(PAUSE if waiting else 0)
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
-        """Wait for those that were lost."""
         self.wait(clients, PATIENCE if patiently else 0.0)
 
     def close(self) -> None:
-        """Nothing to give back: the nodes stay."""
+        """Nothing to release: the nodes stay connected."""
 
     def _forget(self, node: int, lost: Lost) -> Lost:
-        """One that is late is still there; any other has to say again who it is."""
+        """A late node is still connected; any other must introduce itself again."""
         if lost.reason != "late":
             self.heard.pop(node, None)
         return lost
 
     def _hear(self, node: int, reply: SiteMessage) -> None:
-        """Take down what a node says; one that contradicts what was said before is not used."""
+        """Record a node's introduction; a node that contradicts earlier facts is not used."""
         try:
             said = build(Introduction, json.loads(reply.text))
         except (ValueError, TypeError, AttributeError, ConfigError) as error:
-            said = Introduction(f"node {node}", (), (), f"it speaks another language: {error}")
+            said = Introduction(f"node {node}", (), (), f"its introduction can't be read: {error}")
         refusal = f"refuses: {said.refusal}" if said.refusal else self._contradiction(node, said)
         if refusal is None:
             self.known.told.update({t.client: t for t in said.told})
@@ -147,17 +139,17 @@ class Nodes:
         self.heard[node] = NodeStatus(said.name, said.clients, refusal and f"{said.name} (node {node}) {refusal}")
 
     def _contradiction(self, node: int, said: Introduction) -> str | None:
-        """Why a node can't be what it says."""
         told, known = {t.client: t for t in said.told}, self.known.told
         if not said.clients or not set(said.clients) <= set(self._clients) or told.keys() != set(said.clients):
-            return "has clients that the run does not have, or tells nothing about its own"
+            return "claims clients that the run does not have, or sends no facts about its own"
         if [c for c in said.clients if self.known.homes.get(c, node) != node]:
-            return "says that it has clients which another site has"
+            return "claims clients that another site has"
         if [c for c, t in told.items() if known.get(c, t) != t]:
-            return "tells other facts about its data than when the run began"
+            return "reports other facts about its data than when the run began"
         if problem := next((t.problem for t in told.values() if t.problem), None):
             return problem
         task = next(iter([*known.values(), *told.values()])).task
         return next(
-            (f"has data of the form {t.task}, but others have {task}" for t in told.values() if t.task != task), None
+            (f"has data of the form {t.task}, but other sites have {task}" for t in told.values() if t.task != task),
+            None,
         )

@@ -1,4 +1,4 @@
-"""An executor whose clients are at nodes elsewhere; the same bits as `Serial`."""
+"""An executor whose clients are on remote nodes; bit for bit the same results as `Serial`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...contract.method import record_types
+from ...disk.files import digest
 from ...engine.client.jobs import Answer, Job, unanswered
 from ...engine.client.state import States
 from ...engine.host.clock import Clock
 from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import RecordError
-from ..states import SiteStates, digest_of
+from ..states import SiteStates
 from ..transport.messages import (
     Link,
     Lost,
@@ -28,51 +29,49 @@ from ..transport.messages import (
 )
 
 ATTEMPTS = 3
-"""jobs without an answer are sent again this often, where the run would otherwise end"""
+"""times a job is sent before the run stops for lack of an answer"""
 START = 60.0
-"""seconds that a node has to begin, beside those that each of its clients may take"""
+"""seconds a node gets to start, on top of the deadline of each of its clients"""
 
 Note = Callable[[dict[str, Any]], None]
-"""is told what each node did"""
+"""receives a row about each node's reply"""
 
 
 class StateIndex(Protocol):
-    """What the server remembers of the states that clients have."""
+    """What the server knows of its clients' states."""
 
     states: States
 
     def digest(self, client: int) -> str:
-        """The state that was taken last; empty if there was none."""
+        """The digest of the state accepted last; empty if there is none."""
         ...
 
     def took(self, client: int, digest: str) -> None:
-        """From now on it is this one."""
+        """Accept this state as the client's newest."""
         ...
 
 
 class LocalCopies:
-    """For nodes on this machine, whose folder can be read: the states themselves, so that run folders are all alike."""
+    """Copies of states from nodes on this machine, so that run folders look the same for all engines."""
 
     def __init__(self, states: States, kept: SiteStates) -> None:
         self.states, self._kept = states, kept
         self._digests: dict[int, str] = {}
 
     def digest(self, client: int) -> str:
-        """That of the copy."""
         if client not in self._digests:
             data = self.states.encoded(client)
-            self._digests[client] = "" if data is None else digest_of(data)
+            self._digests[client] = "" if data is None else digest(data)
         return self._digests[client]
 
     def took(self, client: int, digest: str) -> None:
-        """Copy it."""
         data = self._kept.take(client, digest)
         if data is not None:
             self.states[client], self._digests[client] = data, digest
 
 
 class Remote:
-    """One message for each node, with the jobs of all of its clients."""
+    """Sends each node one message with the jobs of all its clients."""
 
     def __init__(
         self,
@@ -91,10 +90,10 @@ class Remote:
         self._experiment, self._run = experiment, run
         self._link, self._note = link, note
         self._lost: dict[int, Lost] = {}
-        """clients that gave no answer when they were last asked"""
+        """clients whose last job got no answer"""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs. What a node loses is asked for again where the run would end; else the run's policy decides."""
+        """Under the policy stop, lost jobs are sent again up to `ATTEMPTS` times; else they count as unanswered."""
         left = {job.client: job for job in jobs}
         stops = self._faults.reaction == "stop"
         for _ in range(ATTEMPTS if stops else 1):
@@ -108,27 +107,28 @@ class Remote:
                 return
         if stops:
             why = next(iter(self._lost.values())).why
-            raise ClientError(f"{ATTEMPTS} times there was no answer for the clients {sorted(left)}: {why}.")
+            raise ClientError(f"clients {sorted(left)} gave no answer in {ATTEMPTS} attempts: {why}.")
         for job in left.values():
             lost = self._lost[job.client]
             yield unanswered(job, lost.reason, f"client {job.client} gave no answer: {lost.why}.")
 
     def close(self) -> None:
-        """Leave the nodes."""
         self._link.close()
 
     def _ask(self, jobs: dict[int, Job]) -> Iterator[Answer]:
-        """Send every node its order; the answers of those that give one."""
+        """Send each node its order; yield the answers that come."""
         site_jobs: dict[int, list[SiteJob]] = {}
         for client, job in jobs.items():
             node = self._link.node_of(client)
             if node is None:
-                self._lost[client] = self._lost.get(client, Lost("its site is not there"))
+                self._lost[client] = self._lost.get(client, Lost("its site is not connected"))
             else:
                 site_jobs.setdefault(node, []).append(SiteJob(job, self._memory.digest(client)))
         if self._plan.experiment.secure.sums and next(iter(jobs.values())).kind == "fit":
             missing = len(jobs) - sum(map(len, site_jobs.values()))
-            if site_jobs and not (missing and self._faults.reaction == "stop"):  # else a sum would be opened in vain
+            if site_jobs and not (
+                missing and self._faults.reaction == "stop"
+            ):  # a sum without them would be thrown away
                 yield from self._ask_masked(jobs, site_jobs)
             return
         begun = time.perf_counter()
@@ -151,11 +151,11 @@ class Remote:
             yield from self._take(report.answers)
 
     def _ask_masked(self, jobs: dict[int, Job], site_jobs: dict[int, list[SiteJob]]) -> Iterator[Answer]:
-        """The same in the stages of a masked sum: all answers that count, or none where the sum is not opened.
+        """`_ask` in the stages of a masked sum: yields nothing if the sum stays closed.
 
-        Once it is opened nobody is asked again: a second sum, over few sites, would tell too much.
+        Once it is open, nobody is asked again: a second sum, over few sites, would tell too much.
         """
-        from ..secagg.opening import MaskedRound  # here, because it needs Flower
+        from ..secagg.opening import MaskedRound  # imported here because it needs Flower
 
         masked = MaskedRound(self._plan, self._run, self._experiment, site_jobs)
         try:
@@ -177,7 +177,7 @@ class Remote:
     def _exchange(
         self, site_jobs: Mapping[int, Sequence[SiteJob]], task: str, messages: Mapping[int, SiteMessage]
     ) -> Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]:
-        """Send nodes their messages; each reply with a function that takes down what was wrong with it."""
+        """Send the messages; yield each reply with a function that logs it, with or without a failure."""
         begun, deadline = time.perf_counter(), self._faults.deadline
         most = max((len(site_jobs[node]) for node in messages), default=0)
         for node, reply in self._link.exchange(messages, None if deadline is None else START + deadline * most):
@@ -194,18 +194,18 @@ class Remote:
             yield node, reply, note
 
     def _read(self, site_jobs: Sequence[SiteJob], message: SiteMessage) -> Report:
-        """A node's report, if it is what it was asked for."""
+        """A node's report; a `RecordError` if it does not match the order."""
         report = unpack_report(message, self._types)
         said = {answer.client: (answer.kind, answer.t) for answer, _ in report.answers}
         if said != {job.client: (job.kind, job.t) for job, _ in site_jobs} or len(said) < len(report.answers):
-            raise RecordError("this report does not answer what was asked")
+            raise RecordError("this report does not match the order")
         self.clock.add(report.seconds)
         self.clock.memory[report.process] = report.memory
         return report
 
     def _take(self, answers: Iterable[tuple[Answer, str]]) -> Iterator[Answer]:
-        """These answers count, and the states that come with them."""
-        for answer, digest in answers:
-            if digest:
-                self._memory.took(answer.client, digest)
+        """Accept these answers, and the states that come with them."""
+        for answer, state in answers:
+            if state:
+                self._memory.took(answer.client, state)
             yield answer

@@ -1,4 +1,4 @@
-"""Hand a run to a SuperLink, and follow it. Run it on the SuperLink's machine: the run's folder is there."""
+"""Submit a run to a SuperLink on this machine, which has the run's folder, and follow it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...settings.experiment import Experiment
 from ..transport.processes import APPS, NAME, flwr
 
 PAUSE, SELDOM = 0.5, 40
-"""seconds between two looks at the run's folder, and after how many of them Flower is asked: that starts a process"""
+"""seconds between polls of the run's folder; polls per query to Flower, which starts a process"""
 
 APP = """[project]
 name = "headwise-run"
 version = "1.0.0"
-description = "One run of Headwise: everything that it does is in the installed library."
+description = "One run of Headwise; all code is in the installed library."
 license = "Apache-2.0"
 dependencies = []
 
@@ -39,14 +39,14 @@ order = {order}
 
 
 def write_app(folder: Path, experiment: Experiment, out: Path, wait: float) -> None:
-    """A Flower app of one file, as `flwr run` takes it; it holds no code, only names and the experiment."""
+    """Write the one-file app for `flwr run`: no code, only names and the experiment."""
     order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait}
-    text = to_json(to_json(order))  # JSON's escapes are TOML's, too
+    text = to_json(to_json(order))  # TOML accepts JSON's escapes
     (folder / "pyproject.toml").write_text(APP.format(order=text, **APPS), encoding="utf-8")
 
 
 def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Callable[[str], None]) -> Run:
-    """Start the run, or go on with it, and wait until it has ended; `home` is the server's folder."""
+    """Start or resume the run and wait until it ends; `home` is the server's folder."""
     end_file(out).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         write_app(Path(folder), experiment, out, wait)
@@ -60,14 +60,13 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
             break
         status = _json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
         if status.startswith("finished") and not end_file(out).exists():
-            raise RunError(f"the run is {status}: flwr log {number} {NAME} --show says why.")
+            raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")
     if why := end_file(out).read_text(encoding="utf-8"):
         raise RunError(why)
     return Run(out)
 
 
 def _show(run: Run, shown: int, tell: Callable[[str], None]) -> int:
-    """Say what is new, round by round."""
     rows = run.rounds
     for row in rows[shown:]:
         asked, failed = len(row.get("clients", ())), sum(map(len, row.get("failed", {}).values()))
@@ -76,12 +75,11 @@ def _show(run: Run, shown: int, tell: Callable[[str], None]) -> int:
 
 
 def end_file(out: Path) -> Path:
-    """Where the server's process says that it has ended, and what went wrong: what it prints goes to Flower's log."""
+    """Where the server process leaves its final error, or nothing: its output goes to Flower's log."""
     return out.with_name(f".{out.name}.ended")
 
 
 def _json(home: Path, *arguments: str) -> dict[str, Any]:
-    """Flower's own command, asked for JSON."""
     said = flwr(home, *arguments, "--format", "json")
     try:
         found = json.loads(said)

@@ -1,4 +1,4 @@
-"""A site's own side: its `site.toml`, its policy, its ledger, its clients' states, and its answers to orders.
+"""The site side: its `site.toml`, policy, ledger and clients' states, and its answers to orders.
 
-Imports `transport`, `secagg` and `facts`; nothing of `server`.
+Imports `transport`, `secagg`, `facts` and `states`; nothing from `server`.
 """

@@ -1,4 +1,4 @@
-"""What a site has of its clients' models: to be listed, exported and erased without any server."""
+"""List, export and erase a site's personal models, without any server."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ from .site_file import read_site
 
 
 class Holding(NamedTuple):
-    """A client's part in a run."""
-
     run: str
     client: int
     t: int
-    """the last round of which it has a state"""
+    """the last round with a state"""
     bytes: int
 
 
 def holdings(path: Path) -> list[Holding]:
-    """All that the site of this file has."""
     folder = open_site(path)[0].folder
     found: list[Holding] = []
     for run in runs_in(folder):
@@ -44,54 +41,51 @@ def holdings(path: Path) -> list[Holding]:
 
 
 class PrivacySpent(NamedTuple):
-    """What a client's data have told, over all runs."""
+    """The privacy budget of one client over all runs."""
 
     client: int
     epsilon: float
-    """of all answers under differential privacy together"""
+    """of all answers under differential privacy, composed"""
     delta: float
     total: float | None
-    """what the site allows; none: no limit is set"""
+    """the site's limit, if it sets one"""
     left: float | None
     unit: str | None
-    """what epsilon is about: the client as a whole, or, as soon as one run protected no more, one of its examples"""
+    """what epsilon protects: the client, or a single example as soon as one run protected only those"""
     unprotected: int
-    """answers without any privacy"""
+    """answers without differential privacy"""
 
 
 def spent(path: Path) -> list[PrivacySpent]:
-    """What the ledger of this file's site says of each of its clients."""
     settings, home = read_site(path), path.absolute().parent
-    allow, found = settings.allow, list[PrivacySpent]()
+    allow, ledger, found = settings.allow, Ledger(settings, home), list[PrivacySpent]()
     for own in sorted(settings.clients, key=lambda each: each.id):
-        book = Ledger(settings, home).book(own.id)
+        book = ledger.book(own.id)
         now = book.epsilon(allow.delta)
         left = None if allow.total is None else max(0.0, allow.total - now)
-        unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" comes after "client"
+        unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" sorts after "client"
         found.append(PrivacySpent(own.id, now, allow.delta, allow.total, left, unit, book.bare))
     return found
 
 
 def export(path: Path, run: str, client: int, out: Path) -> None:
-    """Write a client's personal model, as it would use it now, as one safetensors file."""
+    """Write a client's current personal model to a safetensors file."""
     site, policy = open_site(path)
     kept = _of(site.folder, run, client)
     plan = policy.plan(kept.experiment())
     types, versions = record_types(type(plan.method)), kept.versions(client)
     if not versions:
-        raise RunError(f"client {client} has no state of the run {run}: it has never trained.")
+        raise RunError(f"client {client} has no state in {run}: it has never trained.")
     state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
     down = decode(types.down, kept.download(client))
     with one_thread():
         model = personal_model(plan, client, versions[-1].t, state, down)
     if not isinstance(model, nn.Module):
-        name = type(plan.method).__name__
-        raise RunError(f"a personal model of {name} is more than one network: it can't be exported as one.")
+        raise RunError(f"a model of {type(plan.method).__name__} is not a single network, so it can't be exported.")
     write_bytes(out, to_bytes(Packed(dict(model.state_dict()), {})))
 
 
 def erase(path: Path, run: str, client: int) -> None:
-    """Remove all that the site has of a client's part in a run."""
     kept = _of(open_site(path)[0].folder, run, client)
     with failing_clearly(kept.folder):
         shutil.rmtree(kept.folder / f"client-{client}")
@@ -100,11 +94,10 @@ def erase(path: Path, run: str, client: int) -> None:
 
 
 def _of(folder: Path, run: str, client: int) -> SiteStates:
-    """The states of this run, if it has this client."""
     runs = runs_in(folder)
     if run not in runs:
         raise RunError(f"there is no run {run!r} in {folder}: {nearest(run, runs)}")
     kept = SiteStates(folder, run)
     if client not in kept.clients():
-        raise RunError(f"client {client} has nothing in {kept.folder}: those that have are {kept.clients()}.")
+        raise RunError(f"client {client} has nothing in {kept.folder}: its clients are {kept.clients()}.")
     return kept

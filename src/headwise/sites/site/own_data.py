@@ -1,4 +1,4 @@
-"""A site's own data: read from where its file says, and what of them the server is told."""
+"""A site's own data, and what the site tells the server about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .site_file import SiteSettings
 
 
 def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> FederatedData:
-    """The data of this site's clients, from where its own file says; everybody else's are empty."""
+    """The data of this site's clients, from the sources in site.toml; other clients are empty."""
     found: dict[int, Dataset] = {}
     for own in sorted(site.clients, key=lambda each: each.id):
         source: Source = Choice.parse(own.source, "data").make("data")
@@ -28,7 +28,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     for other in others:
         kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
         if kinds[0] != kinds[1]:
-            raise DataError(f"{site.name} has clients whose data differ in shape, classes or scale.")
+            raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
     tests = [d.official_test for d in found.values() if d.official_test is not None]
     merged = dataclasses.replace(
         first,
@@ -44,7 +44,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
 
 
 def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFacts]:
-    """What this site lets the server know about its clients; where they are private as a whole, not even sizes."""
+    """What this site shares about its clients; under client-level privacy, not even their sizes."""
     task = data.task
     found: list[ClientFacts] = []
     for own in site.clients:

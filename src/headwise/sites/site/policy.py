@@ -1,4 +1,4 @@
-"""What stands behind a site: its data, its rules and its ledger; or, in a simulation, all of the data and no rules."""
+"""What a site allows: its own data, rules and ledger; in a simulation, all data and no rules."""
 
 from __future__ import annotations
 
@@ -29,116 +29,110 @@ from .site_file import SiteSettings, check_networks, check_privacy, permitted
 
 
 class SitePolicy(Protocol):
-    """What stands behind a site: its data, and what it allows."""
+    """Decides what a site does. All methods raise a `RunError` to refuse."""
 
     def plan(self, experiment: str) -> Plan:
-        """What this experiment comes to here; whatever is not allowed is refused."""
+        """The plan of this experiment (JSON) on the site's data."""
         ...
 
     def admit(self, size: int) -> None:
-        """Refuse a message of so many bytes, or let it be read."""
+        """Check a message of `size` bytes before it is read."""
         ...
 
     def expect(self, plan: Plan, clients: Sequence[int], rounds: Iterable[int]) -> None:
-        """Refuse clients that are not here, one of them twice, and rounds that the run does not have."""
+        """Check that an order names clients of this site, each once, and rounds of the experiment."""
         ...
 
     def charge(self, plan: Plan, order: Order, kept: SiteStates) -> None:
-        """Take down what the answers to this order will tell, before any of them is made; or refuse it."""
+        """Charge the privacy cost of this order before any client trains."""
         ...
 
     def leaving(
         self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
     ) -> Answer:
-        """An answer as it may leave, or an error."""
+        """The answer as it may leave."""
         ...
 
 
 @dataclass(frozen=True)
 class SimulatedPolicy:
-    """The policy of a simulation's nodes, which trust the run that made them."""
+    """For the nodes of a simulation, which trust the run that started them."""
 
     data_dir: Path
 
     def plan(self, experiment: str) -> Plan:
-        """As in one process."""
         return _whole(experiment, self.data_dir)
 
     def admit(self, size: int) -> None:
-        """Nothing is too large."""
+        """No limit."""
 
     def expect(self, plan: Plan, clients: Sequence[int], rounds: Iterable[int]) -> None:
-        """Any node can have any client."""
+        """Any node can serve any client."""
 
     def charge(self, plan: Plan, order: Order, kept: SiteStates) -> None:
-        """Nothing is kept."""
+        """No ledger."""
 
     def leaving(
         self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
     ) -> Answer:
-        """As it is."""
         return answer
 
 
 @dataclass(frozen=True)
 class OwnPolicy:
-    """The policy of a site: its own data, and its own rules."""
+    """For a real site: its own data and its own rules."""
 
     site: SiteSettings
     home: Path
     """the folder of site.toml"""
 
     def plan(self, experiment: str) -> Plan:
-        """On the site's own data only."""
         return self._own(experiment)[0]
 
     def _own(self, experiment: str) -> tuple[Plan, str]:
         return _own(self.site, self.home, experiment)
 
     def admit(self, size: int) -> None:
-        """None that is larger than it may be."""
         most = self.site.allow.largest * 10**6
         if size > most:
-            raise RunError(f"{self.site.name} takes messages of {most:,} bytes at most, but this one has {size:,}.")
+            raise RunError(f"{self.site.name} accepts messages of at most {most:,} bytes, but this one has {size:,}.")
 
     def expect(self, plan: Plan, clients: Sequence[int], rounds: Iterable[int]) -> None:
-        """Its own clients only, each once, and rounds from the first to the last of the experiment."""
         if strange := sorted(set(clients) - {c.id for c in self.site.clients}):
             raise RunError(f"{self.site.name} does not have the clients {strange}.")
         if len(set(clients)) < len(clients):
-            raise RunError(f"{self.site.name} takes one job for each client at a time.")
+            raise RunError(f"{self.site.name} takes one job per client at a time.")
         if beyond := sorted({t for t in rounds if not 1 <= t <= plan.experiment.rounds}):
             raise RunError(
                 f"{self.site.name} is asked for round {beyond[0]}, but the rounds are 1 to {plan.experiment.rounds}."
             )
 
     def charge(self, plan: Plan, order: Order, kept: SiteStates) -> None:
-        """In the site's own ledger."""
         jobs = [site_job.job for site_job in order.site_jobs]
         Ledger(self.site, self.home).charge(plan, self._own(order.experiment)[1], kept, jobs)
 
     def leaving(
         self, plan: Plan, site_job: SiteJob, answer: Answer, before: Record | None, after: Record | None
     ) -> Answer:
-        """Without scores if they must not leave; never with what the client keeps to itself."""
+        """Drops scores that must not leave; refuses an upload that contains a private tensor."""
         if answer.up is not None:
             known = {_bits(t) for t in pack(site_job.job.down).tensors.values()}
             known |= {_bits(t) for m in plan.models for t in m.state().values()}
             sent = {_bits(t): name for name, t in pack(answer.up).tensors.items()}
             for name, t in _private(plan, before, after):
                 if _bits(t) in sent.keys() - known:
-                    raise RunError(f"{self.site.name} lets no {name!r} leave: it is private, but stands in an upload.")
+                    raise RunError(f"{self.site.name} does not send {name!r}: it is private, but in the upload.")
         return answer if self.site.allow.tells_scores else replace(answer, test=None, val=None)
 
     def look(self, experiment: Experiment | None) -> Clients:
-        """The site's data; with an experiment, only if it can run here."""
+        """The site's data; with an experiment, checks first that it can run here."""
         if experiment is not None:
             return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
         return own_data(self.site, self.home, Experiment(clients=last + 1)).clients()
 
     def introduce(self, experiment: str) -> SiteMessage:
-        """Who this site is, what it tells about its data, or why it won't take part."""
+        """An `Introduction`: what the site shares about its data, or why it refuses."""
         site, told, refusal = self.site, (), None
         try:
             plan, name = self._own(experiment)
@@ -151,7 +145,7 @@ class OwnPolicy:
 
 
 def _private(plan: Plan, *records: Record | None) -> Iterator[tuple[str, Tensor]]:
-    """What a client keeps to itself; constants are no secrets."""
+    """Tensors that must not leave; constant ones are not secret."""
     for record in records:
         for name, t in pack(record).tensors.items() if record is not None else ():
             field = name.split("/")[0]
@@ -165,13 +159,13 @@ def _bits(t: Tensor) -> tuple[str, bytes]:
 
 @lru_cache(maxsize=1)
 def _whole(experiment: str, data_dir: Path) -> Plan:
-    """Built once in each process; the next message is most often of the same run."""
+    """Cached: the next message is usually from the same run."""
     return prepare(experiment_from(json.loads(experiment)), data_dir).plan
 
 
 @lru_cache(maxsize=8)
 def _own(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, str]:
-    """The plan, and the hash by which the ledger knows the experiment."""
+    """The plan, and the experiment's hash for the ledger."""
     asked = permitted(site, home, experiment)
     data = own_data(site, home, asked)
     check_networks(site, asked, data.task)

@@ -1,13 +1,12 @@
-"""Keys and certificates, and lists of experiments that somebody whom sites trust has signed.
+"""Keys, certificates and signed lists of experiments, all made with the `cryptography` package.
 
-All of it is the `cryptography` package's: ECDSA keys on P-384 as Flower takes them, X.509 certificates, Ed25519.
+ECDSA keys on P-384, which Flower expects, X.509 certificates, Ed25519 signatures.
 """
 
 from __future__ import annotations
 
 import base64
 import datetime
-import hashlib
 import ipaddress
 import os
 from collections.abc import Iterable, Sequence
@@ -27,27 +26,27 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from ...disk.files import failing_clearly, read_json, write_bytes, write_json
+from ...disk.files import digest, failing_clearly, read_json, write_bytes, write_json
 from ...disk.jsontext import to_json
 from ...errors import RunError
 from ...settings.experiment import Experiment
 
 YEARS = 5
-"""for which a certificate is good"""
+"""validity of a certificate"""
 PURPOSE = b"headwise experiments\n"
-"""signed with a list, so that nothing else that was ever signed can pass for one"""
+"""prefix of every signed list, so that no other signed message can pass for one"""
 
 
 def experiment_hash(experiment: Experiment) -> str:
-    """What a signed list knows an experiment by: all that it says, but for the machine."""
+    """Identifies an experiment on a signed list: covers every setting except those of the machine."""
     plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
     fast = experiment.engine.kernels == "fast"
-    plain["engine"] = {"cache": fast, "stack": fast}  # what kernels was before: lists that are signed stay good
-    return hashlib.sha256(to_json(plain, sort_keys=True).encode()).hexdigest()
+    plain["engine"] = {"cache": fast, "stack": fast}  # the older names of `kernels`, so that signed lists stay valid
+    return digest(to_json(plain, sort_keys=True).encode())
 
 
 def node_key(path: Path) -> None:
-    """A site's key pair: `path`, which never leaves, and `path`.pub for the server."""
+    """Write a site's key pair: `path`, which never leaves the site, and `path`.pub for the server."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -55,11 +54,11 @@ def node_key(path: Path) -> None:
 
 
 def server_certificates(folder: Path, names: Sequence[str]) -> None:
-    """An authority of one's own (ca.crt, for the sites) and a certificate from it for a server of these names."""
+    """Write a new certificate authority (ca.crt, for the sites) and a server certificate for these names."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
     root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # which may not be longer
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # X.509's limit
     told = x509.SubjectAlternativeName([_general_name(name) for name in names])
     made = _certificate(issuer, subject, server.public_key(), False).add_extension(told, critical=False)
     whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
@@ -67,7 +66,7 @@ def server_certificates(folder: Path, names: Sequence[str]) -> None:
     secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_secret(folder / "server.key", secret)
     write_bytes(folder / "server.pem", made.public_bytes(Encoding.PEM))
-    write_bytes(folder / "ca.crt", root.public_bytes(Encoding.PEM))  # its key is forgotten: it signs nothing else
+    write_bytes(folder / "ca.crt", root.public_bytes(Encoding.PEM))  # its key is never stored: it signs nothing else
 
 
 def _certificate(
@@ -95,10 +94,10 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
-    """Write a signed list of these experiments; the key pair (`key`, `key`.pub) is made if there is none."""
-    for option, path in (("--key", key), ("--out", out)):  # before a key is made in vain
+    """Write a signed list of these experiments; create the key pair (`key`, `key`.pub) if it does not exist."""
+    for option, path in (("--key", key), ("--out", out)):  # before creating a key
         if not path.name or path.is_dir() or not path.parent.is_dir():
-            raise RunError(f"{option} is {str(path)!r}, but must be a file in a folder that exists.")
+            raise RunError(f"{option} is {str(path)!r}, but must be a file in an existing folder.")
     if not key.exists():
         made = ed25519.Ed25519PrivateKey.generate()
         _write_secret(key, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -117,7 +116,7 @@ def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
 
 
 def signed_hashes(path: Path, signer: Path) -> list[str]:
-    """The experiments on this list, if the signer signed it."""
+    """The hashes on this list; a `RunError` unless `signer` (a public key file) signed it."""
     try:
         public = load_pem_public_key(signer.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -129,7 +128,7 @@ def signed_hashes(path: Path, signer: Path) -> list[str]:
         listed = [str(h) for h in found["experiments"]]
         public.verify(base64.b64decode(found["signature"], validate=True), _message(listed))
     except (InvalidSignature, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is not signed by {signer}: nothing on it is allowed.") from error
+        raise RunError(f"{path} is not signed by {signer}, so nothing on it is allowed.") from error
     return listed
 
 
@@ -138,6 +137,6 @@ def _message(listed: list[str]) -> bytes:
 
 
 def _write_secret(path: Path, data: bytes) -> None:
-    """A new file that nobody else can read."""
+    """Create a file that only its owner can read; an existing one is never overwritten."""
     with failing_clearly(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""A site: takes an order, lets its clients do their jobs, keeps their states, reports."""
+"""A site: takes an order, runs its clients' jobs, keeps their states, reports."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """Where clients' states are kept, on what policy."""
-
     folder: Path
     policy: SitePolicy
     exports: bool = False
-    """whether what personal models are made of is kept beside the states"""
+    """whether to keep downloads beside the states, so that personal models can be exported"""
 
     def answer(self, message: SiteMessage) -> SiteMessage:
-        """Do what a message asks; a mistake is a report, too."""
+        """Answer an order or a stage; an error becomes a report."""
         try:
             self.policy.admit(message.size)
             plan = self.policy.plan(experiment_in(message))
@@ -48,19 +46,16 @@ class Site:
             return pack_report(self._do(plan, order))
         except (HeadwiseError, RecordError) as error:
             return pack_error(error)
-        except Exception as error:  # a message must not end the site, and what an error says may be about its data
-            logging.getLogger(__name__).exception("an order could not be answered")
-            return pack_error(
-                RunError(f"this is a bug of Headwise ({type(error).__name__}): the site's log says more.")
-            )
+        except Exception as error:  # no message may stop the site, and an error text may reveal data
+            logging.getLogger(__name__).exception("an order failed")
+            return pack_error(RunError(f"this is a bug in Headwise ({type(error).__name__}): see the site's log."))
 
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
-        self.policy.expect(plan, [v.job.client for v in order.site_jobs], [v.job.t for v in order.site_jobs])
+        jobs = [site_job.job for site_job in order.site_jobs]
+        self.policy.expect(plan, [job.client for job in jobs], [job.t for job in jobs])
         masking = None
-        if order.sealed is not None or (
-            plan.experiment.secure.sums and any(site_job.job.kind == "fit" for site_job in order.site_jobs)
-        ):
+        if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
             masking = _masking(plan, kept)
             masking.begun(order)
         states = States(record_types(type(plan.method)).client)
@@ -72,11 +67,11 @@ class Site:
         before = {c: states[c].me for c in states}
         executor = Serial(plan, states)
         with one_thread():
-            done = list(executor.run(site_job.job for site_job in order.site_jobs))
+            done = list(executor.run(jobs))
         after = {c: states[c].me for c in states}
         if self.exports:
             kept.remember(order.experiment)
-            for job, _ in order.site_jobs:
+            for job in jobs:
                 if job.kind != "global":
                     kept.put_download(job.client, encode(job.down))
         answers = [
@@ -96,13 +91,12 @@ class Site:
 
 
 def open_site(path: Path) -> tuple[Site, OwnPolicy]:
-    """The site that this file describes."""
     home, settings = path.absolute().parent, read_site(path)
     policy = OwnPolicy(settings, home)
     return Site(home / settings.states, policy, exports=True), policy
 
 
 def _masking(plan: Plan, kept: SiteStates) -> Masking:
-    from ..secagg.masking import Masking  # here, because it needs Flower, which all else at a site does without
+    from ..secagg.masking import Masking  # imported here because only masking needs Flower
 
     return Masking(plan, kept)

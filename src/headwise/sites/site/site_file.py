@@ -1,7 +1,7 @@
-"""What a site decides for itself: its ``site.toml``. An order may ask for nothing else.
+"""``site.toml``: what a site decides for itself, and the checks of an experiment against it.
 
-Of an experiment that comes from the server, a site takes numbers and names: a method and models that its own Headwise
-has. Paths are never taken: which data are read, and from where, stands in this file only.
+From the server's experiment a site takes only numbers and the names of methods and models in its own Headwise. It
+never takes a path: only site.toml says which data are read, and from where.
 """
 
 from __future__ import annotations
@@ -29,89 +29,83 @@ from ...settings.options import Engine
 from .signing import experiment_hash, signed_hashes
 
 MOST_CLIENTS, MOST_MODELS = 100_000, 100
-"""of an experiment: a site has a line for each client in memory, and builds every network"""
+"""limits of an experiment: a site keeps a row per client in memory and builds every network"""
 
 
 @dataclass(frozen=True)
 class OwnClient:
-    """A client that lives at this site."""
-
     id: Natural
     """its number in the federation"""
     source: str
-    """its data: a source with options, or a file of one's own; all samples that it yields are this client's"""
+    """its data: a source with options, or your own file; all of its samples belong to this client"""
     folder: str = "."
-    """where the source finds its files, from site.toml on"""
+    """where the source finds its files, relative to site.toml"""
 
 
 @dataclass(frozen=True)
 class Allow:
-    """What may be done here, and what may leave."""
+    """What may run at the site, and what may leave it."""
 
     methods: tuple[str, ...] = ()
-    """methods that may run; none: all that this Headwise has"""
+    """methods that may run; empty: all methods of the installed Headwise"""
     experiments: str | None = None
-    """a file with a signed list of experiments: no others may run"""
+    """a signed list of the only experiments that may run"""
     signer: str | None = None
-    """the public key of whoever signs that list"""
+    """the public key that the list must be signed with"""
     fields: tuple[str, ...] | None = None
-    """fields of a method's message that may leave; none: all that it sends"""
+    """fields of a method's upload that may leave; default: all"""
     labels: bool = False
-    """whether the server may know how many samples of each class a client has"""
+    """whether to tell the server how many samples of each class a client has"""
     scores: bool | None = None
-    """whether the server may know how good models are on a client's own samples; none: unless there is an epsilon,
-    which does not cover them"""
+    """whether to send scores on a client's own samples; default: only without an epsilon, which does not cover them"""
     largest: Count = 500
-    """megabytes of a message, or of the networks of an experiment, at most"""
+    """most megabytes of a message, and of all networks of an experiment"""
     plain: bool = True
-    """whether single messages may leave; if not, only experiments with masked sums run (`secure.sums`)"""
+    """whether unmasked uploads may leave; if not, only experiments with `secure.sums` run"""
     epsilon: Positive | None = None
-    """the most that a run may tell the server about a client; runs without differential privacy are then refused"""
+    """the most epsilon that one run may spend per client; refuses runs without differential privacy"""
     epsilon_total: Positive | None = None
-    """the most that all runs together may tell; none: as much as one may"""
+    """the most epsilon that all runs together may spend per client; default: the same as `epsilon`"""
     delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
-    """probability with which that may be exceeded"""
+    """the largest delta of a run; also the delta of `epsilon_total`"""
 
     @property
     def total(self) -> float | None:
-        """What `epsilon_total` comes to."""
         return self.epsilon if self.epsilon_total is None else self.epsilon_total
 
     @property
     def tells_scores(self) -> bool:
-        """What `scores` comes to."""
         return self.epsilon is None if self.scores is None else self.scores
 
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """A site: ``site.toml``."""
+    """The content of ``site.toml``."""
 
     name: str
-    """as reports show it"""
+    """the site's name in reports"""
     data: str
-    """the data set, as experiments name it"""
+    """the data set's name in experiments"""
     clients: tuple[OwnClient, ...]
-    """who lives here"""
+    """the clients at this site"""
     states: str = "states"
-    """the folder of the personal states, from site.toml on"""
+    """folder for personal states, relative to site.toml"""
     device: str = "cpu"
     """cpu, cuda, cuda:1 or mps"""
     allow: Allow = field(default_factory=Allow)
 
 
 def read_site(path: Path) -> SiteSettings:
-    """The settings in this file."""
     return check_site(read_toml(path), path)
 
 
 def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
-    """The settings in these values, which stand in, or are meant for, this file."""
+    """Build and check the settings; `path` is only named in errors."""
     found = build(SiteSettings, values)
     if not found.clients:
         raise ConfigError(f"{path}: clients is empty, but a site must have at least one.")
     if len({c.id for c in found.clients}) < len(found.clients):
-        raise ConfigError(f"{path}: clients names an id twice.")
+        raise ConfigError(f"{path}: clients has the same id twice.")
     for name in found.allow.methods:
         if name not in catalog.names("method"):
             raise ConfigError(f"{path}: allow.methods names {name!r}: {nearest(name, catalog.names('method'))}")
@@ -126,30 +120,30 @@ def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
 
 
 def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
-    """The experiment in an order, if it may run here; whatever it says about data, paths and machines is left out."""
+    """The experiment in an order, if it may run here, with the site's own data and machine settings."""
     try:
         asked = experiment_from(json.loads(text))
     except (ValueError, TypeError, AttributeError, HeadwiseError) as error:
         raise RunError(f"{site.name} can't read this experiment: {error}") from error
     method = _known(site, "method", asked.method)
-    for model in (*asked.model, *((asked.server_model,) if asked.server_model else ())):
+    for model in _networks(asked):
         _known(site, "model", model)
     offered = Path(asked.data.name).stem
     if offered != site.data:
         raise RunError(f"{site.name} has the data set {site.data!r}, not {offered!r}.")
     if not asked.model or asked.clients is None:
-        raise RunError(f"{site.name} can't run an experiment that does not name its model and its number of clients.")
+        raise RunError(f"{site.name} can't run an experiment without model and clients: both must be given.")
     if asked.clients > MOST_CLIENTS or len(asked.model) > MOST_MODELS:
         raise RunError(
-            f"{site.name} takes experiments with {MOST_CLIENTS:,} clients and {MOST_MODELS} networks at most, "
+            f"{site.name} accepts experiments with at most {MOST_CLIENTS:,} clients and {MOST_MODELS} networks, "
             f"but this one has {asked.clients:,} and {len(asked.model):,}."
         )
     if asked.fraction < 1:
-        raise RunError(f"{site.name} can't take a share of all samples: fraction must be 1.")
+        raise RunError(f"{site.name} can't use a share of all samples: fraction is {asked.fraction:g}, but must be 1.")
     if beyond := [c.id for c in site.clients if c.id >= asked.clients]:
         raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {asked.clients}.")
     if not site.allow.plain and not asked.secure.sums:
-        raise RunError(f"{site.name} lets only masked sums leave, but secure.sums is false in the experiment.")
+        raise RunError(f"{site.name} only sends masked sums, but secure.sums is false in the experiment.")
     _check_list(site, home, asked)
     _check_fields(site, method)
     engine = Engine(device=site.device, kernels=asked.engine.kernels)
@@ -157,7 +151,7 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
 
 
 def _known(site: SiteSettings, kind: catalog.Kind, choice: Choice) -> Any:
-    """What is chosen, built; only of those that come with Headwise and, of methods, that this site allows."""
+    """Build the choice, if the installed Headwise has it and, for a method, this site allows it."""
     name, known = choice.name.partition("@")[0], catalog.names(kind)
     allowed = [n for n in known if n in (site.allow.methods or known)] if kind == "method" else known
     if name not in allowed:
@@ -178,30 +172,34 @@ def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> Non
         return
     sent = fields_of(record_types(type(method)).up)
     if refused := sorted(sent.keys() - set(site.allow.fields)):
-        raise RunError(f"{site.name} lets {', '.join(site.allow.fields) or 'nothing'} leave, not {', '.join(refused)}.")
+        raise RunError(f"{site.name} sends {', '.join(site.allow.fields) or 'nothing'} only, not {', '.join(refused)}.")
+
+
+def _networks(asked: Experiment) -> tuple[Choice, ...]:
+    return (*asked.model, asked.server_model) if asked.server_model else asked.model
 
 
 def check_networks(site: SiteSettings, asked: Experiment, task: Task) -> None:
-    """Refuse networks that are too large, before any memory is given to them."""
+    """Refuse networks that are too large, before allocating memory for them."""
     most, size = site.allow.largest * 10**6, 0
-    for choice in (*asked.model, *((asked.server_model,) if asked.server_model else ())):
+    for choice in _networks(asked):
         with torch.device("meta"):
             network: nn.Module = choice.make("model").build(task)
         size += sum(t.numel() * t.element_size() for t in network.state_dict().values())
         if size > most:
-            raise RunError(f"{site.name} builds networks of {most:,} bytes at most, but {choice.name} has {size:,}.")
+            raise RunError(f"{site.name} allows {most:,} bytes of networks, but {choice.name} makes it {size:,}.")
 
 
 def check_privacy(site: SiteSettings, plan: Plan) -> None:
-    """Refuse a run that tells more than this site allows; what it tells, the site reckons itself."""
+    """Refuse a run that spends more than this site allows, by the site's own accounting."""
     limit = site.allow.epsilon
     if limit is None:
         return
     spent = account(plan)
     if not spent or plan.privacy.source != "system":
-        raise RunError(f"{site.name} asks for privacy of epsilon {limit:g} at most, but the experiment has none.")
+        raise RunError(f"{site.name} requires an epsilon of at most {limit:g}, but the experiment has no privacy.")
     if not (spent["epsilon"] <= limit and spent["delta"] <= site.allow.delta):
         raise RunError(
-            f"{site.name} asks for privacy of epsilon {limit:g} and delta {site.allow.delta:g} at most, but the "
-            f"experiment comes to {spent['epsilon']:.3g} and {spent['delta']:g}."
+            f"{site.name} requires an epsilon of at most {limit:g} at a delta of at most {site.allow.delta:g}, but the "
+            f"experiment has {spent['epsilon']:.3g} at {spent['delta']:g}."
         )

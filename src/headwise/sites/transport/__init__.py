@@ -1,4 +1,4 @@
-"""How messages get to sites and back: their form, and Flower, which carries them.
+"""Messages between the server and the sites, and Flower, which carries them.
 
-With `secagg.primitives`, `grid` is the only file that imports flwr.
+Only `grid` and `secagg.primitives` import flwr.
 """

@@ -1,7 +1,7 @@
-"""Flower's API, all of it that we use: the one file to touch when it moves.
+"""All of Flower's API that we use to carry messages: the one file to change when it moves.
 
-Tested with flwr 1.41 and 1.42. Every message is a `SiteMessage`: its text in a ConfigRecord, its records as bytes in an
-ArrayRecord, which Flower sends in pieces of 5 MB.
+Tested with flwr 1.41 and 1.42. A `SiteMessage` travels as a ConfigRecord (its text) and an ArrayRecord (its records),
+which Flower sends in chunks of 5 MB.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from ...errors import RunError
 from .messages import Lost, SiteMessage
 
 PAUSE = 0.02
-"""seconds between two looks for replies, in this process"""
+"""seconds between polls for replies, within this process"""
 EXPIRED = 3
-"""Flower's code for a message that nobody answered in its time"""
+"""Flower's error code for a message without a reply in time"""
 
 Answering = Callable[[SiteMessage], SiteMessage]
 
 
 def client_app(answer: Answering) -> ClientApp:
-    """A node that answers every message with this function."""
     app = ClientApp()
 
     @app.train()
@@ -41,50 +40,49 @@ def client_app(answer: Answering) -> ClientApp:
 
 
 class Simulation:
-    """Flower's simulation engine with so many virtual nodes, kept running in a thread until it is closed."""
+    """Flower's simulation engine with `nodes` virtual nodes; runs in a thread until closed."""
 
     def __init__(self, app: ClientApp, nodes: int, backend: Mapping[str, Any]) -> None:
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong is said by whoever called
-        from ray._private import worker as ray_worker  # here, because nodes of a deployment start without Ray
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the caller reports failures
+        from ray._private import worker as ray_worker  # imported here because deployments run without Ray
 
-        ray_worker._worker_logs_enabled = False  # no setting keeps Ray from telling stdout that an actor died
+        ray_worker._worker_logs_enabled = False  # the only way to stop Ray printing to stdout when an actor dies
         self._app, self._count, self._backend = app, nodes, dict(backend)
         self._begin()
 
     def node_of(self, client: int) -> int:
-        """Clients are dealt to the nodes in turn; any node can have any client."""
+        """Round-robin: any node can serve any client."""
         return self._nodes[client % len(self._nodes)]
 
     def exchange(
         self, messages: Mapping[int, SiteMessage], seconds: float | None
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
-        """Send each node its message; the replies in the order in which they come."""
         waiting: dict[str, int] = {}
         for node, message in messages.items():
             if number := self._mail.send(node, message, "train", seconds):
                 waiting[number] = node
             else:
-                yield node, Lost(f"node {node} is not there")
+                yield node, Lost(f"node {node} is not connected")
         while waiting and self._thread.is_alive():
             for number, reply in self._mail.collect(list(waiting)):
                 yield waiting.pop(number), reply
             time.sleep(PAUSE)
         for node in waiting.values():
-            yield node, Lost(f"Flower's simulation is gone: {self._why}")
+            yield node, Lost(f"Flower's simulation has ended: {self._why}")
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
-        """Start again: an actor that died fails whoever is sent to it, for ever after."""
+        """Restart: Ray keeps sending work to an actor that died, and all of it fails."""
         self.close()
         self._begin()
 
     def close(self) -> None:
-        """End it, and Ray with it."""
+        """Stops Ray as well."""
         self._over.set()
         self._thread.join()
 
     def _begin(self) -> None:
         self._over, self._handed = threading.Event(), Queue[Grid | None]()
-        self._why = "it ended"
+        self._why = "it stopped"
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
         found = self._handed.get()
@@ -108,35 +106,32 @@ class Simulation:
         try:
             run_simulation(server, self._app, self._count, backend_config=self._backend)
         except (Exception, SystemExit) as error:
-            while error.__cause__ is not None:  # Flower wraps what went wrong more than once
+            while error.__cause__ is not None:  # Flower wraps the cause several times
                 error = error.__cause__
             self._why = f"{type(error).__name__}: {error}"
         finally:
             self._handed.put(None)
-            self._over.set()  # or the thread of the app above would wait for ever
+            self._over.set()  # or `main` above would wait forever
 
 
 class FlowerTransport:
-    """A SuperLink's messages to and from its SuperNodes."""
+    """Messages between a SuperLink and its SuperNodes."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def nodes(self) -> set[int]:
-        """Those that are there now."""
         return set(self._grid.get_node_ids())
 
     def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
-        """Send a message that is good for so long; its number, or none if the node is not there."""
         outgoing = Message(_to_content(message), dst_node_id=node, message_type=kind, ttl=seconds)
-        # one by one: of a node that is gone, Flower gives back no id, and does not say whose is missing
+        # one at a time: Flower returns no id for a node that is gone, and does not say which one that was
         return next((found for found in self._grid.push_messages([outgoing]) if found), None)
 
     def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
-        """The replies to these messages that have come."""
         found: list[tuple[str, SiteMessage | Lost]] = []
         for reply in self._grid.pull_messages(list(numbers)):
-            number = reply.metadata.reply_to_message_id  # an error's sender is not the node
+            number = reply.metadata.reply_to_message_id  # not the sender: for an error, that is not the node
             if reply.has_error():
                 reason = "late" if reply.error.code == EXPIRED else "no answer"
                 found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
@@ -146,7 +141,7 @@ class FlowerTransport:
 
 
 def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
-    """The app of a SuperNode, whose configuration names its site's file: it trains, and says who it is."""
+    """A SuperNode's app: trains and introduces its site, whose file the node's configuration names."""
     app = ClientApp()
 
     @app.train()
@@ -163,9 +158,9 @@ def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
 
 
 def run_checked(check: Callable[[bytes], None]) -> None:
-    """What a site starts in place of Flower's `flwr-clientapp`, which would run any code that a server sends.
+    """Replaces Flower's `flwr-clientapp`, which would run any code that the server sends.
 
-    An app must pass `check` before it is unpacked. Should Flower move its function, nothing runs at all.
+    An app must pass `check` before it is unpacked. If Flower moves the function patched here, nothing runs at all.
     """
     from flwr.supernode.cli import flwr_clientapp
 
@@ -181,7 +176,7 @@ def run_checked(check: Callable[[bytes], None]) -> None:
 
 
 def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> ServerApp:
-    """The app of a run's server; `serve` gets the way to the nodes, and the run's configuration."""
+    """The app of a run's server; `serve` gets the transport and the run's configuration."""
     app = ServerApp()
 
     @app.main()

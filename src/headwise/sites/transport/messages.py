@@ -1,7 +1,7 @@
-"""What travels between the server and a site: orders and reports, each a JSON text with records as bytes beside it.
+"""Orders and reports: the messages between the server and a site, each JSON text plus records as bytes.
 
-What a site reads is data only: the experiment as plain values, records against types that the site's own method names.
-What a server reads is checked as strictly: a site may be anybody's.
+Messages hold data only. A site decodes records against the types of its own installed method; the server checks
+reports just as strictly, because anybody may run a site.
 """
 
 from __future__ import annotations
@@ -22,95 +22,89 @@ from ...settings.fields import Natural, build, convert
 
 
 class SiteMessage(NamedTuple):
-    """What one message holds."""
-
     text: str
     records: list[bytes]
 
     @property
     def size(self) -> int:
-        """Bytes, but for what the transport adds."""
+        """Characters of text plus bytes of records; the transport adds its own overhead."""
         return len(self.text) + sum(map(len, self.records))
 
 
 class Lost(NamedTuple):
-    """In place of a reply: why there is none."""
+    """Stands in for a reply that did not come."""
 
     why: str
     reason: Literal["no answer", "late", "dropped"] = "no answer"
-    """dropped: the sum of its round was opened without it"""
+    """dropped: the round's sum was opened without this node"""
 
 
 class UnopenedError(ClientError):
-    """A masked sum that is not opened."""
+    """A masked sum stays closed: too few sites, or unusable shares."""
 
 
 class Link(Protocol):
-    """The way to the nodes."""
+    """How the server reaches nodes."""
 
     def node_of(self, client: int) -> int | None:
-        """The node that has this client; none if nobody has said so yet."""
+        """The node with this client; None if no node has claimed it yet."""
         ...
 
     def exchange(
         self, messages: Mapping[int, SiteMessage], seconds: float | None
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
-        """Send each node its message, for which it has so long; the replies in the order in which they come."""
+        """Send each node its message, which expires after `seconds`; yield replies as they arrive."""
         ...
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
-        """After a loss: look for the nodes of these clients again, and wait for them if patient."""
+        """After a loss, look for the nodes of these clients again; `patiently` also waits for them."""
         ...
 
-    def close(self) -> None:
-        """Give back what it holds."""
-        ...
+    def close(self) -> None: ...
 
 
 class SiteJob(NamedTuple):
-    """A job for a client, and the digest of the state from which it starts; empty if it has none."""
-
     job: Job
     state: str
+    """digest of the client's state before the job; empty if it has none"""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """Bytes from or for a party of a masked sum, as a hexadecimal text."""
+    """Bytes from or for one party of a masked sum."""
 
     party: Natural
     text: str
+    """hexadecimal"""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a site is asked to do in one round, for all of its clients."""
+    """What the server asks of a site in one round, for all of its clients."""
 
     run: str
     experiment: str
     """as JSON"""
     site_jobs: Sequence[SiteJob]
     sealed: tuple[Letter, ...] | None = None
-    """where sums are masked: what the other sites have sealed for this one"""
+    """with masked sums: the shares that other sites have sealed for this one"""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a site answers."""
+    """A site's reply to an order."""
 
     answers: Sequence[tuple[Answer, str]]
-    """each with the digest of the client's new state; empty if it has none"""
+    """each with the digest of the client's new state, or an empty string"""
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     process: int = 0
     memory: int = 0
     masked: Packed | None = None
-    """in place of all records: their sum under masks"""
+    """the masked sum of all records, which are then left out"""
 
 
 @dataclass(frozen=True)
 class _PlainJob:
-    """A site_job's plain part."""
-
     kind: JobKind
     client: Natural
     t: Natural
@@ -121,7 +115,7 @@ class _PlainJob:
 
 @dataclass(frozen=True)
 class _PlainAnswer:
-    """An answer's plain part, but for its scores."""
+    """An `Answer` without its scores, as JSON holds it."""
 
     kind: JobKind
     client: Natural
@@ -134,7 +128,7 @@ class _PlainAnswer:
 
 
 def pack_order(order: Order) -> SiteMessage:
-    """The order as one message; a record for many clients is in it once."""
+    """A record that many clients share is packed once."""
     records: list[bytes] = []
     places: dict[int, int] = {}
     site_jobs: list[dict[str, Any]] = []
@@ -150,7 +144,7 @@ def pack_order(order: Order) -> SiteMessage:
 
 
 def experiment_in(message: SiteMessage) -> str:
-    """The experiment of an order: with it a site learns the types of the records."""
+    """The experiment of an order or a stage: a site needs it first, to know the record types."""
     with reading("order"):
         text = convert(json.loads(message.text)["experiment"], str, "experiment")
         json.loads(text)
@@ -158,7 +152,6 @@ def experiment_in(message: SiteMessage) -> str:
 
 
 def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
-    """The order that this message holds."""
     downs: dict[tuple[int, type[Record]], Record] = {}
     site_jobs: list[SiteJob] = []
     with reading("order"):
@@ -176,7 +169,6 @@ def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
 
 
 def pack_report(report: Report) -> SiteMessage:
-    """The report as one message."""
     records: list[bytes] = []
     answers: list[dict[str, Any]] = []
     for answer, state in report.answers:
@@ -193,12 +185,11 @@ def pack_report(report: Report) -> SiteMessage:
 
 
 def pack_error(error: Exception) -> SiteMessage:
-    """A report that says why there is none."""
     return SiteMessage(to_json({"error": str(error)}), [])
 
 
 def said_in(message: SiteMessage) -> dict[str, Any]:
-    """The text of what a site answers, or its error raised here; to be called while `reading`."""
+    """The values of a site's reply; raises the error that it reports. Call it inside `reading`."""
     values = json.loads(message.text)
     if "error" in values:
         raise ClientError(str(values["error"]))
@@ -206,7 +197,7 @@ def said_in(message: SiteMessage) -> dict[str, Any]:
 
 
 def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
-    """The report that this message holds, or its error raised here."""
+    """The report; raises the site's own error as a `ClientError`."""
     answers: list[tuple[Answer, str]] = []
     with reading("report"):
         values = said_in(message)
@@ -224,8 +215,8 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """What comes from elsewhere can be anything."""
+    """Turn any failure to parse a message into a `RecordError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
-        raise RecordError(f"this message is no {what}: {type(error).__name__}: {error}") from error
+        raise RecordError(f"this message is not a valid {what}: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Flower's own processes, started as they should be: with TLS and keys, and at sites with nobody else's code."""
+"""Starts Flower's own processes safely: with TLS and keys, and at sites without foreign code."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ...disk.jsontext import to_toml
 from ...errors import ConfigError, RunError
 
 NAME = "headwise"
-"""of the SuperLink, in Flower's configuration"""
+"""the SuperLink's name in Flower's configuration"""
 BIN = Path(sys.executable).parent
 APPS = {
     "clientapp": "headwise.sites.apps:client_app",
     "serverapp": "headwise.sites.apps:server_app",
 }
 OTHERS = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
-"""what else Flower could be told to start at a site"""
+"""other commands that Flower could be asked to start at a site"""
 LABEL = r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 """a part of a DNS name"""
 TRIES, PAUSE = 30, 5.0
-"""how often, and after how many seconds, a node that failed tries again: one that was killed is let in a minute on"""
+"""restarts of a node that failed, and seconds between them: after a kill, Flower takes a minute to let it back in"""
 START = """#!{python}
 from headwise.sites.transport.processes import start_client_app
 
@@ -46,7 +46,6 @@ exit 1
 
 
 def loopback(host: str) -> bool:
-    """Whether only this machine can reach this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -54,13 +53,12 @@ def loopback(host: str) -> bool:
 
 
 def check_insecure(host: str, insecure: bool) -> None:
-    """Without TLS and keys only where nobody else can listen."""
     if insecure and not loopback(host):
-        raise ConfigError(f"--insecure-loopback is for this machine only, but the address is {host!r}: leave it out.")
+        raise ConfigError(f"--insecure-loopback needs a loopback address, but the address is {host!r}: leave it out.")
 
 
 def check_name(option: str, name: str) -> None:
-    """A certificate can only hold an address, or a name as DNS has it."""
+    """A certificate only takes IP addresses and DNS names."""
     try:
         ipaddress.ip_address(name)
     except ValueError as error:
@@ -69,7 +67,6 @@ def check_name(option: str, name: str) -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"--superlink is {address!r}, but must look like server.example:8000.")
@@ -77,7 +74,6 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def superlink(home: Path, host: str, port: int, insecure: bool) -> list[str]:
-    """The command of a server whose folder is `home`."""
     where = ["--host", host, "--port", str(port), "--database", str(home / "state.db")]
     keys = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     safe = [str(home / part) if "." in part else part for part in keys]
@@ -86,7 +82,7 @@ def superlink(home: Path, host: str, port: int, insecure: bool) -> list[str]:
 
 
 def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
-    """Tell Flower's own commands, with FLWR_HOME=`home`, where the server is."""
+    """Let Flower's own commands find the server when FLWR_HOME is `home`."""
     here = host if loopback(host) else "127.0.0.1"
     safety = "insecure = true" if insecure else f"root-certificates = {to_toml(str(home / 'ca.crt'))}"
     text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{here}:{port}"\n{safety}\n'
@@ -94,7 +90,7 @@ def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
 
 
 def supernode(home: Path, address: str, root: Path | None, port: int) -> list[str]:
-    """The command of a site whose folder is `home`; without a root certificate it is insecure."""
+    """Without a root certificate, the connection is insecure."""
     keys = ["--root-certificates", str(root), "--auth-supernode-private-key", str(home / "site.key")]
     where = ["--superlink", address, "--host", "127.0.0.1", "--port", str(port)]
     config = ["--node-config", f"site={to_toml(str(home / 'site.toml'))}"]
@@ -102,7 +98,7 @@ def supernode(home: Path, address: str, root: Path | None, port: int) -> list[st
 
 
 def environment(home: Path, *, guarded: bool = False) -> dict[str, str]:
-    """Of Flower's processes: nothing is told to others, and at a site only Headwise is found to be run."""
+    """Variables for Flower's processes: no telemetry; `guarded`, they can only start Headwise's own app."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
     path = [str(_guard(home)), str(BIN)] if guarded else [str(BIN)]
@@ -111,7 +107,7 @@ def environment(home: Path, *, guarded: bool = False) -> dict[str, str]:
 
 
 def _guard(home: Path) -> Path:
-    """A folder with what Flower will find in place of the commands that run apps."""
+    """Make a folder of commands that shadow Flower's own on the PATH."""
     folder = home / "bin"
     with failing_clearly(folder):
         folder.mkdir(exist_ok=True)
@@ -123,7 +119,7 @@ def _guard(home: Path) -> Path:
 
 
 def attend(command: Sequence[str], settings: dict[str, str], *, failed: Callable[[], None] | None = None) -> int:
-    """Run a command until it ends or this process is told to end; where it `failed`, say so and try again."""
+    """Run a command until it ends or this process is told to stop; if `failed` is given, call it and retry."""
     told: list[int] = []
     for _ in range(1 if failed is None else TRIES):
         process = subprocess.Popen(command, env=settings)
@@ -146,29 +142,29 @@ def attend(command: Sequence[str], settings: dict[str, str], *, failed: Callable
 
 
 def flwr(home: Path, *arguments: str) -> str:
-    """What one of Flower's own commands prints; in place of a failure, one sentence."""
+    """The output of one of Flower's own commands; a failure is one sentence."""
     command = [str(BIN / "flwr"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(home))
     if done.returncode:
-        said = " ".join(re.sub(r"[╭╮╰╯│─]", " ", done.stderr or done.stdout).split())  # it draws boxes around errors
+        said = " ".join(re.sub(r"[╭╮╰╯│─]", " ", done.stderr or done.stdout).split())  # Flower boxes its errors
         raise RunError(f"flwr {arguments[0]} failed: {said}")
     return done.stdout
 
 
 def check_app(fab: bytes) -> None:
-    """Refuse an app that holds anything but the names of Headwise's own."""
+    """Refuse an app that contains anything but the names of Headwise's own apps."""
     with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
         names = {n for n in bundle.namelist() if not n.endswith("/")}
         if names - {".info/CONTENT"} != {"pyproject.toml"} or bundle.getinfo("pyproject.toml").file_size > 10**7:
-            raise RunError(f"this site runs its own Headwise only, but the app holds {sorted(names)[:5]}.")
+            raise RunError(f"this site only runs its own Headwise, but the app contains {sorted(names)[:5]}.")
         asked: dict[str, Any] = tomllib.loads(bundle.read("pyproject.toml").decode())
     named = asked["tool"]["flwr"]["app"]["components"]
     if named != APPS or asked["project"].get("dependencies"):
-        raise RunError(f"this site runs its own Headwise only, but the app names {named}.")
+        raise RunError(f"this site only runs its own Headwise, but the app names {named}.")
 
 
 def start_client_app() -> None:
-    """What a SuperNode starts for each message, if it was started by `headwise site start`."""
+    """Entry point of the `flwr-clientapp` that `headwise site start` puts on the PATH."""
     from .grid import run_checked
 
     run_checked(check_app)
