@@ -1,4 +1,4 @@
-"""Other values of a method's options, from their types and ranges."""
+"""Other values for a method's options, from their types and ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .toy import AnyMethod
 
 
 def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
-    """All other choices of an option, each of which must matter; and other numbers, of which one must."""
+    """An option's other choices, each of which must matter, and other numbers, at least one of which must."""
     kind, value = field_types(type(method))[name], getattr(method, name)
     choices = [v for v in _choices(kind) if v != value]
     numbers = [v for v in _numbers(kind, value) if v != value and _allowed(v, kind)]
@@ -21,16 +21,16 @@ def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
 
 
 def variants(method: AnyMethod) -> Iterator[AnyMethod]:
-    """The method as given, its presets, and with each other choice of each option."""
+    """The method as given, with each preset, and with each other choice of each option."""
     yield from _contexts(method, "")
 
 
 def neighbours(method: AnyMethod, name: str, value: object) -> Iterator[tuple[AnyMethod, AnyMethod]]:
-    """Pairs of methods that differ in one option alone: as given, in each preset, with each other choice elsewhere."""
+    """Pairs of methods that differ in this option only: as given, with each preset, with each choice elsewhere."""
     for base in _contexts(method, name):
         try:
             yield base, _replace(base, name, value)
-        except (ConfigError, ValueError):  # options that the method does not allow together
+        except (ConfigError, ValueError):  # the method does not allow these together
             continue
 
 
