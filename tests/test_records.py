@@ -307,7 +307,7 @@ def one(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (struct.pack("<Q", wire.HEADER + 1) + b" " * (wire.HEADER + 1), "more than there is or may be"),
+        (struct.pack("<Q", wire.HEADER + 1) + b" " * (wire.HEADER + 1), "more than there are or may be"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[1] * 9), b"\0" * 4), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**32, 0], data_offsets=[0, 0])), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[-1, 0], data_offsets=[0, 0])), "impossible shape"),
@@ -323,7 +323,7 @@ def test_what_is_out_of_bounds_is_refused(data: bytes, says: str) -> None:
 def test_bytes_beyond_the_readers_limit_are_refused() -> None:
     data = encode(Own(Params(t=torch.ones(3))))
     assert same(decode(Own, data, len(data)), Own(Params(t=torch.ones(3))))
-    with pytest.raises(RecordError, match=f"they are {len(data)}, but at most {len(data) - 1} are allowed"):
+    with pytest.raises(RecordError, match=f"has {len(data)} bytes, but at most {len(data) - 1} are allowed"):
         decode(Own, data, len(data) - 1)
 
 
