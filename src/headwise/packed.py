@@ -7,7 +7,6 @@ with them is a `RecordError`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import safetensors
@@ -47,11 +46,7 @@ class Packed(NamedTuple):
 
 
 def to_bytes(packed: Packed) -> bytes:
-    return b"".join(_pieces(packed))
-
-
-def _pieces(packed: Packed) -> Iterator[bytes | memoryview]:
-    """The file in pieces: eight bytes with the length of a JSON header, the header, then the tensors' own memory.
+    """Eight bytes with the length of a JSON header, the header, then the tensors' own memory.
 
     Not written by the library, which would copy every tensor three times; it reads what we write.
     """
@@ -67,9 +62,7 @@ def _pieces(packed: Packed) -> Iterator[bytes | memoryview]:
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for part in parts:
-        yield part.numpy().data
+    return b"".join([len(text).to_bytes(8, "little"), text, *(part.numpy().data for part in parts)])
 
 
 def from_bytes(data: bytes) -> Packed:

@@ -12,17 +12,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import (
-    Any,
-    ClassVar,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -96,7 +86,6 @@ def nbytes(record: Record) -> int:
 
 
 def nbytes_by_field(record: Record) -> dict[str, int]:
-    """The size of each field."""
     return {name: _weight(getattr(record, name)) for name in fields_of(type(record))}
 
 
@@ -147,7 +136,8 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
             return None
         kind = next(k for k in get_args(kind) if k is not types.NoneType)
     if kind is Params:
-        return _take_params(f"{name}/", tensors)
+        prefix = f"{name}/"
+        return Params({k.removeprefix(prefix): tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
     if get_origin(kind) is dict:
         return _take_many(f"{name}/", _ids(name, _pop(scalars, name)), tensors)
     if kind is Tensor:
@@ -173,12 +163,8 @@ def _ids(name: str, value: Scalar) -> list[int]:
     return found
 
 
-def _take_params(prefix: str, tensors: dict[str, Tensor]) -> Params:
-    return Params({k[len(prefix) :]: tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
-
-
 def _take_many(prefix: str, ids: list[int], tensors: dict[str, Tensor]) -> dict[int, Params]:
-    """The same for many clients, in one pass over the tensors: there can be as many clients as tensors."""
+    """The parameters of each client, in one pass over the tensors: there can be as many clients as tensors."""
     found: dict[str, dict[str, Tensor]] = {str(c): {} for c in ids}
     for key in [k for k in tensors if k.startswith(prefix)]:
         client, sign, name = key[len(prefix) :].partition("/")

@@ -15,7 +15,7 @@ from ..contract.averaging import Shared
 from ..log.metrics import ACCURACY, VALIDATION
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
-from .client.jobs import Answer, Job, JobKind
+from .client.jobs import Answer, Job
 from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
@@ -24,8 +24,6 @@ from .server_bench import ServerBench, broadcasts
 
 
 class Evaluation:
-    """What is measured after the training of one round."""
-
     def __init__(
         self,
         plan: Plan,
@@ -47,10 +45,10 @@ class Evaluation:
     def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
         moments, everyone = self.plan.experiment.evaluate.moments, range(len(self.plan.data))
-        sent = self._ask("pre", everyone) if "pre" in moments else 0
+        sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
-            sent += 0 if "pre" in moments or not untrained else self._ask("pre", untrained)
+            sent += 0 if "pre" in moments or not untrained else self._ask(untrained)
             fallback = {c: self.scores["pre"][c] for c in untrained if c in self.scores["pre"]}
             self.scores["stale"] = self.last | fallback
         if "global" in moments:
@@ -71,11 +69,11 @@ class Evaluation:
             lines.append(cast(ClientLine, {"round": self.t, "client": c, **trained, **scores}))
         return lines
 
-    def _ask(self, kind: JobKind, clients: Iterable[int]) -> int:
+    def _ask(self, clients: Iterable[int]) -> int:
         """Let these clients measure what they would be sent now; return the bytes sent."""
         central = ServerBench(self.plan, self.t, "evaluate")
         downs = broadcasts(self.plan, self.server, clients, central)
-        return self._send([Job(kind, c, self.t, down) for c, down in downs.items()])
+        return self._send([Job("pre", c, self.t, down) for c, down in downs.items()])
 
     def _ask_global(self, clients: Iterable[int]) -> int:
         model = self.plan.method.global_model(self.server, ServerBench(self.plan, self.t, "evaluate"))

@@ -24,7 +24,6 @@ class ServerBench:
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
-        """The weighted mean of what clients made of `around`, or the run's `robust.rule` instead."""
         robust = self._plan.experiment.robust
         return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 

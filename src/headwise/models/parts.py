@@ -27,7 +27,6 @@ def flat(model: Model, task: Task) -> int:
 
 
 def misfit(model: Model, task: Task, allowed: str) -> ConfigError:
-    """The error for a task that the model can't take."""
     given = f"shape {task.shape} and vocabulary {task.vocabulary}"
     return ConfigError(f"model is {type(model).__name__}, which takes {allowed}, not {given}.")
 

@@ -31,11 +31,6 @@ def account(plan: Plan) -> dict[str, Any]:
     return {"epsilon": max(each), "relation": privacy.relation, **found, **clients}
 
 
-def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon after `steps` Gaussian releases on Poisson samples at this rate."""
-    return composed((Releases(noise, rate, steps),), delta)
-
-
 @cache
 def composed(releases: tuple[Releases, ...], delta: float) -> float:
     """Epsilon of all these releases, each chosen with knowledge of the earlier ones: Renyi divergences add up."""

@@ -59,7 +59,8 @@ class DPSGD(Mechanism):
     def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
         """A bench whose only access to the data is private training, and only in `fit`: epsilon covers no more."""
         training = PrivateTraining(self, plan, local, plan.epochs_accounted if kind == "fit" else 0)
-        return fenced(local, ALLOWS, {"sgd": training.sgd}, _refusal)
+        refusal = "its clients need {}, and only plain training protects single examples"
+        return fenced(local, ALLOWS, {"sgd": training.sgd}, lambda name: refusal.format(REFUSES.get(name, name)))
 
     def cost(self, plan: Plan, client: int) -> Releases:
         """The steps of a round, with credit for sampling: each step draws every example independently, in secret."""
@@ -72,12 +73,7 @@ class DPSGD(Mechanism):
         return Releases(self.noise, batch_size(n, plan.experiment.train) / n, steps)
 
 
-def _refusal(name: str) -> str:
-    return f"its clients need {REFUSES.get(name, name)}, and only plain training protects single examples"
-
-
 def steps_per_epoch(n: int, train: Train) -> int:
-    """The steps that make one pass over `n` samples."""
     return n // train.batch if train.drop_last else -(-n // train.batch)
 
 

@@ -22,7 +22,7 @@ class NoisyMeans(ClientGaussian):
         assert isinstance(up, ClassMeans)  # as the method says in its bases
         rest = [f for f in fields_of(type(up)) if f not in ("labels", "means") and getattr(up, f) is not None]
         if rest:
-            raise AccountingError(f"it sends {', '.join(rest)} beside class means, which can't be protected")
+            raise AccountingError(f"it sends {', '.join(rest)} besides class means, which can't be protected")
         held = up.labels >= 0
         means = up.means.new_zeros(classes, up.means.shape[1]).index_copy(0, up.labels[held].long(), up.means[held])
         noisy = self.clipped(Params(means=means), rng)["means"]

@@ -19,10 +19,8 @@ class NoisyModels(ClientGaussian):
     messages = (Shared, Nothing)
 
     def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
-        if isinstance(up, Shared) and isinstance(down, Shared) and _layout(up) == _layout(down):
-            return Shared(down.w + self.clipped(up.w - down.w, rng))
+        if isinstance(up, Shared) and isinstance(down, Shared):
+            sent, received = ({name: t.shape for name, t in r.w.items()} for r in (up, down))
+            if sent == received:
+                return Shared(down.w + self.clipped(up.w - down.w, rng))
         raise AccountingError(f"what it sends ({', '.join(fields_of(type(up)))}) has no known sensitivity")
-
-
-def _layout(shared: Shared) -> dict[str, torch.Size]:
-    return {name: t.shape for name, t in shared.w.items()}

@@ -80,7 +80,7 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
 
 def _interrupted(plan: Plan, folder: Path) -> Recorder:
     """All rounds of a run but the last, with checkpoints in this folder."""
-    lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # nobody writes them here
+    lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # not written here
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):

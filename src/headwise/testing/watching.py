@@ -143,7 +143,7 @@ class Backwards:
     workers = 1
 
     def __init__(self, plan: Plan) -> None:
-        self._executor = Serial(plan, together=1)  # side by side, nobody would be first
+        self._executor = Serial(plan, together=1)  # side by side, no client would be first
         self.states, self.clock = self._executor.states, self._executor.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:

@@ -30,6 +30,8 @@ NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empt
 
 
 class ClientBench:
+    """Implements `Local`, which documents each primitive."""
+
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
@@ -67,7 +69,6 @@ class ClientBench:
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Freshly shuffled batches; with a frozen body to go `through`, batches of features."""
         frozen = None if self._plan.fast else through
         x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
@@ -91,7 +92,6 @@ class ClientBench:
         project: Callable[[], None] | None = None,
         clip: float | None = None,
     ) -> int:
-        """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
         parts = parts_of(models, only)
         network, through = halves(models, parts) if loss is None else (models[0], None)
         settings = self._settings
@@ -121,7 +121,6 @@ class ClientBench:
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Params:
-        """Plain gradient descent on parameters outside any module, all from their values before the batch."""
         rate, now = self.lr if lr is None else lr, start
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
@@ -130,13 +129,11 @@ class ClientBench:
         return now
 
     def window(self, share: float) -> ClientBench:
-        """This bench with a random contiguous share of the training samples."""
         size = max(1, int(share * self.n))
         first = int(torch.randint(self.n - size + 1, (), generator=self.rng))
         return self._with(torch.arange(first, first + size))
 
     def hold_out(self, share: float) -> tuple[ClientBench, tuple[Tensor, Tensor]]:
-        """This bench without the samples it validates on, and those samples."""
         if self.validation is not None:
             return self, self.validation
         held = int(share * self.n)
@@ -156,7 +153,6 @@ class ClientBench:
         return other
 
     def features(self, body: nn.Module) -> Tensor:
-        """[n, K]: this body's features of the training samples, in evaluation mode and in data order."""
         state = body.state_dict()
         known, found = self._features if self._plan.fast else NO_FEATURES
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
@@ -169,7 +165,6 @@ class ClientBench:
         return found
 
     def class_means(self, body: nn.Module) -> ClassMeans:
-        """The exact mean feature of each class that this client holds."""
         features, y = self.features(body), self._train.y
         labels = self.class_counts.nonzero().flatten()
         means = torch.stack([features[y == label].mean(0) for label in labels])
@@ -186,7 +181,6 @@ class ClientBench:
         return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
 
     def _full(self, size: int) -> bool:
-        """Whether all batches of this size are full."""
         return self.n % size == 0
 
     def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:

@@ -34,14 +34,11 @@ class Executor(Protocol):
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs, in any order; training also replaces the client's state."""
-        ...
 
     def close(self) -> None: ...
 
 
 class Setup(NamedTuple):
-    """What an executor is made of."""
-
     plan: Plan
     states: States
     """where the clients continue from"""

@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
@@ -57,7 +57,8 @@ class Crew:
             while busy:
                 for pipe in wait(list(busy)):
                     assert isinstance(pipe, Connection)
-                    result = _receive(pipe)
+                    with _lost_if_closed():
+                        result = pipe.recv()
                     del busy[pipe]
                     if isinstance(result, _Raised):
                         raise result.error
@@ -76,7 +77,8 @@ class Crew:
             number = self._free(set(busy.values()))
             pipe = self._workers[number].pipe
             busy[pipe] = number
-            _send(pipe, left.popleft())
+            with _lost_if_closed():
+                pipe.send(left.popleft())
 
     def _free(self, busy: set[int]) -> int:
         for number in self._workers:
@@ -98,16 +100,10 @@ class Crew:
         pipe.close()
 
 
-def _send(pipe: Connection, task: Any) -> None:
+@contextmanager
+def _lost_if_closed() -> Iterator[None]:
     try:
-        pipe.send(task)
-    except OSError as error:
-        raise WorkerLostError from error
-
-
-def _receive(pipe: Connection) -> Any:
-    try:
-        return pipe.recv()
+        yield
     except (EOFError, OSError) as error:
         raise WorkerLostError from error
 

@@ -112,6 +112,6 @@ def _changed(up: Record, fault: str) -> Record:
     name = next((k for k, t in tensors.items() if t.is_floating_point()), None)
     if name is None:
         return up
-    spoilt = {f"{k}~" if fault == "names" and k == name else k: t for k, t in tensors.items()}
-    key = f"{name}~" if fault == "names" else name
-    return unpack(type(up), Packed({**spoilt, key: _CHANGES[fault](tensors[name])}, scalars))
+    renamed = f"{name}~" if fault == "names" else name
+    spoilt = {renamed if k == name else k: _CHANGES[fault](t) if k == name else t for k, t in tensors.items()}
+    return unpack(type(up), Packed(spoilt, scalars))

@@ -36,7 +36,6 @@ class Clock:
         self.section, self._since = section, now
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add another clock's seconds."""
         for section, spent in seconds.items():
             self.seconds[section] += spent
 
