@@ -47,15 +47,19 @@ class Bench(Protocol):
 
     def init(self, *, common: bool = False) -> SplitModel:
         """The initial model, the same for all clients with this architecture; `common` means the server's."""
+        ...
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
         """A model with these parameters; the rest is the client's own, or else the initial values."""
+        ...
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         """A module drawn with this key's randomness: the same everywhere and in every round."""
+        ...
 
     def random_head(self, *key: int | str) -> Params:
         """A freshly drawn head for this model; the same key gives the same head."""
+        ...
 
 
 class Central(Bench, Protocol):
@@ -63,9 +67,11 @@ class Central(Bench, Protocol):
 
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples, ascending; all classes under privacy."""
+        ...
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
         """The weighted mean of what clients made of `around`, or the run's `robust.rule` instead."""
+        ...
 
 
 class Local(Bench, Protocol):
@@ -83,10 +89,12 @@ class Local(Bench, Protocol):
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
         """The validation samples, if the split has any."""
+        ...
 
     @property
     def class_counts(self) -> Tensor:
         """[classes]: training samples of each class."""
+        ...
 
     def batches(
         self,
@@ -101,9 +109,11 @@ class Local(Bench, Protocol):
         With a frozen body to go `through`, they are batches of features. Modules in `train` are in training mode
         meanwhile.
         """
+        ...
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
         """The mean cross-entropy."""
+        ...
 
     def sgd(
         self,
@@ -120,6 +130,7 @@ class Local(Bench, Protocol):
         Several models train together on one joint `loss`, each from its values before the batch. `project` is called
         after each step to enforce constraints; `clip` limits the gradient's norm.
         """
+        ...
 
     def descend(
         self,
@@ -137,18 +148,23 @@ class Local(Bench, Protocol):
 
         `project` enforces constraints on each step's result; the rest is as for `batches`.
         """
+        ...
 
     def window(self, share: float) -> Local:
         """This bench with a random contiguous share of the training samples, in data order."""
+        ...
 
     def hold_out(self, share: float) -> tuple[Local, tuple[Tensor, Tensor]]:
         """This bench without the samples to validate on, and those samples: the validation part, or a fixed share.
 
         With too few samples to hold any out, both are all training samples.
         """
+        ...
 
     def features(self, body: nn.Module) -> Tensor:
         """[n, K]: this body's features of the training samples, in evaluation mode and in data order."""
+        ...
 
     def class_means(self, body: nn.Module) -> ClassMeans:
         """The exact mean feature of each class that this client holds."""
+        ...

@@ -34,6 +34,7 @@ class Executor(Protocol):
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """Do the jobs, in any order; training also replaces the client's state."""
+        ...
 
     def close(self) -> None: ...
 
