@@ -1,4 +1,4 @@
-"""Where numbers begin in memory: what comes from elsewhere is moved to a cache line, all else is left alone."""
+"""Where tensors begin in memory: data from outside is moved to a cache line, anything else is not copied."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headwise.memory import LINE, address, aligned, settled
 from headwise.records import decode, encode
 
 OFFSETS = range(16)
-"""in floats: every place of four bytes in a cache line"""
+"""in floats: every four-byte offset in a cache line"""
 
 
 def at(offset: int, *shape: int) -> torch.Tensor:
-    """Random numbers that begin so many floats behind a cache line."""
+    """Random numbers that begin `offset` floats after a cache line."""
     size = int(torch.Size(shape).numel())
     return torch.randn(size + 16)[offset : offset + size].view(shape)
 
@@ -50,7 +50,7 @@ class Two(Record):
 
 @pytest.mark.parametrize("length", OFFSETS)
 def test_a_message_is_read_to_cache_lines(length: int) -> None:
-    """Its header, and so where its numbers begin, is as long as the names in it."""
+    """The length of the header, and so where the numbers begin, depends on the names."""
     sent = Two(Params({"a" * (length + 1): torch.randn(3), "b": torch.randn(7, 3), "c": torch.randn(1)}), "x" * length)
     for t in decode(Two, encode(sent)).w.values():
         assert address(t) % LINE == 0

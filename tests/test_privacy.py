@@ -1,4 +1,4 @@
-"""Differential privacy: what leaves a client, what it comes to, and what is refused."""
+"""Differential privacy: what leaves a client, what it costs, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headwise.app.prepare import prepare
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import ClassMeans
 from headwise.engine.client.jobs import Job, handle
+from headwise.engine.mechanism import Releases
 from headwise.errors import ConfigError
 from headwise.methods.fd import FD, Logits
 from headwise.methods.fedavg import FedAvg
@@ -27,7 +28,7 @@ from headwise.methods.fedproto import FedProto
 from headwise.methods.scaffold import Global, Trained
 from headwise.params import Params
 from headwise.privacy import mechanisms
-from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.accountant import account, composed
 from headwise.privacy.gaussian import ClientGaussian
 from headwise.privacy.mechanisms import mechanism_for
 from headwise.privacy.noisy_means import NoisyMeans
@@ -101,7 +102,7 @@ def test_without_a_clip_nothing_is_changed() -> None:
 
 
 def test_what_a_worker_answers_is_protected() -> None:
-    """At the client, whatever carries it away."""
+    """At the client, whatever the transport."""
     plan = toy_plan(FedAvg())
     down = Shared(plan.models[0].params())
     plain, _ = handle(plan, Job("fit", 0, 1, down), None)
@@ -126,7 +127,7 @@ def sent_means(up: ClassMeans, **settings: Any) -> ClassMeans:
 
 
 def test_class_means_leave_for_all_classes() -> None:
-    """Or their labels would tell which classes the client holds; those that it does not hold are zeros.
+    """Otherwise labels would reveal which classes the client holds; the means of all others are zeros.
 
     The bound is fifty deviations of the noise.
     """
@@ -138,7 +139,7 @@ def test_class_means_leave_for_all_classes() -> None:
 
 @pytest.mark.parametrize("clip", [0.5, 3.0])
 def test_class_means_are_clipped_together(clip: float) -> None:
-    """Two rows of 10,000 ones have the norm sqrt(20,000): together they may have that of the clip."""
+    """Two rows of 10,000 ones have norm sqrt(20,000): together they are clipped to norm `clip`."""
     assert sent_means(HELD, clip=clip).means.norm().item() == pytest.approx(clip, rel=1e-3)
 
 
@@ -149,21 +150,21 @@ def test_no_class_at_all_looks_like_any_other_message() -> None:
 
 
 def test_noise_on_class_means_has_the_stated_variance() -> None:
-    """On the rows of classes that the client does not hold, too; bounds, and chance, as above."""
+    """Also on the rows of classes that the client does not hold; bounds and chance as above."""
     means = sent_means(HELD.where(False), clip=0.5, noise=3.0).means
     assert means.std().item() == pytest.approx(3.0, abs=6 * 3.0 / math.sqrt(2 * means.numel()))
     assert means.std(1).min().item() == pytest.approx(3.0, abs=6 * 3.0 / math.sqrt(2 * WIDTH))
 
 
 def test_any_two_clients_differ_by_at_most_the_sensitivity() -> None:
-    """The noise is a multiple of twice the clip, and no two clipped messages are farther apart than that."""
+    """The noise is a multiple of twice the clip, the largest distance between two clipped messages."""
     far = [sent_means(ClassMeans(HELD.labels, s * HELD.means), clip=2.0).means for s in (1.0, -1.0)]
     assert (far[0] - far[1]).norm().item() == pytest.approx(4.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", [FedGH(), FedGMH(), FedProto(weights="equal"), FD()], ids=lambda m: type(m).__name__)
 def test_what_the_server_does_not_see_of_labels(method: AnyMethod) -> None:
-    """All clients send and are sent the same number of bytes, whatever classes they hold."""
+    """All clients send and receive the same number of bytes, whatever classes they hold."""
     recorder: Recorder = play(replace(toy_plan(method), privacy=NoisyMeans(1.0, 1.0)))
     lines = [json.loads(line) for line in recorder.trace().lines]
     sizes = {(line["bytes_up"], line["bytes_down"]) for line in lines if line["round"] == 1}
@@ -172,7 +173,7 @@ def test_what_the_server_does_not_see_of_labels(method: AnyMethod) -> None:
 
 
 def by_hand(noise: float, rounds: int, delta: float) -> float:
-    """Renyi's divergence of Gaussians is order / (2 noise^2) a round; to epsilon by Balle et al. 2020, Theorem 21."""
+    """The Renyi divergence is order / (2 noise^2) per round, turned into epsilon by Balle et al. 2020, Theorem 21."""
 
     def at(a: float) -> float:
         return rounds * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1)
@@ -199,7 +200,7 @@ def test_epsilon_is_what_the_formula_gives(noise: float, rounds: int, delta: flo
 )
 def test_epsilon_is_what_the_library_gives(noise: float, rate: float, steps: int, golden: float) -> None:
     """Golden: Opacus 1.6.0 with its own orders; and its accountant here and now, step by step."""
-    found = epsilon(noise, rate, steps, 1e-5)
+    found = composed((Releases(noise, rate, steps),), 1e-5)
     assert found == pytest.approx(golden, rel=1e-4)
     accountant = RDPAccountant()
     for _ in range(steps):
@@ -220,7 +221,7 @@ def test_who_sends_nothing_spends_nothing() -> None:
     ("settings", "says"),
     [
         ({"method": "scaffold"}, r"scaffold can't be accounted for: what it sends \(w, dc\) has no known sensitivity"),
-        ({"method": "fedproto"}, "fedproto can't be accounted for: it sends counts beside class means"),
+        ({"method": "fedproto"}, "fedproto can't be accounted for: it sends counts besides class means"),
         ({"method": "cd2-pfed"}, r"what it sends \(w\) has no known sensitivity"),
         ({"buffers": "all"}, "buffers is 'all'"),
         ({"faults": {"on_failure": "retry"}}, "faults.on_failure is 'retry'"),
@@ -236,7 +237,7 @@ SMALL = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3
 
 
 class NoisyControls(ClientGaussian):
-    """A mechanism that somebody adds: SCAFFOLD's model and control variate, protected as one vector."""
+    """A new mechanism: SCAFFOLD's model and control variate, protected as one vector."""
 
     messages = (Trained,)
 
@@ -250,7 +251,7 @@ class NoisyControls(ClientGaussian):
 
 
 def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Once it stands in the table it is found, rehearsed, applied and accounted for."""
+    """Once in the table, it is found, rehearsed, applied and accounted for."""
     monkeypatch.setattr(mechanisms, "MECHANISMS", (*mechanisms.MECHANISMS, NoisyControls))
     settings = {"method": "scaffold", "privacy": {"clip": 1.0, "noise": 5.0}, "engine": {"workers": 1}, **SMALL}
     run = hw.run(hw.Experiment(**settings), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Records: to tensors and bytes and back, and nothing that is not one."""
+"""Records survive packing and encoding, and nothing else is accepted as one."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_another_record_is_refused() -> None:
 
 
 def test_bytes_decide_nothing() -> None:
-    """What is read is decided by the reader: names of modules or classes in the bytes are just unknown names."""
+    """The reader decides what is read: module or class names in the bytes are just unknown names."""
     before = set(sys.modules)
     data = to_bytes(Packed({"w/antigravity": torch.ones(1)}, {"__class__": "antigravity.Own"}))
     with pytest.raises(RecordError, match="no field for '__class__'"):
@@ -307,7 +307,7 @@ def one(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (struct.pack("<Q", wire.HEADER + 1) + b" " * (wire.HEADER + 1), "more than there is or may be"),
+        (struct.pack("<Q", wire.HEADER + 1) + b" " * (wire.HEADER + 1), "more than there are or may be"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[1] * 9), b"\0" * 4), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**32, 0], data_offsets=[0, 0])), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[-1, 0], data_offsets=[0, 0])), "impossible shape"),
@@ -323,7 +323,7 @@ def test_what_is_out_of_bounds_is_refused(data: bytes, says: str) -> None:
 def test_bytes_beyond_the_readers_limit_are_refused() -> None:
     data = encode(Own(Params(t=torch.ones(3))))
     assert same(decode(Own, data, len(data)), Own(Params(t=torch.ones(3))))
-    with pytest.raises(RecordError, match=f"they are {len(data)}, but at most {len(data) - 1} are allowed"):
+    with pytest.raises(RecordError, match=f"has {len(data)} bytes, but at most {len(data) - 1} are allowed"):
         decode(Own, data, len(data) - 1)
 
 
@@ -334,7 +334,7 @@ def test_a_client_named_twice_is_refused() -> None:
 
 
 def test_many_clients_are_taken_apart_in_one_pass() -> None:
-    """A pass for each of them would take minutes, for bytes that anybody can send."""
+    """One pass per client would take minutes, for bytes that anyone can send."""
     ids = ",".join(map(str, range(100_000)))
     tensors = {f"heads/{c}/h": torch.empty(0) for c in range(100_000)}
     base = pack(everything(heads={}))
@@ -359,7 +359,7 @@ RECORD = encode(everything())
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_records_are_read_or_refused(data: st.DataObject) -> None:
-    """Flipped bytes, cut or longer: a record comes back, or a `RecordError`, never anything else."""
+    """Flipped, cut or extended bytes give a record or a `RecordError`, never anything else."""
     changed = bytearray(RECORD)
     for _ in range(data.draw(st.integers(1, 5))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))

@@ -19,7 +19,7 @@ EXPERIMENT = hw.Experiment(
 )
 
 
-of_mlflow = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own use of its own dependencies
+of_mlflow = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it uses its own dependencies in a deprecated way
 
 
 def tracked(name: str, folder: Path) -> hw.Run:
@@ -119,14 +119,14 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    for wait in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):  # its own patience is that of an idle machine
+    for wait in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):  # its default timeouts are for an idle machine
         monkeypatch.setenv(wait, str(PATIENCE))
     run = tracked("wandb", tmp_path / "run")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     found: list[Any] = []
 
     def written() -> bool:
-        """Another process writes the file, perhaps late."""
+        """A separate process writes the file and may be late."""
         found[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
         return any(r.WhichOneof("record_type") == "exit" for r in found)
 
@@ -141,17 +141,17 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The complete records of a .wandb file: a LevelDB log after a header of seven bytes."""
+    """The complete records of a .wandb file: a seven-byte header, then a log in LevelDB's format."""
     at, whole = 7, b""
     while at + 7 <= len(data):
-        if 0 < (left := -at % 32768) < 7:  # a block ends with what is too short for a header
+        if 0 < (left := -at % 32768) < 7:  # the end of a block may be too short for a header
             at += left
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        if at + 7 + size > len(data):  # the rest is still to be written
+        if at + 7 + size > len(data):  # the rest is not written yet
             return
         whole += data[at + 7 : at + 7 + size]
         at += 7 + size
-        if kind in (1, 4):  # whole, or the last piece of one
+        if kind in (1, 4):  # a whole record, or its last piece
             yield whole
             whole = b""

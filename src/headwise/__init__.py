@@ -67,7 +67,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used, so that the command line starts without torch."""
+    """Import public names on first use, so that the command line starts without torch."""
     for room, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{room}"), name)

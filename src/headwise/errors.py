@@ -1,4 +1,4 @@
-"""Mistakes that a user can mend, each said in one sentence; the command line turns them into exit code 2."""
+"""Errors that a user can fix, each one sentence; the command line turns them into exit code 2."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class HeadwiseError(Exception):
-    """A user's mistake: the text names the field, the value and what is allowed."""
+    """A user's mistake: the message names the field, the value and what is allowed."""
 
 
 class ConfigError(HeadwiseError):
-    """A setting that is unknown, of the wrong type or out of its range."""
+    """A setting that is unknown, of the wrong type or out of range."""
 
 
 class DataError(HeadwiseError):
-    """A data set that is missing, damaged, hostile or can't be divided as asked."""
+    """A data set that is missing, damaged, hostile or can't be partitioned as asked."""
 
 
 class RunError(HeadwiseError):
@@ -23,7 +23,7 @@ class RunError(HeadwiseError):
 
 
 class AccountingError(HeadwiseError):
-    """A use of data under privacy whose epsilon nobody can tell; continues the sentence that the method is named in."""
+    """A use of private data with no known epsilon; the message continues a sentence that names the method."""
 
 
 class ClientError(HeadwiseError):
@@ -35,7 +35,7 @@ class ServerError(HeadwiseError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the closest known one, else all of them."""
+    """A hint for an unknown name: the closest known one, or all of them."""
     names = sorted(known)
     if close := difflib.get_close_matches(word, names, n=1):
         return f"did you mean '{close[0]}'?"

@@ -1,13 +1,12 @@
 """Tensors and scalars as bytes: the safetensors format, with the scalars and the order of names in its metadata.
 
-Bytes may come from anywhere. What they claim is checked against limits before there is memory for it, and whatever is
-wrong with them is a `RecordError`.
+Bytes may come from anywhere. What they claim is checked against limits before memory is allocated, and anything wrong
+with them is a `RecordError`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import safetensors
@@ -23,20 +22,20 @@ _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-"""what safetensors calls them"""
+"""safetensors' names for them"""
 
 HEADER = 32 * 2**20
-"""bytes that a header may have"""
+"""most bytes of a header"""
 TENSORS = 200_000
-"""tensors that bytes may hold: ten thousand clients' models of twenty tensors"""
+"""most tensors: models of twenty tensors for ten thousand clients"""
 DIMENSIONS = 8
-"""dimensions that a tensor may have"""
+"""most dimensions of a tensor"""
 SIDE = 2**32
-"""no dimension is as long"""
+"""every dimension must be smaller"""
 
 
 class RecordError(ValueError):
-    """Bytes or tensors that are not the record they should be."""
+    """Bytes or tensors that are not the expected record."""
 
 
 class Packed(NamedTuple):
@@ -47,34 +46,27 @@ class Packed(NamedTuple):
 
 
 def to_bytes(packed: Packed) -> bytes:
-    """Safetensors, with the scalars and the order of the names in its metadata."""
-    return b"".join(_pieces(packed))
+    """Eight bytes with the length of a JSON header, the header, then the tensors' own memory.
 
-
-def _pieces(packed: Packed) -> Iterator[bytes | memoryview]:
-    """The file in pieces: eight bytes with the length of a JSON header, the header, then the tensors' own memory.
-
-    Written here and not by the library, which copies every tensor three times on the way; it reads what we write.
+    Not written by the library, which would copy every tensor three times; it reads what we write.
     """
     note = json.dumps({"scalars": packed.scalars, "order": list(packed.tensors)})
     header: dict[str, Any] = {"__metadata__": {"headwise": note}}
     at, parts = 0, list[Tensor]()
     for name, t in packed.tensors.items():
         if t.dtype not in _DTYPES:
-            raise RecordError(f"{name!r} is of type {t.dtype}, which no message can hold")
+            raise RecordError(f"{name!r} is of type {t.dtype}, which a message can't hold")
         size = t.numel() * t.element_size()
         header[name] = {"dtype": _DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
         parts.append(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for part in parts:
-        yield part.numpy().data
+    return b"".join([len(text).to_bytes(8, "little"), text, *(part.numpy().data for part in parts)])
 
 
 def from_bytes(data: bytes) -> Packed:
-    """What `to_bytes` made these bytes from; anything else is a `RecordError`."""
+    """The inverse of `to_bytes`; raises `RecordError` for any other bytes."""
     try:
         note = _note(data)
         tensors = safetensors.torch.load(data)
@@ -87,10 +79,10 @@ def from_bytes(data: bytes) -> Packed:
 
 
 def _note(data: bytes) -> dict[str, Any]:
-    """The scalars and the order of names; what is out of bounds is refused before there is memory for it."""
+    """The scalars and the order of names; refuses what exceeds the limits before memory is allocated."""
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(HEADER, len(data) - 8):
-        raise ValueError(f"a header of {size} bytes is more than there is or may be")
+        raise ValueError(f"their header claims {size} bytes, more than there are or may be")
     header = json.loads(data[8 : 8 + size])
     note = json.loads(header.pop("__metadata__")["headwise"])
     if len(header) > TENSORS or len(note["order"]) > TENSORS or len(note["scalars"]) > TENSORS:

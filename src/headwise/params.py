@@ -32,17 +32,14 @@ class Params(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    # the dictionary's own views: those of `Mapping` are written in Python, and every client asks for them many times
+    # the dict's own views: those of `Mapping` are in Python, and every client uses them many times
     def keys(self) -> KeysView[str]:
-        """The names."""
         return self._tensors.keys()
 
     def values(self) -> ValuesView[Tensor]:
-        """The tensors."""
         return self._tensors.values()
 
     def items(self) -> ItemsView[str, Tensor]:
-        """Both."""
         return self._tensors.items()
 
     def __repr__(self) -> str:
@@ -50,11 +47,11 @@ class Params(Mapping[str, Tensor]):
         return f"Params({shapes})"
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Params:
-        """The same names, `f` applied to each tensor."""
+        """Apply `f` to each tensor."""
         return Params({k: f(t) for k, t in self.items()})
 
     def zip(self, other: Params, f: Callable[[Tensor, Tensor], Tensor]) -> Params:
-        """`f` applied to the pairs of tensors of the same name; the names must agree."""
+        """Apply `f` to each pair of tensors with the same name; the names must agree."""
         if self.keys() != other.keys():
             raise KeyError(f"names differ: {sorted(self.keys() ^ other.keys())}")
         return Params({k: f(t, other[k]) for k, t in self.items()})
@@ -66,7 +63,7 @@ class Params(Mapping[str, Tensor]):
         return self.zip(other, torch.sub)
 
     def __mul__(self, other: Params | Tensor | float) -> Params:
-        """Times a scalar, or element by element times other parameters."""
+        """Multiply by a scalar, or element-wise by other parameters."""
         if isinstance(other, Params):
             return self.zip(other, torch.mul)
         return self.map(lambda t: t * other)
@@ -77,41 +74,38 @@ class Params(Mapping[str, Tensor]):
         return self.map(lambda t: t / scalar)
 
     def __or__(self, other: Params) -> Params:
-        """All names of both; a name in both is an error."""
+        """The union of both; a name in both is an error."""
         if both := self.keys() & other.keys():
             raise KeyError(f"named twice: {sorted(both)}")
         return Params({**self, **other})
 
     def select(self, prefix: str) -> Params:
-        """Those whose name starts with the prefix."""
+        """Those whose name starts with `prefix`."""
         return Params({k: t for k, t in self.items() if k.startswith(prefix)})
 
     def restrict(self, names: Iterable[str]) -> Params:
-        """Those of these names, which must all be there, in this order."""
+        """Those with these names, in this order; all must exist."""
         return Params({k: self[k] for k in names})
 
     def zeros(self) -> Params:
-        """Zeros of the same names and shapes."""
         return self.map(torch.zeros_like)
 
     def dot(self, other: Params) -> Tensor:
-        """The inner product over all entries."""
+        """The inner product over all names."""
         products = self.zip(other, torch.mul).map(torch.sum)
         return torch.stack(list(products.values())).sum() if products else torch.zeros(())
 
     def sq_norm(self) -> Tensor:
-        """The squared Euclidean norm over all entries."""
         return self.dot(self)
 
     def numel(self) -> int:
-        """The number of entries."""
         return sum(t.numel() for t in self.values())
 
 
 def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Params:
-    """The weighted mean sum_k p_k w_k, the p_k normalised to one; integer tensors are those of the first item.
+    """The weighted mean sum_k p_k w_k, with p_k normalised to sum to one; integer tensors come from the first item.
 
-    Sums in the order of the items, so equal inputs in equal order give equal bits.
+    Adds in the order of the items, so equal inputs in equal order give equal bits.
     """
     items = list(items)
     shares = [1.0] * len(items) if weights is None else list(weights)
@@ -128,7 +122,7 @@ def mean(items: Iterable[Params], weights: Iterable[float] | None = None) -> Par
 
 
 def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
-    """The gradient of the scalar `f` at this point.
+    """The gradient of the scalar function `f` at this point.
 
     >>> gradient(Params.sq_norm, Params(a=torch.tensor([3.0])))["a"].item()
     6.0
@@ -140,4 +134,4 @@ def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
 
 def step(at: Params, slope: Params, lr: float) -> Params:
     """One step of gradient descent: at - lr * slope."""
-    return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the layout in memory
+    return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the memory layout

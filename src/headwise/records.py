@@ -1,9 +1,8 @@
 """Records: the only things that travel between the halves of a method or outlive a round.
 
 A record is a frozen dataclass whose fields are `Params`, `Tensor`, `dict[int, Params]` (by client) or a scalar, each
-possibly ``None``. `pack` flattens one to plain tensors and scalars, `encode` makes bytes of it (the safetensors
-format). Decoding is always against a type that the reader names: what was sent decides nothing, and nothing is ever
-unpickled or imported.
+possibly ``None``. `pack` flattens one into plain tensors and scalars, `encode` turns it into bytes (safetensors). The
+reader always names the type to decode: the sender decides nothing, and nothing is ever unpickled or imported.
 """
 
 from __future__ import annotations
@@ -13,17 +12,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import (
-    Any,
-    ClassVar,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -38,7 +27,7 @@ _WEIGHTS = {bool: 1, int: 4, float: 4, types.NoneType: 0}
 
 @dataclass_transform(frozen_default=True)
 class Record:
-    """Subclass with typed fields; each becomes a frozen dataclass by itself."""
+    """Subclass with typed fields; each subclass becomes a frozen dataclass automatically."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -51,7 +40,7 @@ class Nothing(Record):
 
 
 def pack(record: Record) -> Packed:
-    """Flatten: every transport and every checkpoint uses this."""
+    """Flatten a record; every transport and every checkpoint uses this."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, Scalar] = {}
     for field in dataclasses.fields(record):
@@ -72,7 +61,7 @@ def pack(record: Record) -> Packed:
 
 
 def unpack(cls: type[R], packed: Packed) -> R:
-    """The record of this type; too much, too little or a wrong type is a `RecordError`."""
+    """The record of this type; raises `RecordError` for a missing, superfluous or mistyped field."""
     tensors, scalars = dict(packed.tensors), dict(packed.scalars)
     values = {name: _take(name, kind, tensors, scalars) for name, kind in fields_of(cls).items()}
     if rest := [*tensors, *scalars]:
@@ -81,24 +70,22 @@ def unpack(cls: type[R], packed: Packed) -> R:
 
 
 def encode(record: Record) -> bytes:
-    """The record as bytes in the safetensors format."""
     return to_bytes(pack(record))
 
 
 def decode(cls: type[R], data: bytes, limit: int | None = None) -> R:
-    """The record of this type that `encode` made these bytes from, if they are at most `limit`."""
+    """The inverse of `encode`, for at most `limit` bytes."""
     if limit is not None and len(data) > limit:
-        raise RecordError(f"these bytes are no {cls.__name__}: they are {len(data)}, but at most {limit} are allowed")
+        raise RecordError(f"this {cls.__name__} has {len(data)} bytes, but at most {limit} are allowed")
     return unpack(cls, from_bytes(data))
 
 
 def nbytes(record: Record) -> int:
-    """What the record weighs on the wire: tensors by their own type, numbers 4 bytes, truth values 1, texts UTF-8."""
+    """The record's size on the wire: tensors by their type, numbers 4 bytes, booleans 1, strings as UTF-8."""
     return sum(nbytes_by_field(record).values())
 
 
 def nbytes_by_field(record: Record) -> dict[str, int]:
-    """The same, field by field."""
     return {name: _weight(getattr(record, name)) for name in fields_of(type(record))}
 
 
@@ -119,7 +106,7 @@ def same(a: Record, b: Record) -> bool:
 
 
 def map_tensors(record: R, f: Callable[[Tensor], Tensor]) -> R:
-    """The same record with `f` applied to every tensor."""
+    """Apply `f` to every tensor of a record."""
     values = {name: _mapped(name, kind, getattr(record, name), f) for name, kind in fields_of(type(record)).items()}
     return type(record)(**values)
 
@@ -138,7 +125,6 @@ def _mapped(name: str, kind: Any, value: Any, f: Callable[[Tensor], Tensor]) -> 
 
 @cache
 def fields_of(cls: type[Record]) -> dict[str, Any]:
-    """The declared fields with their types."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
@@ -150,7 +136,8 @@ def _take(name: str, kind: Any, tensors: dict[str, Tensor], scalars: dict[str, S
             return None
         kind = next(k for k in get_args(kind) if k is not types.NoneType)
     if kind is Params:
-        return _take_params(f"{name}/", tensors)
+        prefix = f"{name}/"
+        return Params({k.removeprefix(prefix): tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
     if get_origin(kind) is dict:
         return _take_many(f"{name}/", _ids(name, _pop(scalars, name)), tensors)
     if kind is Tensor:
@@ -169,19 +156,15 @@ def _ids(name: str, value: Scalar) -> list[int]:
     """The keys of a field by client, as `pack` wrote them."""
     number = r"(0|-?[1-9][0-9]{0,17})"
     if not isinstance(value, str) or not re.fullmatch(f"({number}(,{number})*)?", value):
-        raise RecordError(f"field {name!r} is {value!r}, but must be numbers with commas")
+        raise RecordError(f"field {name!r} is {value!r}, but must be a comma-separated list of integers")
     found = [int(c) for c in value.split(",") if c]
     if len(set(found)) < len(found) or len(found) > TENSORS:
         raise RecordError(f"field {name!r} names a client twice, or more than {TENSORS}")
     return found
 
 
-def _take_params(prefix: str, tensors: dict[str, Tensor]) -> Params:
-    return Params({k[len(prefix) :]: tensors.pop(k) for k in list(tensors) if k.startswith(prefix)})
-
-
 def _take_many(prefix: str, ids: list[int], tensors: dict[str, Tensor]) -> dict[int, Params]:
-    """The same for each of many clients, in one pass: there can be as many of them as there are tensors."""
+    """The parameters of each client, in one pass over the tensors: there can be as many clients as tensors."""
     found: dict[str, dict[str, Tensor]] = {str(c): {} for c in ids}
     for key in [k for k in tensors if k.startswith(prefix)]:
         client, sign, name = key[len(prefix) :].partition("/")

@@ -1,4 +1,4 @@
-"""Randomness by name: the same parts give the same seed, in any process, on any machine, in any order."""
+"""Seeds by name: the same parts give the same seed, in any process and on any machine."""
 
 from __future__ import annotations
 

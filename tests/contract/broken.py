@@ -22,7 +22,7 @@ from headwise.settings.fields import NonNegative
 
 
 class Mean:
-    """FedAvg's server half in its shortest form, so that a breakage is the only thing that is special."""
+    """FedAvg's server half in its shortest form, so that the breakage is the only difference."""
 
     shares = ""
 
@@ -89,7 +89,7 @@ class Flat(Record):
 
 
 class Leaks(Mean, Method[Shared, Head, Shared, BodyAndHead]):
-    """FedPer that uploads the head which it says stays."""
+    """FedPer that uploads the head it says stays."""
 
     shares = "body"
     client_init, personalize = FedPer.client_init, FedPer.personalize
@@ -131,7 +131,7 @@ class KeepsOnSelf(FedAvg):
 
 
 class ForgetsAtTheStart(Simple):
-    """Keeps the step size on self, but clears it in round 1, so that whole runs look alike."""
+    """Keeps the step size on self, but resets it in round 1, so that whole runs look the same."""
 
     def aggregate(self, server: Shared, replies: Sequence[Reply[Shared]], central: Central) -> Shared:
         seen = 1 if central.t == 1 else getattr(self, "seen", 1) + 1
@@ -141,7 +141,7 @@ class ForgetsAtTheStart(Simple):
 
 
 class Gossips(FedAvg):
-    """A client starts from where the client before it ended, through a class variable."""
+    """A client starts where the previous one ended, through a class variable."""
 
     last: ClassVar[dict[int, Params]] = {}
 
@@ -153,7 +153,7 @@ class Gossips(FedAvg):
 
 
 class Overhears(Simple):
-    """The server takes what clients have learned before anybody has judged what they send."""
+    """The server uses what clients learned before their messages are checked."""
 
     heard: ClassVar[dict[int, Params]] = {}
 
@@ -178,7 +178,7 @@ class DeadOption(Simple):
 
 @dataclass(frozen=True)
 class DeadChoice(Simple):
-    """FedAvg with a choice of which one does the same as the default."""
+    """FedAvg with a choice that does the same as the default."""
 
     how: Literal["well", "slowly", "fast"] = "well"
     """nothing is faster"""
@@ -202,7 +202,7 @@ class NoFormula(FedPer):
 
 
 class Disguised(Mean, Method[Shared, Own, Shared, Shared]):
-    """Sends and averages whole models, and uses none of it."""
+    """Sends and averages whole models, and never uses them."""
 
     travels, stays, leaves = "whole model", "whole model", ("w",)
     client_init, personalize = Standalone.client_init, Standalone.personalize
@@ -214,7 +214,7 @@ class Disguised(Mean, Method[Shared, Own, Shared, Shared]):
 
 
 class DisguisedAndSlow(Disguised):
-    """The same with steps of its own, so that it is not quite Standalone."""
+    """The same with another step size, so that it is not quite Standalone."""
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         m = local.model(me.w)
@@ -263,7 +263,7 @@ class Undocumented(FedAvg):
 
 @dataclass(frozen=True)
 class NoHelp(FedAvg):
-    """An option without a word about it."""
+    """An option without help text."""
 
     mu: float = 1.0
 
@@ -299,7 +299,7 @@ class KnowsOnlyItsOwn(Method[Heads, Nothing, Shared, Shared]):
 
 
 class DividesByTheSpread(FedAvg):
-    """Normalises by the spread of a client's class counts' samples, which one sample does not have."""
+    """Normalises by the spread of a client's features, which a single sample does not have."""
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
@@ -355,7 +355,7 @@ class HasNoMean(FedProto):
 
 
 class LooksAtTheOthers(Simple):
-    """Where all clients are in one process, their samples can be had; at sites they can't."""
+    """Reads other clients' samples, which works in one process but not at sites."""
 
     def local_update(self, me: Nothing, down: Shared, local: Any) -> Update[Shared, Nothing]:
         update = Simple.local_update(self, me, down, local)
@@ -373,9 +373,9 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     ServerDice: ("same seed, same bits", "a second run differs"),
     ClientDice: ("same seed, same bits", "a second run differs"),
     KeepsOnSelf: ("same seed, same bits", "a second run differs"),
-    ForgetsAtTheStart: ("resume is uninterrupted", "another result than going on at once"),
+    ForgetsAtTheStart: ("resume is uninterrupted", "another result than an uninterrupted run"),
     Gossips: ("order of answers", "the order of answers changes the result"),
-    LooksAtTheOthers: ("company of others", "another result at a site of its own than among others"),
+    LooksAtTheOthers: ("company of others", "another result at its own site than among others"),
     DeadOption: ("every hyperparameter counts", "no value of 'mu' changes anything"),
     DeadChoice: ("every hyperparameter counts", "how = 'fast' changes nothing"),
     WrongDown: ("bytes as the card says", "down is 'P', which is 236 bytes, but 140 were sent"),
@@ -396,7 +396,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     Thawed: ("card", "frozen=True"),
     Undocumented: ("documentation", "docstring of one sentence"),
     Talkative: ("documentation", "docstring of one sentence"),
-    NoHelp: ("documentation", "no text stands under mu"),
+    NoHelp: ("documentation", "write a string below mu"),
     NeedsEverybody: ("partial participation", "IndexError"),
     Overhears: ("clients that fail", "clients whose fault was 'stale' change the server's state"),
     KnowsOnlyItsOwn: ("unseen client", "KeyError"),
@@ -407,4 +407,4 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     FalselyFlexibleHead: ("different networks", "head.weight has the shape"),
     NeverTrains: ("learns", "its best accuracy is 0.1"),
 }
-"""which check must catch each of them, and what it says (as a pattern)"""
+"""which check must catch each one, and a pattern for what it says"""

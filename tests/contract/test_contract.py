@@ -1,4 +1,4 @@
-"""Every method keeps the contract; and `check_method` catches those that do not."""
+"""Every method keeps the contract, and `check_method` catches those that do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.errors import ConfigError
 from headwise.settings import catalog
 from headwise.testing import CHECKS, check_method, run_check
 
-# a user's own method, as it stands in their own file
+# a user's own method, in its own file
 MINE = '''"""MyMethod — nobody yet, an idea of today.
 
 A body that everybody shares, mixed with a head of one's own.
@@ -38,7 +38,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class MyMethod(Averaging[Head]):
-    """A shared body under an own head that is held back on its way."""
+    """A shared body under a personal head that changes slowly."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
@@ -64,7 +64,7 @@ class MyMethod(Averaging[Head]):
         return local.model(down.w | me.h)
 '''
 
-# its client half reads what its server half keeps on the class: in one process, nobody notices
+# its client half reads what its server half keeps on the class: in one process, that goes unnoticed
 FORGETFUL = """from headwise import Shared, Update
 from headwise.methods.fedavg import FedAvg
 
@@ -89,7 +89,7 @@ class Forgetful(FedAvg):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_import_of_torch() -> Iterator[None]:
-    """Workers of all pools here are forked from one clean process: the same isolation, without waiting for torch."""
+    """Fork the workers of all pools from one clean process: the same isolation, without waiting for torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headwise.testing", "pytest", "torch._dynamo"])
     with pytest.MonkeyPatch.context() as patch:

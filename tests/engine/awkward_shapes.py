@@ -1,6 +1,6 @@
-"""Federations whose numbers lie awkwardly in memory, run in a group and each client by itself: the bits must agree.
+"""Federations with awkward memory layouts, run in a group and client by client: the bits must agree.
 
-python awkward_shapes.py        # says how many it tried; run by test_instruction_sets.py with other kernels
+python awkward_shapes.py        # prints how many it tried; test_instruction_sets.py runs it with other kernels
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwise.testing.toy import equal, play
 from headwise.testing.watching import Apart, Backwards
 
 SIZES = (1, 2, 3, 15, 16, 17, 31, 33, 65)
-"""training samples of the clients; each has some test samples, too"""
+"""training samples of the clients; each has some test samples too"""
 DENSE = [
     # method, model, inputs, classes, batch, clients
     ("fedavg", "linear", 1, 2, 1, 5),
@@ -51,7 +51,7 @@ def network(name: str) -> object:
 def plan(
     method: str, model: str, shape: tuple[int, ...], classes: int, batch: int, sizes: tuple[int, ...], rounds: int = 2
 ) -> Plan:
-    """Clients with so many training samples, and some test samples."""
+    """Clients with these numbers of training samples, and some test samples."""
     torch.manual_seed(1)
     task = Task(shape, classes)
     net = laid_out(network(model).build(task).eval())  # pyright: ignore
@@ -67,7 +67,7 @@ def plan(
 
 
 def agree(made: Plan) -> None:
-    """Together, in small groups, by themselves and at sites of their own."""
+    """All together, in small groups, one by one, and each at its own site."""
     wanted = play(made).trace()
     groups = (2, 3) if len(made.data) > 3 else ()
     for executor in (*(Serial(made, together=n) for n in groups), Backwards(made), Apart(made)):
@@ -75,7 +75,7 @@ def agree(made: Plan) -> None:
 
 
 def first_sample_anywhere() -> None:
-    """The same client behind 0 to 15 samples of one number: at every place of four bytes in a cache line."""
+    """The same client after 0 to 15 samples of one number: at every four-byte offset in a cache line."""
     made = plan("fedavg", "mlp:5", (1,), 3, 4, (11,))
     alone = play(made).trace()
     for before in range(1, 17):

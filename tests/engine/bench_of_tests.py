@@ -51,7 +51,7 @@ def prepare(method: Any, data: FederatedData, models: Sequence[SplitModel] = (),
 
 @dataclass
 class Played:
-    """What the driver told."""
+    """What the driver told its observers."""
 
     ended: list[RoundEnded] = field(default_factory=list)
     reason: str = ""

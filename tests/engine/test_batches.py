@@ -21,7 +21,7 @@ def bench(drop_last: bool = False) -> ClientBench:
 
 
 def as_it_was(size: int, epochs: int, drop_last: bool) -> Tensor:
-    """Every order filled up to a multiple of the batch, whatever the batch."""
+    """Every order is padded to a multiple of the batch, whatever its size."""
     rng, rows = bench().rng, list[Tensor]()
     for _ in range(epochs):
         order = torch.cat([torch.randperm(N, generator=rng), torch.full((-N % size,), -1)]).view(-1, size)
@@ -37,7 +37,7 @@ def test_batches_of_usual_sizes_are_as_they_were(size: int, drop_last: bool) -> 
 
 @pytest.mark.parametrize("size", [ROW + 1, 10**9])
 def test_a_batch_beyond_the_data_is_the_data(size: int) -> None:
-    """A table of 8 GB, when it was filled up to the size that was named."""
+    """It was a table of 8 GB when padded to the requested size."""
     found = bench()._shuffled(2, size)
     assert torch.equal(found, as_it_was(ROW, 2, drop_last=False))
     assert bench(drop_last=True)._shuffled(2, size).shape == (0, ROW), "less than one batch is never trained on"

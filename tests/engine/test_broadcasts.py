@@ -1,4 +1,4 @@
-"""What is the same for all clients is one record, so that no executor stores or sends it twice."""
+"""A broadcast is one record, so that no executor stores or sends it twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of a frozen body, kept or computed anew for every batch: the same to rounding."""
+"""Features of a frozen body, cached or computed for every batch: the same up to rounding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def learned(local: ClientBench) -> Tensor:
 @pytest.mark.parametrize("batch", [7, 40])
 @pytest.mark.parametrize("train", [fitted, learned])
 def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], batch: int) -> None:
-    """Not to the bit: libraries multiply few rows with other kernels than many, whose last bits differ."""
+    """Not to the bit: libraries multiply few and many rows with different kernels, whose last bits differ."""
     cached, plain = (train(bench(plan(k, batch=batch))) for k in KERNELS)
     torch.testing.assert_close(cached, plain, rtol=0, atol=1e-6)
     start = torch.cat([p.detach().flatten() for p in bench(plan()).init().head.parameters()])
@@ -94,7 +94,7 @@ def test_a_body_that_has_changed_is_passed_again() -> None:
 
 
 def test_dropout_and_batchnorm_of_a_frozen_body_are_at_rest() -> None:
-    """That is what makes its features the same in every epoch: in evaluation mode nothing is random or moves."""
+    """In evaluation mode nothing is random or moves, so its features are the same in every epoch."""
     body = nn.Sequential(nn.Linear(4, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.5))
     local = bench(plan(model=SplitModel(body, nn.Linear(20, 3))))
     m = local.init()

@@ -1,4 +1,4 @@
-"""Convolutional chains learn without autograd what they would learn with it."""
+"""Convolutional chains learn the same with and without autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that fail: what is refused and why, what goes on, and when the run ends."""
+"""Clients that fail: what is refused and why, and when the run continues or ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Moody(hw.Averaging[hw.Nothing]):
         if local.client == 2:
             left, _ = signal.getitimer(signal.ITIMER_REAL)
             assert 0 < left <= PATIENCE, "the alarm is set"
-            signal.setitimer(signal.ITIMER_REAL, 0.01)  # all of its time is over
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # its time is up
             while True:
                 time.sleep(0.01)
         m = local.model(down.w)
@@ -127,7 +127,7 @@ def test_the_second_of_two_answers_is_ignored() -> None:
 
 
 def test_without_faults_nothing_changes() -> None:
-    """Judging replies costs no result."""
+    """Checking replies changes no result."""
     judged, _ = run(plan(faults(on_failure="skip")))
     plain, _ = run(plan(faults()))
     assert judged.rows == plain.rows
@@ -268,13 +268,13 @@ FIXED = [name for name in SENDS if catalog.find("method", name).up != "?"]
 
 @pytest.mark.parametrize(("name", "kind"), [*((n, "nan") for n in SENDS), *((n, k) for n in FIXED for k in LAYOUTS)])
 def test_every_method_is_guarded(name: str, kind: str) -> None:
-    """Whatever it sends; where the size of that is not fixed, its layout can't be judged."""
+    """Whatever it sends; if the size of its messages varies, their layout can't be checked."""
     _, told = run(plan(faults(f"{kind}=0.2"), catalog.find("method", name)(), rounds=2, seed=1))
     assert {e.reason for e in told} == {REFUSED[kind]}
 
 
 def test_layouts_that_tie_are_all_refused() -> None:
-    """Rather than believed: class means have no layout that the server could know."""
+    """Class means have no layout that the server could know, so a tie is refused."""
     gh = catalog.find("method", "fedgh")()
     played, _ = run(plan(faults("shapes=0.25", min_replies=0), gh, rounds=1))
     assert played.rows[0]["failed"] == {"at odds": [0, 1, 2, 3, 4, 5]}, "three are broken"

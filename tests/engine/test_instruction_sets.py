@@ -1,4 +1,4 @@
-"""The same bits with every set of instructions that this CPU has: libraries choose their kernels by it."""
+"""The same bits with every instruction set of this CPU: libraries choose their kernels by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = {
     "MKL's slowest": {"MKL_CBWR": "COMPATIBLE"},
     "AVX2 as Intel has it": {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
-"""what each library is told, where it is used at all; a CPU without AVX2 does what it chooses anyway"""
+"""one variable per library that may be in use; a CPU without AVX2 ignores them"""
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

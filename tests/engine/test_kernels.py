@@ -1,4 +1,4 @@
-"""Which kernel trains what, that a run says so, and the one switch over them."""
+"""Which kernel trains what, that a run records it, and the one switch for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nervous CPU is nervous: what it does to a result follows from memory and rows, and from nothing else."""
+"""The nervous CPU is nervous: what it does to a result depends on memory layout and rows alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.testing.nervous import Nervous
 
 
 def behind(offset: int, t: Tensor) -> Tensor:
-    """The same numbers, so many floats behind a cache line."""
+    """The same numbers, beginning this many floats after a cache line."""
     moved = torch.empty(t.numel() + 16)[offset : offset + t.numel()].view(t.shape)
     return moved.copy_(t)
 

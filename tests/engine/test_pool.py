@@ -1,4 +1,4 @@
-"""Clients in several processes: the same bits as in one, also when a process dies."""
+"""Clients in several processes: the same bits as in one, even when a process dies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STUMBLING = (
     .replace("import os\n", "import os, signal, struct\n\nimport greenlet\n")
     .replace("if local.t == 2:\n", "if local.t == 9:\n")
 )
-"""the same method, one of whose workers is killed in the middle of its reply"""
+"""the same method, but one worker is killed in the middle of its reply"""
 
 DEAF = (
     FAILING.replace(
@@ -90,7 +90,7 @@ DEAF = (
     .replace("import os\n", "import os, signal, time\n")
     .replace("if local.t == 2:\n", "if local.t == 9:\n")
 )
-"""the same method, one of whose workers dies while another does not listen when it is asked to end"""
+"""the same method, but one worker dies while another ignores SIGTERM"""
 
 HANGING = FAILING.replace(
     "if local.t == 2 and self.dies:\n            os._exit(1)",
@@ -102,7 +102,7 @@ HANGING = FAILING.replace(
             except FileExistsError:
                 pass""",
 ).replace("import os\n", "import time\n")
-"""the same method, one of whose clients never comes back while another raises"""
+"""the same method, but one client never returns while another raises"""
 
 
 def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
@@ -255,7 +255,7 @@ def test_a_run_folder_in_shared_memory_outlives_other_runs(tmp_path: Path, monke
 
 
 def test_a_group_that_is_killed_leaves_no_semaphore(tmp_path: Path) -> None:
-    """Its processes are all killed at once, so that nobody is there to tidy up."""
+    """All its processes are killed at once, so that none can clean up."""
     flags = {"data": "synthetic:100:3:4", "clients": 4, "rounds": 100_000, "workers": 2, "out": tmp_path / "run"}
     words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
     group = subprocess.Popen([sys.executable, "-m", "headwise", "run", "--quiet", *words], start_new_session=True)

@@ -1,4 +1,4 @@
-"""Training that protects single examples: its steps by hand, its noise, what it comes to, and what is refused."""
+"""Training that protects single examples: its steps by hand, its noise, its cost, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from headwise.contract.method import Local
 from headwise.data.federated import Clients
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.client.jobs import Job, handle
+from headwise.engine.mechanism import Releases
 from headwise.engine.plan import Plan
 from headwise.errors import AccountingError, ClientError, ConfigError
 from headwise.methods.fedavg import FedAvg
@@ -32,7 +33,7 @@ from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.privacy.accountant import account, epsilon
+from headwise.privacy.accountant import account, composed
 from headwise.privacy.dp_sgd import DPSGD, REFUSES
 from headwise.privacy.randomness import chosen
 from headwise.privacy.rehearsal import rehearse
@@ -93,7 +94,7 @@ def test_networks_without_batchnorm_can_be_trained(family: Any, shape: tuple[int
 
 
 def test_noise_of_training_has_the_stated_variance() -> None:
-    """One step on 13 samples with gradients of next to nothing: what is left is noise of noise x clip / 13.
+    """One step on 13 samples with almost no gradient: what is left is noise of deviation noise x clip / 13.
 
     Bounds of six standard errors: chance alone fails it less than once in a hundred million times.
     """
@@ -111,7 +112,7 @@ def test_noise_of_training_has_the_stated_variance() -> None:
 
 @pytest.mark.parametrize("rng", [None, torch.Generator().manual_seed(3)], ids=["system", "seed"])
 def test_examples_are_drawn_each_by_itself(rng: torch.Generator | None) -> None:
-    """Poisson sampling: sizes vary as those of a binomial, and every example has the same chance.
+    """Poisson sampling: sizes are binomial, and every example has the same chance.
 
     Bounds of seven standard errors: chance alone fails it less than once in ten million times.
     """
@@ -134,7 +135,7 @@ def test_randomness_is_secret_unless_a_test_asks() -> None:
 
 
 def test_steps_without_any_example_are_noise_alone() -> None:
-    """Of 13 samples, one a step: about a third of the steps have none."""
+    """With one of 13 samples per step on average, about a third of the steps have none."""
     plan = replace(toy_plan(FedAvg(), train=Train(batch=1, lr=0.1, epochs=5)), privacy=replace(QUIET, noise=1.0))
     before, after = trained(plan)
     assert all(t.isfinite().all() for t in after.values())
@@ -164,7 +165,7 @@ def test_a_head_alone_is_trained_on_features() -> None:
 
 
 class Newer(ClientBench):
-    """A bench with primitives that no mechanism has heard of."""
+    """A bench with primitives that no mechanism knows."""
 
     secret = 7
 
@@ -175,7 +176,7 @@ class Newer(ClientBench):
 @pytest.mark.parametrize("task", ["fit", "idle", "init"])
 @pytest.mark.parametrize("name", ["peek", "secret", "kept", "samples", *REFUSES])
 def test_what_is_not_allowed_is_refused(name: str, task: str) -> None:
-    """Whatever it is: what is allowed is a list, what is refused is everything else."""
+    """There is a list of what is allowed; everything else is refused."""
     plan = replace(toy_plan(FedAvg()), privacy=QUIET)
     bench = QUIET.bench(plan, Newer(plan, 0, 1, purpose=task, kept=Params(), trained=0), task)
     with pytest.raises(AccountingError, match="only plain training protects single examples"):
@@ -195,7 +196,7 @@ def test_more_epochs_than_were_counted_are_refused() -> None:
 
 @dataclass(frozen=True)
 class TrainsBefore(FedAvg):
-    """FedAvg, whose clients train before anybody counts."""
+    """FedAvg whose clients train before anything is accounted for."""
 
     def client_init(self, local: Local) -> Nothing:
         local.sgd(local.init())
@@ -215,19 +216,19 @@ def spent(**settings: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "epochs"), [("fedavg", 1), ("fedrep:head_epochs=4", 5), ("fedftha", 6)])
 def test_every_client_has_its_own_epsilon(method: str, epochs: int) -> None:
-    """Steps are those that training takes, at the rate of each client; the largest epsilon is the run's."""
+    """Counts the steps that training takes, at each client's rate; the run's epsilon is the largest."""
     found = spent(method=method, rounds=3)
     assert len(set(found["sizes"])) > 1
-    by_size = [epsilon(1.5, 10 / n, 3 * epochs * math.ceil(n / 10), 1e-4) for n in found["sizes"]]
+    by_size = [composed((Releases(1.5, 10 / n, 3 * epochs * math.ceil(n / 10)),), 1e-4) for n in found["sizes"]]
     assert found["clients"] == pytest.approx(by_size)
     assert found["epsilon"] == max(by_size)
     assert found["unit"] == "example"
 
 
 def test_small_clients_are_never_drawn_from() -> None:
-    """With fewer samples than a batch holds, all are in every step; where such batches are left out, there is none."""
+    """With fewer samples than a batch, all are in every step; with `drop_last`, there are no steps."""
     found = spent(train={"batch": 10_000}, rounds=2)
-    assert found["clients"] == pytest.approx([epsilon(1.5, 1.0, 2, 1e-4)] * 4)
+    assert found["clients"] == pytest.approx([composed((Releases(1.5, 1.0, 2),), 1e-4)] * 4)
     assert spent(train={"batch": 10_000, "drop_last": True}, rounds=2)["epsilon"] == 0
 
 

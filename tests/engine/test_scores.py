@@ -1,4 +1,4 @@
-"""Scores against scikit-learn, and what they come to over clients."""
+"""Scores against scikit-learn, and how they combine over clients."""
 
 from __future__ import annotations
 

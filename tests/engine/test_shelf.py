@@ -1,4 +1,4 @@
-"""Bytes and tensors that processes hand each other."""
+"""Bytes and tensors that processes exchange."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_samples_are_no_problem() -> None:
 
 
 def left_by_the_dead(folder: Path, **changes: object) -> Path:
-    """A shelf as a driver leaves it that is killed, with its mark changed."""
+    """A shelf left behind by a killed driver, with its mark changed."""
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     said = room._owner(owner.pid)
     owner.communicate(b"\n")

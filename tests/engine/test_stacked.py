@@ -1,4 +1,4 @@
-"""Stacked training comes to the same as training one by one, whoever is in the stack."""
+"""Stacked training gives the same as training one by one, whichever clients are in the stack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headwise.testing.toy import play, toy_plan
 
 KERNELS: tuple[Kernels, Kernels] = ("fast", "plain")
 SIZES = (1, 3, 4, 9, 14)
-"""training samples of the clients: less than a batch of four, exactly one, and several with a rest"""
+"""training samples of the clients: less than a batch of four, exactly one batch, and several with a remainder"""
 
 
 def plan(kernels: Kernels = "fast", *, model: SplitModel | None = None, **train: Any) -> Plan:
@@ -91,7 +91,7 @@ def test_nobody_depends_on_the_company(part: str) -> None:
 
 @pytest.mark.parametrize("method", catalog.names("method"))
 def test_every_method_comes_to_the_same_without_it(method: str) -> None:
-    """A round of everybody: server, states and scores agree to rounding."""
+    """In a round of all clients, server, states and scores agree up to rounding."""
     made = catalog.find("method", method)()
     with_it, without = (play(toy_plan(made, rounds=1, kernels=s)).trace() for s in KERNELS)
     for a, b in zip(with_it.parsed(), without.parsed(), strict=True):

@@ -1,4 +1,4 @@
-"""Clients side by side: what they ask for at the same time is done together, and nobody notices."""
+"""Clients side by side: what they ask for at the same time is done together, with no visible effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Square(Work):
         return self.kind
 
     def together(self, others: Sequence[Any]) -> None:
-        torch.rand(7)  # whoever works here may draw
+        torch.rand(7)  # a client may draw here
         LOG.append([w.value for w in (self, *others)])
         for w in (self, *others):
             w.found.append(w.value**2)
@@ -53,7 +53,7 @@ def test_alone_it_is_done_at_once() -> None:
 
 
 def test_what_is_asked_for_at_the_same_time_is_done_together() -> None:
-    """The one who asks more often goes on with those who are left."""
+    """A client that asks more often continues with those that are left."""
 
     def client(times: int) -> list[int]:
         return [square(10 * times + k) for k in range(times)]

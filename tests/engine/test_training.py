@@ -1,4 +1,4 @@
-"""Settings that a client's training must follow: learning rate, validation, networks of one's own, chance."""
+"""Settings that a client's training must follow: learning rate, validation, own networks, randomness."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RATES: list[tuple[int, float]] = []
 
 @dataclass(frozen=True)
 class Telling(Averaging[Nothing]):
-    """FedAvg that tells its learning rate, and fails at will."""
+    """FedAvg that reports its learning rate, and fails on request."""
 
     fails_in: int = 0
     phase: str = "fit"

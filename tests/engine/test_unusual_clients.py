@@ -1,4 +1,4 @@
-"""Clients as they come: never drawn, with one class, one sample, nothing to test on, or unknown classes in the test."""
+"""Unusual clients: never drawn, with one class, one sample, no test samples, or unknown classes in the test."""
 
 from __future__ import annotations
 

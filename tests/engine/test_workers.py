@@ -1,4 +1,4 @@
-"""Who works where: the setting, the choice of `auto`, groups of equal work, and where the time went."""
+"""Who works where: the setting, what `auto` chooses, groups of equal work, and where time goes."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_cnn_draws_its_layers_from_input_to_output() -> None:
 
 
 def test_cnn_learns_the_same_as_with_relu_before_pooling() -> None:
-    """As the network is published; with pixels that are exactly zero, where the order could matter."""
+    """The published order of layers; with pixels that are exactly zero, where the order could matter."""
     net, x = built(CNN(), IMAGE, seed=5), torch.randn(6, *IMAGE.shape).clamp(min=0)
     with torch.no_grad():
         net.body[0].bias.zero_()

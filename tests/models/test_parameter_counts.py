@@ -1,4 +1,4 @@
-"""Every number of METHODS §10, exactly."""
+"""Every parameter count of METHODS §10, exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of networks: own values, own modes, own hooks, the same in everything else."""
+"""Copies of networks have their own values, modes and hooks; everything else is the same."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_hooks_come_along_but_new_ones_stay_where_they_are_made() -> None:
 
 
 class Listed(nn.Module):
-    """Holds its layers a second time, where no walk over modules finds them."""
+    """Holds its layers a second time, where walking over modules does not find them."""
 
     def __init__(self) -> None:
         super().__init__()

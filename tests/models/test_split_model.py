@@ -1,4 +1,4 @@
-"""Body and head: of users' own networks, and what of them travels."""
+"""Body and head of users' own networks, and what of them travels."""
 
 from __future__ import annotations
 

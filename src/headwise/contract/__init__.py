@@ -1,4 +1,4 @@
-"""What a method's author writes against: the method, its two benches, averaging, and what a card's formulas mean.
+"""What a method's author writes against: the method, its two benches, averaging, and the formulas on its card.
 
-Imports models and records only; knows nothing of the engine, of settings files or of where clients live.
+Imports only models, records and field types; knows nothing of the engine, settings files or where clients live.
 """

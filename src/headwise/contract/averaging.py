@@ -1,11 +1,10 @@
-"""FedAvg's server half, for the many methods that change only the client half; with a server optimiser if asked.
+"""FedAvg's server half, for the many methods that only change the client half; optionally with a server optimiser.
 
-A method says what it shares (`shared`). How clients count in the mean is an option: by their samples, unless a method
-says otherwise by its own default. Robust rules, server optimisers and masked sums follow.
+A method says what it shares (`shared`). How clients are weighted in the mean is an option: by their samples, unless a
+method's own default says otherwise. Robust rules, server optimisers and masked sums then work by themselves.
 
 Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
-The mean change of the clients is taken as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is
-FedYogi.
+The clients' mean change serves as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is FedYogi.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ BETA_2 = 0.99
 
 
 class Shared(Record):
-    """The part of the model that everybody shares."""
+    """The part of the model that all clients share."""
 
     w: Params
 
 
 class Averaged(Record):
-    """The shared part, and the server optimiser's moments where it has any."""
+    """The shared part, and the server optimiser's moments if it has any."""
 
     w: Params
     m: Params | None
@@ -44,22 +43,22 @@ class Averaged(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
-    """The server keeps what is shared and replaces it by the clients' mean."""
+    """The server keeps what is shared and replaces it with the clients' mean."""
 
     down: ClassVar[str] = "P"
     up: ClassVar[str] = down
-    """as many as down, unless a method says otherwise: what comes back is what was sent, trained"""
+    """as `down` unless a method says otherwise: clients return what they were sent, trained"""
     sums: ClassVar[Sums] = "samples"
-    """as the default of `weights` says"""
+    """the default of `weights`"""
 
     weights: Literal["samples", "clients"] = "samples"
     """how clients count in the server's mean: by their samples, or all the same"""
     server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
-    """how the server applies the clients' mean: as it is, or as a step of FedAvgM, FedAdam or FedYogi"""
+    """how the server applies the clients' mean: directly, or as a step of FedAvgM, FedAdam or FedYogi"""
     server_lr: Positive = 1.0
-    """learning rate of the server: 1 takes the mean; the adaptive optimisers want about 0.01"""
+    """learning rate of the server: 1 takes the mean itself; adaptive optimisers need about 0.01"""
     server_momentum: Unit = 0.9
-    """momentum of the server's optimiser, where it has one"""
+    """momentum of the server's optimiser, if it has one"""
 
     def __init_subclass__(cls) -> None:
         if "down" in vars(cls):
@@ -73,12 +72,12 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         if "shares" in vars(cls):  # as in 0.1.0
             part = vars(cls)["shares"]
             raise ConfigError(
-                f"{cls.__name__}.shares is {part!r}, but a method now says what it shares by a function: "
+                f"{cls.__name__}.shares is {part!r}, but a method now says what it shares with a function: "
                 f"def shared(self, central): return central.init().params({part!r})."
             )
 
     def shared(self, central: Central) -> Params:
-        """What everybody shares, as it is before the first round: here the whole model."""
+        """What all clients share, as it is before the first round; by default the whole model."""
         return central.init().params()
 
     @final
@@ -88,7 +87,6 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
     @final
     def server_init(self, central: Central) -> Averaged:
-        """What is shared, and moments of zero."""
         w = self.shared(central)
         moments = w.map(lambda t: torch.zeros_like(t, dtype=t.dtype if t.is_floating_point() else torch.float32))
         m = moments if self.server_opt != "none" else None
@@ -97,12 +95,11 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
     @final
     def broadcast(self, server: Averaged, client: int, central: Central) -> Shared:
-        """The same for everybody."""
         return Shared(server.w)
 
     @final
     def aggregate(self, server: Averaged, replies: Sequence[Reply[Shared]], central: Central) -> Averaged:
-        """w <- sum_k p_k w_k over this round's clients, with p_k = n_k/n or 1/K, or a robust rule in its place.
+        """w <- sum_k p_k w_k over this round's clients, with p_k = n_k/n or 1/K, or a robust rule instead.
 
         A round without replies changes nothing.
         """
@@ -116,11 +113,11 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         return self._optimised(server, average)
 
     def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
-        """The shared model; a method with its own `shared` says itself whether that is one."""
+        """The shared model; a method with its own `shared` must say itself whether that is a whole model."""
         return central.model(server.w) if type(self).shared is Averaging[C].shared else None
 
     def _optimised(self, server: Averaged, average: Params) -> Averaged:
-        """Algorithm 2: a step along the clients' mean change; counters of integers are those of the mean."""
+        """Algorithm 2: a step along the clients' mean change; integer counters are taken from the mean."""
         change, beta = average - server.w, self.server_momentum
         if server.m is None:
             return Averaged(_moved(server.w, change, self.server_lr, average), None, None)
@@ -139,7 +136,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
 
 def _cut(server: Averaged, like: Params) -> Averaged:
-    """The state without what clients no longer share: of each tensor, they keep the last channels to themselves."""
+    """The state without what clients no longer share: the last channels of each tensor, which they keep."""
 
     def cut(params: Params) -> Params:
         return Params({k: t[tuple(map(slice, like[k].shape))] for k, t in params.items() if k in like})
@@ -148,5 +145,4 @@ def _cut(server: Averaged, like: Params) -> Averaged:
 
 
 def _moved(w: Params, direction: Params, lr: float, average: Params) -> Params:
-    moved = {k: t + lr * direction[k] if t.is_floating_point() else average[k] for k, t in w.items()}
-    return Params(moved)
+    return Params({k: t + lr * direction[k] if t.is_floating_point() else average[k] for k, t in w.items()})

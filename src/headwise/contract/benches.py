@@ -1,4 +1,4 @@
-"""The workbenches: what a method may ask for. They hide devices, loaders, optimisers, caching and speed."""
+"""The workbenches: everything a method may use. They hide devices, loaders, optimisers and caches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..records import Record
 M = TypeVar("M", bound=nn.Module)
 
 Predictor = Callable[[Tensor], Tensor]
-"""From a batch of inputs to class scores: a model, or any function."""
+"""Maps a batch of inputs to class scores: a model, or any function."""
 
 
 class ClassMeans(Record):
-    """The mean feature of every class that a client holds, and the class."""
+    """The mean feature of every class that a client holds, with its label."""
 
     labels: Tensor
     """[c] int32, ascending"""
@@ -27,34 +27,34 @@ class ClassMeans(Record):
     """[c, K]"""
 
     def where(self, wanted: bool) -> ClassMeans:
-        """These, or those of no class at all."""
+        """These means if `wanted`, otherwise an empty set."""
         return self if wanted else ClassMeans(self.labels[:0], self.means[:0])
 
 
 class Bench(Protocol):
-    """What both halves may ask for."""
+    """What both halves may use."""
 
     t: int
     """this round, from 1"""
     T: int
-    """rounds in all"""
+    """total rounds"""
     N: int
-    """clients in all"""
+    """total clients"""
     classes: int
-    """classes of the task"""
+    """number of classes"""
     rng: torch.Generator
-    """randomness of this half in this round"""
+    """this half's randomness in this round"""
 
     def init(self, *, common: bool = False) -> SplitModel:
-        """The initial model: the same for everyone with this architecture. `common` is the server's architecture."""
+        """The initial model, the same for all clients with this architecture; `common` means the server's."""
         ...
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
-        """A model with these parameters; what they leave open is the client's own, else the initial."""
+        """A model with these parameters; the rest is the client's own, or else the initial values."""
         ...
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
-        """A module made with the randomness of this key: the same everywhere and in every round."""
+        """A module drawn with this key's randomness: the same everywhere and in every round."""
         ...
 
     def random_head(self, *key: int | str) -> Params:
@@ -66,7 +66,7 @@ class Central(Bench, Protocol):
     """The server's workbench."""
 
     def labels(self, client: int) -> tuple[int, ...]:
-        """The classes that this client asked for: those of its training samples, ascending."""
+        """The classes of this client's training samples, ascending; all classes under privacy."""
         ...
 
     def size(self, client: int) -> int:
@@ -74,12 +74,12 @@ class Central(Bench, Protocol):
         ...
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
-        """The weighted mean of what clients made of `around`, or what the run takes in its place (`robust.rule`)."""
+        """The weighted mean of what clients made of `around`, or the run's `robust.rule` instead."""
         ...
 
 
 class Local(Bench, Protocol):
-    """A client's workbench: its data and an optimiser besides."""
+    """A client's workbench, with its data and an optimiser."""
 
     client: int
     """this client"""
@@ -88,18 +88,18 @@ class Local(Bench, Protocol):
     lr: float
     """this round's learning rate, decay included"""
     epochs: int
-    """passes over the data per round, as the experiment says"""
+    """epochs per round, from `train.epochs`"""
     ratio: float
-    """share of the clients that take part in a round, on average, as the experiment says"""
+    """average share of the clients that take part in a round, from `sampling`"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
-        """The samples kept for choosing between models, where the split has such a part."""
+        """The validation samples, if the split has any."""
         ...
 
     @property
     def class_counts(self) -> Tensor:
-        """[classes] training samples of each class."""
+        """[classes]: training samples of each class."""
         ...
 
     def batches(
@@ -110,9 +110,10 @@ class Local(Bench, Protocol):
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Freshly shuffled batches, of another `size` if given.
+        """Freshly shuffled batches, of `size` or of the run's batch size.
 
-        `through` a frozen body, they are features. Modules named in `train` are in training mode meanwhile.
+        With a frozen body to go `through`, they are batches of features. Modules in `train` are in training mode
+        meanwhile.
         """
         ...
 
@@ -132,8 +133,8 @@ class Local(Bench, Protocol):
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken.
 
-        Several models are trained together, by one `loss` of them all, each from its values before the batch. `project`
-        is called after each step, to put what was trained back where it must be; `clip` limits the gradient's norm.
+        Several models train together on one joint `loss`, each from its values before the batch. `project` is called
+        after each step to enforce constraints; `clip` limits the gradient's norm.
         """
         ...
 
@@ -150,26 +151,26 @@ class Local(Bench, Protocol):
         size: int | None = None,
         weights: Collection[str] = (),
     ) -> Params:
-        """Plain gradient descent on quantities that are no module, all from their values before the batch.
+        """Plain gradient descent on parameters outside any module, all from their values before the batch.
 
-        `project` puts each step's result back where it must be; the experiment's momentum and weight decay act on those
-        named in `weights`, as in `sgd`; the rest is as for `batches`.
+        `project` enforces constraints on each step's result; the experiment's momentum and weight decay apply to the
+        parameters named in `weights`, as in `sgd`; the rest is as for `batches`.
         """
         ...
 
     def window(self, share: float) -> Local:
-        """This bench with a random contiguous share of the training samples, in the order of the data."""
+        """This bench with a random contiguous share of the training samples, in data order."""
         ...
 
     def hold_out(self, share: float) -> tuple[Local, tuple[Tensor, Tensor]]:
-        """This bench without the samples it validates on, and these: the validation part, else a fixed share.
+        """This bench without the samples to validate on, and those samples: the validation part, or a fixed share.
 
-        Where there are too few samples to hold any out, it validates on all of them.
+        With too few samples to hold any out, both are all training samples.
         """
         ...
 
     def features(self, body: nn.Module) -> Tensor:
-        """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
+        """[n, K]: this body's features of the training samples, in evaluation mode and in data order."""
         ...
 
     def class_means(self, body: nn.Module) -> ClassMeans:

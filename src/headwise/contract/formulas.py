@@ -1,4 +1,4 @@
-"""The formulas on a method's card, such as ``c * (K + 1)``: read with `ast`, so that they compute and no more."""
+"""The formulas on a method's card, such as ``c * (K + 1)``: parsed with `ast`, so they can do arithmetic only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(formula: str, values: Mapping[str, Any]) -> float:
-    """The value of a formula of numbers, names, + - * / // **, brackets, == != and ``a if b else c``.
+    """Evaluate a formula of numbers, names, + - * / // **, brackets, == != and ``a if b else c``.
 
     >>> evaluate("c * (K + 1)", {"c": 2, "K": 5})
     12
@@ -39,12 +39,14 @@ def evaluate(formula: str, values: Mapping[str, Any]) -> float:
             case ast.IfExp(test=test, body=a, orelse=b):
                 return value(a) if value(test) else value(b)
             case _:
-                raise AssertionError(f"{ast.unparse(node)!r} in the formula {formula!r} is none of {', '.join(values)}")
+                raise AssertionError(
+                    f"{ast.unparse(node)!r} in the formula {formula!r} is not one of {', '.join(values)}"
+                )
 
     try:
         found = value(ast.parse(formula, mode="eval").body)
     except SyntaxError as error:
         raise AssertionError(f"the formula {formula!r} can't be read: write 2*P, not 2P") from error
     if not isinstance(found, (int, float)):
-        raise AssertionError(f"the formula {formula!r} gives {found!r}, which is no number")
+        raise AssertionError(f"the formula {formula!r} gives {found!r}, which is not a number")
     return found

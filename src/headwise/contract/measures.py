@@ -1,4 +1,4 @@
-"""What several papers measure with."""
+"""Measures that several methods use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BANDWIDTHS = (10, 15, 20, 50)
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two samples, with a sum of Gaussian kernels: Gretton et al., JMLR 2012."""
+    """Squared maximum mean discrepancy of two samples with a sum of Gaussian kernels; Gretton et al., JMLR 2012."""
     n, z = len(x), torch.cat((x, y))
     d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
     k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
@@ -23,7 +23,7 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 class Odometer(nn.Module):
-    """A number whose gradient is one: trained beside a model, it goes as far as the optimiser takes a weight."""
+    """A number trained alongside a model, with gradient one: it travels as far as the optimiser moves a weight."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)

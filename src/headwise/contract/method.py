@@ -1,8 +1,8 @@
-"""The contract: what an author of a method writes; `benches` is what they are handed.
+"""The contract: what a method's author writes; `benches` is what the method is given.
 
-A method is a frozen dataclass with two halves that meet only through records. What a client keeps, gets and sends are
-three different types, so uploading a private head by mistake is a type error. Functions return new records and never
-change their arguments; nothing is kept on ``self``.
+A method is a frozen dataclass whose two halves communicate only through records. What a client keeps, receives and
+sends are three different types, so uploading a private head by mistake is a type error. Functions return new records
+and never change their arguments; nothing is kept on ``self``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ D = TypeVar("D", bound=Record)  # message down
 U = TypeVar("U", bound=Record)  # message up
 
 Sums = Literal["none", "samples", "clients", "labels"]
-"""what a server needs: every single message, their mean weighted by samples, their mean in which every client counts
-the same, or sums over those who hold a label"""
+"""what a server needs: every message, their mean weighted by samples, their plain mean, or a sum per label"""
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,17 @@ class Reply(Generic[U]):
 
 @dataclass(frozen=True)
 class Update(Generic[U, C]):
-    """What a client's training gives: a message up, the state it keeps, and its model as it now stands."""
+    """The result of a client's training: a message up, the state to keep, and the trained model."""
 
     up: U
     me: C
     model: Predictor
     keep: SplitModel | None = None
-    """whose BatchNorm statistics stay for the next download, where that is not `model`"""
+    """the model whose BatchNorm statistics the client keeps, if that is not `model`"""
 
 
 class Method(ABC, Generic[S, C, D, U]):
-    """A federated method: two halves that meet only through records. Its fields are its hyperparameters."""
+    """A federated method: two halves that communicate only through records. Its fields are its hyperparameters."""
 
     family: ClassVar[str] = ""
     """its kind, in a word or two"""
@@ -66,14 +65,14 @@ class Method(ABC, Generic[S, C, D, U]):
     up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
     sums: ClassVar[Sums] = "none"
-    """of which sums of the clients' messages the server can make its next state"""
+    """what the server needs: every message, or only sums of them"""
     cost: ClassVar[float] = 1.0
-    """computing per round, as a multiple of FedAvg's with the same epochs: passes counted, frozen bodies once"""
+    """compute per round relative to FedAvg with the same epochs, in passes; a frozen body counts once"""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """named sets of options: ``fedgmh@code``"""
     shows: ClassVar[Mapping[str, str]] = {}
-    """fields of the records that show what it learned, for people to look at, and what each of their dimensions counts:
-    ``{"me.W": "client class feature"}``; of parameters, the last matrix"""
+    """record fields worth plotting, and what each of their dimensions is: ``{"me.W": "client class feature"}``; of
+    `Params`, the last matrix"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
 
@@ -84,7 +83,7 @@ class Method(ABC, Generic[S, C, D, U]):
 
     @abstractmethod
     def server_init(self, central: Central) -> S:
-        """What the server knows before the first round."""
+        """The server's state before the first round."""
 
     @abstractmethod
     def broadcast(self, server: S, client: int, central: Central) -> D:
@@ -95,34 +94,32 @@ class Method(ABC, Generic[S, C, D, U]):
         """The server's state after a round; replies are sorted by client."""
 
     def updates_idle(self) -> bool:
-        """Whether clients that were not drawn are sent something in each round, for `idle_update`."""
+        """Whether clients that were not drawn still get a download each round, for `idle_update`."""
         return False
 
     def global_model(self, server: S, central: Central) -> SplitModel | None:
-        """One model for everybody, where the method has one."""
+        """One model for everybody, if the method has one."""
         return None
 
     # -- client half
     @abstractmethod
     def client_init(self, local: Local) -> C:
-        """What a client keeps before it first takes part."""
+        """A client's state before it first takes part."""
 
     @abstractmethod
     def local_update(self, me: C, down: D, local: Local) -> Update[U, C]:
         """A client's training."""
 
     def idle_update(self, me: C, down: D, local: Local) -> C:
-        """What a client that was not drawn makes of a download, where `updates_idle` says that it is sent one."""
+        """The new state of a client that was not drawn, after its download; called if `updates_idle`."""
         return me
 
     @abstractmethod
     def personalize(self, me: C, down: D, local: Local) -> Predictor:
-        """What this client would use right after a download, before any training."""
+        """The model this client would use right after a download, before any training."""
 
 
 class RecordTypes(NamedTuple):
-    """The four records of a method."""
-
     server: type[Record]
     client: type[Record]
     down: type[Record]
@@ -130,7 +127,7 @@ class RecordTypes(NamedTuple):
 
 
 def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
-    """The records that a method declares in its bases, for instance ``Averaging[Head]``."""
+    """The records that a method declares in its bases, such as ``Averaging[Head]``."""
     return RecordTypes(*_arguments(cls, {}))
 
 

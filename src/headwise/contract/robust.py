@@ -1,4 +1,4 @@
-"""What a server can take in place of the clients' mean, where some of them may be hostile.
+"""Robust alternatives to the clients' mean, for federations in which some clients may be hostile.
 
 median            of each coordinate; Yin et al., *Byzantine-Robust Distributed Learning*, ICML 2018, Definition 1
 trimmed           mean of each coordinate without its largest and smallest values; the same, Definition 2
@@ -8,8 +8,8 @@ krum, multi-krum  the model nearest to its neighbours, or the mean of the neares
 geometric         the point with the least sum of distances; Pillutla et al., *Robust Aggregation for Federated
                   Learning*, IEEE TSP 2022, Algorithm 2
 
-Only the mean, the clipped mean and the geometric median count clients by their samples. A hostile one may claim any
-number: `faults.max_samples` limits it.
+Only the mean, the clipped mean and the geometric median weight clients by their samples. A hostile client may claim any
+number of them: `faults.max_samples` limits it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from torch import Tensor
 from ..params import Params, mean
 
 STEPS = 100
-"""of the iteration for the geometric median, at most"""
+"""maximum iterations for the geometric median"""
 NEAR = 1e-6
-"""distances below this count as this, and a point that moves less has been found"""
+"""lower bound on distances, and the step below which the geometric median has converged"""
 
 
 def combine(
     rule: str, items: Sequence[Params], weights: Sequence[float], around: Params, hostile: float, clip: float | None
 ) -> Params:
-    """The clients' models by this rule; `around` is what they were sent, integer tensors are those of the first.
+    """Combine the clients' models by this rule; `around` is what they were sent, integers come from the first client.
 
-    `hostile` is the share of clients that may be so, `clip` the largest norm of a change (none: their median).
+    `hostile` is the share of clients that may be hostile, `clip` the largest norm of a change (None: their median).
     """
     if rule == "mean":
         return mean(items, weights)
@@ -55,13 +55,13 @@ def combine(
 
 
 def _row(item: Params) -> Tensor:
-    """All numbers of a model in one row."""
+    """All floating-point numbers of a model in one row."""
     numbers = [t.reshape(-1) for t in item.values() if t.is_floating_point()]
     return torch.cat(numbers) if numbers else torch.empty(0)
 
 
 def _like(first: Params, row: Tensor) -> Params:
-    """The model with these numbers, named and shaped as this one."""
+    """A model with these numbers, and with the names and shapes of `first`."""
     found, at = dict(first), 0
     for name, t in first.items():
         if t.is_floating_point():
@@ -71,7 +71,7 @@ def _like(first: Params, row: Tensor) -> Params:
 
 
 def _middle(rows: Tensor) -> Tensor:
-    """The median over the first dimension; of an even number, the middle between two."""
+    """The median over the first dimension; of an even number, the mean of the middle two."""
     ordered, n = rows.sort(dim=0).values, len(rows)
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
@@ -83,14 +83,14 @@ def _clipped(changes: Tensor, clip: float | None) -> Tensor:
 
 
 def _krum_scores(rows: Tensor, few: int) -> Tensor:
-    """For each, the squared distances to its n - f - 2 nearest neighbours."""
+    """For each row, the sum of squared distances to its n - f - 2 nearest neighbours."""
     near = max(1, len(rows) - few - 2)
     between = torch.stack([(rows - row).square().sum(1) for row in rows])
     return between.sort(dim=1).values[:, 1 : near + 1].sum(1)  # the first is the distance to itself
 
 
 def _geometric(rows: Tensor, shares: Tensor) -> Tensor:
-    """Weiszfeld's iteration, smoothed: each client counts by its share over its distance."""
+    """Smoothed Weiszfeld iteration: a client's weight is its share divided by its distance."""
     point = shares @ rows
     for _ in range(STEPS):
         pull = shares / (rows - point).norm(dim=1).clamp(min=NEAR)

@@ -1,4 +1,4 @@
-"""The engine: the round loop (`driver`), what happens at a `client`, `executors` between them, `kernels` that train.
+"""The engine: the round loop (`driver`), a client's work (`client`), `executors` in between, `kernels` that train.
 
 Imports the contract, data, models, the log's schema and settings; no method, run folder, site or command line.
 """

@@ -1,6 +1,6 @@
-"""What the server lets in: it asks a round's clients, judges what they answer, and decides when it can't go on.
+"""What the server accepts: it asks a round's clients, checks their answers, and decides when it can't go on.
 
-Nothing here trusts an answer: it may come twice, late, for another round, or hold whatever its type allows.
+Nothing here trusts an answer: it may come twice, late or for another round, or hold anything its type allows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from .executors.base import Executor
 from .plan import Plan
 
 AGAIN = ("no answer", "raised")
-"""failures after which a client's state is as before, so that it can be asked again"""
+"""failures that leave a client's state unchanged, so it can be asked again"""
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 class Outcome(NamedTuple):
-    """What a round's training came to."""
-
     answers: dict[int, Answer]
     """those that count, in client order"""
     failed: dict[str, list[int]]
@@ -38,8 +36,9 @@ class Outcome(NamedTuple):
 
 
 def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Outcome:
-    """Let these clients train, by the run's policy for those that fail."""
-    policy, t = plan.experiment.faults.reaction, jobs[0].t
+    """Train these clients; `faults.on_failure` decides what a failure leads to."""
+    faults, t = plan.experiment.faults, jobs[0].t
+    policy = faults.reaction
     found: dict[int, Answer] = {}
     failed: list[tuple[int, Failure]] = []
 
@@ -50,7 +49,7 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
         failed.append((client, failure))
 
     left = list(jobs)
-    for _ in range(1 + plan.experiment.faults.retries if policy == "retry" else 1):
+    for _ in range(1 + faults.retries if policy == "retry" else 1):
         failed = [(c, failure) for c, failure in failed if failure.reason not in AGAIN]
         _listen(executor, left, found, fail, tell)
         hopeless = {c for c, failure in failed if failure.reason not in AGAIN}
@@ -62,7 +61,7 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
         for client, failure in judge(plan, found, downs):
             del found[client]
             fail(client, failure)
-    _need(plan.experiment.faults, t, len(jobs), found, failed)
+    _need(faults, t, len(jobs), found, failed)
     return Outcome(dict(sorted(found.items())), _by_reason(failed))
 
 
@@ -73,7 +72,7 @@ def _listen(
     fail: Callable[[int, Failure], None],
     tell: Observer,
 ) -> None:
-    """Take one answer of each client that was asked."""
+    """Take one answer from each client that was asked."""
     t, heard = jobs[0].t, set[int]()
     asked = {job.client for job in jobs}
     for a in executor.run(jobs):
@@ -110,47 +109,38 @@ def _by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
 
 def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]) -> list[tuple[int, Failure]]:
     """The answers that must not be aggregated, each with the reason."""
-    found: dict[int, Failure] = {}
-    for c, a in answers.items():
-        if why := _alone(plan, a):
-            found[c] = Failure(why[0], f"client {c} sent {why[1]} in round {a.t}.")
-    if plan.method.up != "?":  # the size of what clients send is fixed: it must be laid out as what they were sent
-        usable = {c: a for c, a in answers.items() if c not in found}
-        for c, why in _beside_others(plan, usable, downs).items():
-            found[c] = Failure(why[0], f"client {c} sent {why[1]} in round {answers[c].t}.")
-    return sorted(found.items())
+    wrong = {c: why for c, a in answers.items() if (why := _alone(plan, a))}
+    if plan.method.up != "?":  # messages have a fixed size, so their layout must match what was sent
+        wrong |= _beside_others(plan, {c: a for c, a in answers.items() if c not in wrong}, downs)
+    return [
+        (c, Failure(reason, f"client {c} sent {what} in round {answers[c].t}."))
+        for c, (reason, what) in sorted(wrong.items())
+    ]
 
 
 def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
-    """What is wrong with an answer, whatever the others sent."""
-    up = answer.up
+    """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
+    up, faults = answer.up, plan.experiment.faults
     if up is None or type(up) is not record_types(type(plan.method)).up:
         return "names", f"a {type(up).__name__}"
-    if type(answer.n) is not int or not 0 <= answer.n <= plan.experiment.faults.max_samples:
-        return (
-            "samples",
-            f"{answer.n!r} as its number of samples, which must be from 0 to {plan.experiment.faults.max_samples}",
-        )
+    if type(answer.n) is not int or not 0 <= answer.n <= faults.max_samples:
+        return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {faults.max_samples}"
     tensors, scalars = pack(up)
     numbers = {k: t for k, t in tensors.items() if t.is_floating_point()}
     numbers |= {k: torch.tensor(v) for k, v in scalars.items() if isinstance(v, float)}
     for name, t in numbers.items():
         if not bool(t.isfinite().all()):
             return "not finite", f"values in {name} that are not finite"
-    norm = _norm(numbers.values())
-    if plan.experiment.faults.max_norm is not None and not norm <= plan.experiment.faults.max_norm:
-        return "norm", f"values of norm {norm:g}, but faults.max_norm is {plan.experiment.faults.max_norm:g}"
+    norm = sum(float(t.double().square().sum()) for t in numbers.values()) ** 0.5
+    if faults.max_norm is not None and not norm <= faults.max_norm:
+        return "norm", f"values of norm {norm:g}, but faults.max_norm is {faults.max_norm:g}"
     return None
-
-
-def _norm(tensors: Iterable[Tensor]) -> float:
-    return sum(float(t.double().square().sum()) for t in tensors) ** 0.5
 
 
 def _beside_others(
     plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 ) -> dict[int, tuple[str, str]]:
-    """What is laid out unlike what was sent under the same name, or else unlike what most others send."""
+    """Fields whose layout differs from what was sent under that name or, if nothing was, from most other clients'."""
     wrong: dict[int, tuple[str, str]] = {}
     types = record_types(type(plan.method))
     for name, kind in fields_of(types.up).items():
@@ -165,14 +155,14 @@ def _beside_others(
 
 
 def _layout(value: object) -> Layout | None:
-    """Types and shapes by name; of a single tensor all but its first dimension, which may count a client's classes."""
+    """Types and shapes by name. A single tensor's first dimension is left out: it may count the client's classes."""
     if isinstance(value, Params):
         return {k: (t.dtype, tuple(t.shape)) for k, t in value.items()}
     return {"": (value.dtype, tuple(value.shape[1:]))} if isinstance(value, Tensor) else None
 
 
 def _most(layouts: Iterable[Layout]) -> Layout | None:
-    """The layout of more clients than any other has."""
+    """The most common layout; None on a tie."""
     counts = Counter(tuple(sorted(layout.items(), key=lambda item: item[0])) for layout in layouts)
     (most, times), *rest = [*counts.most_common(2), ((), 0)]
     return dict(most) if all(times > count for _, count in rest) else None
@@ -180,7 +170,7 @@ def _most(layouts: Iterable[Layout]) -> Layout | None:
 
 def _unlike(layout: Layout, wanted: Layout | None) -> tuple[str, str] | None:
     if wanted is None:
-        return "at odds", "a layout that no more clients have than another one"
+        return "at odds", "a layout that is no more common than another"
     if layout.keys() != wanted.keys():
         return "names", f"other names ({', '.join(sorted(layout.keys() ^ wanted.keys())[:3])})"
     for name, (dtype, shape) in layout.items():

@@ -1,8 +1,9 @@
-"""The only round loop. Who, when and in which order; never what: that is the method's."""
+"""The only round loop. It decides who, when and in which order; the method decides what."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -31,7 +32,7 @@ def drive(
     start: Progress | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Reason:
-    """Run the rounds that are left, and say why it ended."""
+    """Run the remaining rounds; return why the run ended."""
     watching, begun = tuple(observers), time.monotonic()
 
     def tell(event: Event) -> None:
@@ -46,7 +47,7 @@ def drive(
     reason: Reason = "finished"
     first, stored = now.t, 0.0
     while now.t < plan.experiment.rounds:
-        spent = time.monotonic() - begun if now.t > first else 0.0  # however small the budget, a session does a round
+        spent = time.monotonic() - begun if now.t > first else 0.0  # whatever the budget, a session does one round
         if early := _stops(plan, now, spent, interrupted):
             reason = early
             break
@@ -78,14 +79,14 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     with _at_server(plan, t, "broadcast"):
         downs = broadcasts(plan, now.server, chosen, central)
     watch.lap("server")
-    # post is measured in every round, or a client's last score would not be that of its last training
+    # post is measured in every round: `stale` needs each client's score after its last training
     jobs = [Job("fit", c, t, downs[c], measure="post" in plan.experiment.evaluate.moments) for c in chosen]
     answers, failed = train_clients(plan, executor, jobs, tell)
     idle = _idle(plan, executor, now.server, t, chosen, tell)
     watch.lap("train")
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, t, "aggregate"):
-        # as it would come out of a checkpoint: a run that is resumed must go on from the same
+        # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
         server = map_tensors(plan.method.aggregate(now.server, replies, central), settled) if replies else now.server
     watch.lap("server")
 
@@ -93,9 +94,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     weights = {id(down): nbytes_by_field(down) for down in {id(d): d for d in downs.values()}.values()}
     sent = {c: {"up": nbytes_by_field(_up(a)), "down": weights[id(downs[c])]} for c, a in answers.items()}
     traffic = {c: {f"bytes_{way}": sum(fields.values()) for way, fields in ways.items()} for c, ways in sent.items()}
-    measured = (
-        evaluation.measure() if t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds else Measured()
-    )
+    due = t % plan.experiment.evaluate.every == 0 or t == plan.experiment.rounds
+    measured = evaluation.measure() if due else Measured()
     watch.lap("evaluate")
     row: Round = {
         "round": t,
@@ -118,7 +118,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
 
 @contextmanager
 def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
-    """What a method's server half raises is one sentence, as that of its clients."""
+    """Turn what a method's server half raises into one sentence, as for its clients."""
     try:
         yield
     except HeadwiseError:
@@ -128,7 +128,7 @@ def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
 
 
 def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:
-    """Methods whose clients also learn from downloads when they are not drawn; the bytes sent to each of them."""
+    """Update clients that were not drawn, for methods that do so; return the bytes sent to each of them."""
     if not plan.method.updates_idle():
         return {}
     rest = [c for c in range(len(plan.data)) if c not in set(chosen)]
@@ -138,13 +138,11 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of each field, of those that weigh anything."""
-    total: dict[str, int] = {}
+    """The sum of each field, without those that are always zero."""
+    total = Counter[str]()
     for fields in counts:
-        for name, n in fields.items():
-            if n:
-                total[name] = total.get(name, 0) + n
-    return total
+        total.update({name: n for name, n in fields.items() if n})
+    return dict(total)
 
 
 def _up(answer: Answer) -> Record:
@@ -153,7 +151,7 @@ def _up(answer: Answer) -> Record:
 
 
 def _patience(now: Progress, row: Round) -> tuple[float | None, int]:
-    """The best evaluation so far and how many there were since; on validation samples where there are any."""
+    """The best evaluation so far, and how many came after it; on validation samples where there are any."""
     found = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
     if found is None:
         return now.best, now.waited

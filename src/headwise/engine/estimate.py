@@ -16,19 +16,19 @@ from .kernels.layers import chain_of
 from .plan import Plan
 
 LONG = 20.0
-"""seconds of training from which on starting more processes is worth it"""
+"""seconds of training above which starting more processes pays off"""
 STACKED = 10.0
-"""about how much faster many small clients are side by side"""
+"""rough speed-up of many small clients handled side by side"""
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A plain step of training on this batch, at the rate zero: it costs what any step costs and changes nothing."""
+    """A plain training step on this batch, with learning rate zero: it costs like any other and changes nothing."""
     descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
     return lambda: descent.step(cross_entropy(model(x), y))
 
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
-    """The median time of a plain training step of the first network, after one to warm up."""
+    """The median time of a plain training step of the first network, after one warm-up step."""
     model = replica(plan.models[0], {})
     size = min(plan.experiment.train.batch, len(plan.data.y))
     step = training_step(model, plan.data.x[:size], plan.data.y[:size])
@@ -42,20 +42,14 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
 
 
 def training_seconds(plan: Plan) -> float:
-    """The time that all rounds of plain training would take in one process."""
-    mean = sum(plan.data.sizes(c)[0] for c in range(len(plan.data))) / len(plan.data)
-    steps = (
-        plan.experiment.rounds
-        * plan.experiment.sampling.ratio
-        * len(plan.data)
-        * plan.experiment.train.epochs
-        * mean
-        / plan.experiment.train.batch
-    )
+    """How long all rounds of plain training would take in one process."""
+    run, n = plan.experiment, len(plan.data)
+    mean = sum(plan.data.sizes(c)[0] for c in range(n)) / n
+    steps = run.rounds * run.sampling.ratio * n * run.train.epochs * mean / run.train.batch
     return steps * seconds_per_step(plan)
 
 
 def is_long(plan: Plan) -> bool:
-    """Whether more processes are worth their start."""
+    """Whether starting more processes pays off."""
     with torch.random.fork_rng(devices=[]):
         return training_seconds(plan) > LONG

@@ -1,8 +1,8 @@
-"""The moments of a round at which models are measured; they change the numbers a lot, so each has a name.
+"""The moments of a round at which models are measured. Results differ a lot between them, so each has a name.
 
 pre      what every client would use right after a download
 post     what the participants have right after training
-stale    what every client had after its own last training; one that never trained counts with its pre
+stale    what every client had after its own last training; its pre score if it never trained
 global   the one global model on everybody's test samples, where the method has one
 """
 
@@ -15,7 +15,7 @@ from ..contract.averaging import Shared
 from ..log.metrics import ACCURACY, VALIDATION
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
-from .client.jobs import Answer, Job, JobKind
+from .client.jobs import Answer, Job
 from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
@@ -24,8 +24,6 @@ from .server_bench import ServerBench, broadcasts
 
 
 class Evaluation:
-    """What is measured after the training of one round."""
-
     def __init__(
         self,
         plan: Plan,
@@ -42,15 +40,15 @@ class Evaluation:
         if "post" in plan.experiment.evaluate.moments:
             self.scores["post"] = {c: _parts(a) for c, a in answers.items()}
         self.last = {**last, **self.scores.get("post", {})}
-        """each client's scores after its last training, by client"""
+        """each client's scores after its last training"""
 
     def measure(self) -> Measured:
-        """The round's metrics by moment, and the bytes that only the evaluation sent."""
+        """The round's metrics by moment, and the bytes sent only to evaluate."""
         moments, everyone = self.plan.experiment.evaluate.moments, range(len(self.plan.data))
-        sent = self._ask("pre", everyone) if "pre" in moments else 0
+        sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
-            sent += 0 if "pre" in moments or not untrained else self._ask("pre", untrained)
+            sent += 0 if "pre" in moments or not untrained else self._ask(untrained)
             fallback = {c: self.scores["pre"][c] for c in untrained if c in self.scores["pre"]}
             self.scores["stale"] = self.last | fallback
         if "global" in moments:
@@ -62,7 +60,6 @@ class Evaluation:
         return cast(Measured, {**found, "bytes_evaluation": sent})
 
     def lines(self, traffic: Mapping[int, Mapping[str, int]]) -> list[ClientLine]:
-        """What this round found out about each client."""
         found = {m: s for m, s in self.scores.items() if m != "stale"}
         clients = sorted({*self.answers, *(c for scores in found.values() for c in scores)})
         lines: list[ClientLine] = []
@@ -72,11 +69,11 @@ class Evaluation:
             lines.append(cast(ClientLine, {"round": self.t, "client": c, **trained, **scores}))
         return lines
 
-    def _ask(self, kind: JobKind, clients: Iterable[int]) -> int:
-        """Let these clients measure what they would be sent now; return the bytes that took."""
+    def _ask(self, clients: Iterable[int]) -> int:
+        """Let these clients measure what they would be sent now; return the bytes sent."""
         central = ServerBench(self.plan, self.t, "evaluate")
         downs = broadcasts(self.plan, self.server, clients, central)
-        return self._send([Job(kind, c, self.t, down) for c, down in downs.items()])
+        return self._send([Job("pre", c, self.t, down) for c, down in downs.items()])
 
     def _ask_global(self, clients: Iterable[int]) -> int:
         model = self.plan.method.global_model(self.server, ServerBench(self.plan, self.t, "evaluate"))
@@ -95,7 +92,7 @@ def _parts(answer: Answer) -> PartScores:
 
 
 def _summary(scores: Mapping[int, PartScores]) -> Figures:
-    """The metrics over all clients that have test samples; validation beside them where there is any."""
+    """The metrics over all clients that have test samples, and the validation accuracy where there is one."""
     found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]})
     judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]})
     return {**found, VALIDATION: judged[ACCURACY.name]} if ACCURACY.name in judged else found

@@ -15,7 +15,7 @@ Reason = Literal["finished", "patience", "budget", "interrupted"]
 
 @dataclass(frozen=True)
 class Progress:
-    """All that a run needs to go on after round t with the same bits, but for the clients' states."""
+    """What a run needs, besides the clients' states, to continue after round t with the same bits."""
 
     t: int
     server: Record
@@ -24,31 +24,25 @@ class Progress:
     best: float | None = None
     """the best evaluation so far"""
     waited: int = 0
-    """evaluations since then"""
+    """evaluations since the best one"""
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """Before the first round of this session."""
-
     rounds: int
     clients: int
     start: int
-    """rounds that were done before"""
+    """rounds done in earlier sessions"""
 
 
 @dataclass(frozen=True)
 class RoundStarted:
-    """The clients of round t are known."""
-
     t: int
     clients: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ClientDone:
-    """A client has trained or was evaluated."""
-
     t: int
     client: int
     kind: str
@@ -57,35 +51,33 @@ class ClientDone:
 
 @dataclass(frozen=True)
 class ClientFailed:
-    """A client gave no answer, or one that was refused; it may still be asked again."""
+    """A client gave no answer, or one that was refused; it may be asked again."""
 
     t: int
     client: int
     kind: str
     reason: str
-    """in a word or two, to be counted"""
+    """a word or two to count failures by"""
     detail: str
 
 
 @dataclass(frozen=True)
 class RoundEnded:
-    """Round t is complete; whoever stores it may now do so."""
+    """Round t is complete and may be stored."""
 
     row: Round
-    """the line of rounds.jsonl"""
+    """a line of rounds.jsonl"""
     clients: list[ClientLine]
-    """the lines of clients.jsonl"""
+    """lines of clients.jsonl"""
     progress: Progress
     states: States
-    """the states of all clients that the engine keeps"""
+    """all client states that the engine keeps"""
     changed: tuple[int, ...]
-    """the clients whose state is new"""
+    """clients whose state is new"""
 
 
 @dataclass(frozen=True)
 class RunEnded:
-    """No more rounds in this session."""
-
     reason: Reason
 
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a privacy mechanism: a plan carries one. They are in ``privacy/``, one file each."""
+"""What the engine asks of a privacy mechanism. A plan carries one; they live in ``privacy/``, one file each."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Releases(NamedTuple):
     steps: int
 
     def times(self, rounds: int) -> Releases:
-        """The same in each of so many rounds."""
+        """The same releases in each of `rounds` rounds."""
         return self._replace(steps=self.steps * rounds)
 
 
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """How a client's data are protected against the server: what leaves, what that costs, what a method may use."""
+    """Protects a client's data against the server: decides what leaves, what it costs and what a method may use."""
 
     clip: float
     noise: float
@@ -37,32 +37,30 @@ class Mechanism(ABC):
     source: Literal["system", "seed"] = "system"
 
     unit: ClassVar[str]
-    """the `privacy.level` that it stands for: whose data it protects"""
+    """the `privacy.level` it implements: whose data it protects"""
     messages: ClassVar[tuple[type[Record], ...]]
-    """the records that it can protect"""
+    """the records it can protect"""
     relation: ClassVar[str]
-    """which two data sets epsilon says can't be told apart"""
+    """which two data sets epsilon makes indistinguishable"""
     hides_sizes: ClassVar[bool]
-    """whether not even the number of a client's samples may be told"""
+    """whether even the number of a client's samples stays secret"""
     protects: ClassVar[bool] = True
-    """false where there is nothing to account for; else the server never learns who holds which classes"""
+    """False if there is nothing to account for; otherwise the server never learns who holds which classes"""
 
     @abstractmethod
     def protect(self, down: Record, up: Record, *, classes: int, seed: int, client: int, t: int) -> Record:
-        """The message as it leaves the client; `AccountingError` for one whose sensitivity is not known."""
+        """The message as it leaves the client; raises `AccountingError` if its sensitivity is unknown."""
 
     @abstractmethod
     def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
-        """The client's bench as a method sees it, wherever what it does may reach the server."""
+        """The client's bench as the method sees it whenever its results may reach the server."""
 
     @abstractmethod
     def cost(self, plan: Plan, client: int) -> Releases:
-        """What one round tells about this client."""
+        """What one round reveals about this client."""
 
 
 class Unprotected(Mechanism):
-    """No protection: messages leave as they are."""
-
     unit = "nobody"
     messages = (Record,)
     relation = "none"
@@ -70,16 +68,13 @@ class Unprotected(Mechanism):
     protects = False
 
     def protect(self, down: Record, up: Record, *, classes: int, seed: int, client: int, t: int) -> Record:
-        """The message itself."""
         return up
 
     def bench(self, plan: Plan, local: ClientBench, kind: str) -> Local:
-        """The bench itself."""
         return local
 
     def cost(self, plan: Plan, client: int) -> Releases:
-        """A release without noise, which has no epsilon."""
-        return Releases(0.0, 1.0, 1)
+        return Releases(0.0, 1.0, 1)  # a release without noise, which has no epsilon
 
 
 UNPROTECTED = Unprotected(math.inf, 0.0)

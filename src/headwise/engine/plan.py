@@ -1,4 +1,4 @@
-"""What the engine runs: an experiment, and everything that it names, built."""
+"""What the engine runs: an experiment with everything it names already built."""
 
 from __future__ import annotations
 
@@ -17,40 +17,38 @@ from .mechanism import UNPROTECTED, Mechanism
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run needs, built; the same in every process that takes part in it."""
+    """Everything a run needs; the same in every process that takes part."""
 
     experiment: Experiment
-    """all settings; whoever needs one reads it here"""
+    """all settings; read them from here"""
     method: Method[Any, Any, Any, Any]
     models: tuple[SplitModel, ...]
-    """the initial network of each architecture; client c has number c modulo their count"""
+    """the initial network of each architecture; client c uses ``models[c % len(models)]``"""
     data: Clients
     server_model: SplitModel | None = None
-    """the server's own architecture, where it is not the first client's"""
+    """the server's architecture, if it differs from the first client's"""
     privacy: Mechanism = UNPROTECTED
-    """what is done to what leaves a client"""
     epochs_accounted: int | None = None
-    """epochs of a round that epsilon counts where examples are protected; none: any number, in a rehearsal"""
+    """epochs per round that epsilon covers at example level; None, in a rehearsal, allows any number"""
     device: str = "cpu"
-    """where this process computes: of several GPUs each worker has one"""
+    """where this process computes; with several GPUs, each worker has one"""
     _shapes: dict[int, dict[str, torch.Size]] = field(default_factory=dict[int, dict[str, torch.Size]], repr=False)
 
     @property
     def fast(self) -> bool:
-        """Whether to take shortcuts: kernels without autograd, and features that are kept."""
+        """Whether to use kernels without autograd and cached features."""
         return self.experiment.engine.kernels == "fast"
 
     @property
     def common(self) -> SplitModel:
-        """The server's initial network."""
         return self.models[0] if self.server_model is None else self.server_model
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
-        """The shape of everything that this initial network's state names."""
+        """The shapes in this initial network's state, by name."""
         if id(template) not in self._shapes:
             self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
         return self._shapes[id(template)]
 
     def changed(self, **settings: Any) -> Plan:
-        """The same plan under other settings."""
+        """The same plan with these settings of the experiment replaced."""
         return replace(self, experiment=replace(self.experiment, **settings))

@@ -1,4 +1,4 @@
-"""Where a round's time goes: on the driver's own watch, and on those of the workers."""
+"""Where a round's time goes, by the driver's watch and by the workers' clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAITING = ("train", "evaluate")
 
 
 class Stopwatch:
-    """Times one round. Laps are the driver's; what workers did in them is known from the executor."""
+    """Times one round. Laps are the driver's; the executor's clock says what workers did meanwhile."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._before = executor, dict(executor.clock.seconds)
@@ -28,7 +28,7 @@ class Stopwatch:
         self._last = now
 
     def seconds(self, stored: float) -> Seconds:
-        """The whole round, its laps, and what the workers did in them, all workers together; idle is the rest."""
+        """The whole round, its laps, and what all workers together did in them; `idle` is the rest."""
         spent = {k: v - self._before.get(k, 0.0) for k, v in self._executor.clock.seconds.items()}
         waited = self._executor.workers * sum(self._laps[name] for name in WAITING)
         spent["idle"] = max(0.0, waited - sum(spent.values()))

@@ -1,4 +1,4 @@
-"""Who takes part in a round: a function of the seed and the round alone, so every method sees the same clients."""
+"""Who takes part in a round. It depends on the seed and the round alone, so every method sees the same clients."""
 
 from __future__ import annotations
 

@@ -16,8 +16,6 @@ from .tools import Tools
 
 
 class ServerBench:
-    """What the server's half may ask for."""
-
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
         self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
         self.classes = plan.data.task.classes
@@ -26,7 +24,6 @@ class ServerBench:
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
-        """The weighted mean of what clients made of `around`, or what the run takes in its place."""
         robust = self._plan.experiment.robust
         return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 
@@ -35,20 +32,20 @@ class ServerBench:
         return 1 if self._plan.privacy.hides_sizes else max(self._plan.data.sizes(client)[0], 1)
 
     def labels(self, client: int) -> tuple[int, ...]:
-        """The classes of this client's training samples; under privacy all, for these are nobody's business."""
+        """The classes of this client's training samples; under privacy all classes, as the real ones are secret."""
         if self._plan.privacy.protects:
             return tuple(range(self.classes))
         return self._plan.data.labels(client)
 
 
 def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
-    """What each client is sent; records that hold the very same things are one, which is stored and sent once."""
+    """What each client is sent. Records that hold the same objects become one, which is stored and sent once."""
     made: dict[tuple[int, ...], tuple[Record, Record]] = {}
     found: dict[int, Record] = {}
     for c in clients:
         down = plan.method.broadcast(server, c, central)
         what = tuple(map(id, vars(down).values()))
         if what not in made:
-            made[what] = down, map_tensors(down, settled)  # the first is held, or its parts' ids would be used again
+            made[what] = down, map_tensors(down, settled)  # keep `down` alive, or its ids could be reused
         found[c] = made[what][1]
     return found

@@ -1,4 +1,4 @@
-"""Tools that the server's bench and the clients' have in common: models, modules and heads."""
+"""What the server's and the clients' benches share: models, modules and heads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ _DRAWING = threading.Lock()
 
 
 class Tools:
-    """Builds models of one architecture, and draws what is the same for everyone."""
+    """Implements `Bench`, which documents each tool, for one architecture; `kept` is what the client kept of it."""
 
     def __init__(self, plan: Plan, template: SplitModel, kept: Params) -> None:
         self._plan, self._template, self._kept = plan, template, kept
 
     def init(self, *, common: bool = False) -> SplitModel:
-        """A copy of the initial model; `common` is the server's architecture."""
         return on(replica(self._plan.common if common else self._template, {}), self._plan.device)
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
-        """A model with these parameters; what they leave open is what the client kept, else the initial."""
         template = self._plan.common if common else self._template
         known = self._plan.shapes(template)
         if unknown := [k for k in params if k not in known]:
@@ -39,13 +37,11 @@ class Tools:
         return on(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
-        """A module made with the randomness of this key: the same everywhere and in every round."""
         with _DRAWING, torch.random.fork_rng(devices=[]):  # clients in threads share torch's generator
             torch.manual_seed(seed_of(self._plan.experiment.seed, "draw", *key))
             return on(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:
-        """A freshly drawn head for this model; the same key gives the same head."""
         m = self.init()
 
         def redrawn() -> SplitModel:

@@ -1,4 +1,4 @@
-"""Networks: each family is one file; `split` decides once what is body and what is head.
+"""Networks: one file per family; `split` decides what is body and what is head.
 
 Imports params, memory and settings; knows nothing of methods, data or clients.
 """

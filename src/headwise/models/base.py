@@ -10,7 +10,7 @@ from .split import SplitModel
 
 @dataclass(frozen=True)
 class Task:
-    """What a model must know about the data: the shape of one sample, the classes, the vocabulary of texts."""
+    """What a model must know about the data: the shape of a sample, the classes, and the vocabulary of texts."""
 
     shape: tuple[int, ...]
     classes: int
@@ -18,7 +18,7 @@ class Task:
 
 
 class Model(ABC):
-    """A family of networks. A frozen dataclass; its fields are its options."""
+    """A family of networks: a frozen dataclass whose fields are its options."""
 
     @abstractmethod
     def build(self, task: Task) -> SplitModel:

@@ -1,7 +1,7 @@
 """fastText — Joulin, Grave, Bojanowski, Mikolov, EACL 2017. https://arxiv.org/abs/1607.01759
 
-Token 0 is the padding (and the unknown word): its embedding is zero and stays so. It counts in the mean, so a short
-text has small features.
+Token 0 is padding (and the unknown word): its embedding stays zero. It counts in the mean, so a short text has small
+features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class FastText(Model):
     "sparse gradients of the embedding: faster with a large vocabulary, but not with every optimiser"
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         if task.vocabulary < 1 or len(task.shape) != 1:
             raise misfit(self, task, "texts (positions,) with a vocabulary of at least 1")
         words = nn.Embedding(task.vocabulary, FEATURES, padding_idx=0, sparse=self.sparse)
@@ -34,8 +33,5 @@ class FastText(Model):
 
 
 class Mean(nn.Module):
-    """The mean over all positions of a text."""
-
     def forward(self, x: Tensor) -> Tensor:
-        """From [texts, positions, features] to [texts, features]."""
-        return x.mean(dim=1)
+        return x.mean(dim=1)  # [texts, positions, features] to [texts, features]

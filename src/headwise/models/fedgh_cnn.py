@@ -1,7 +1,7 @@
 """FedGH CNN — Yi, Wang, Liu, Shi, Yu, ACM Multimedia 2023. https://arxiv.org/abs/2303.13137
 
-Five networks of different size that share the width of their representation, for clients of different strength.
-CNN-4 has 800 units, as the paper's table and its code say; the 3.81 MB printed beside it would need 753.
+Five networks of different sizes with representations of the same width, for clients with different hardware. CNN-4 has
+800 units, as in the paper's table and its code; the 3.81 MB printed there would mean 753.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class FedGHCNN(Model):
     "which of the five networks"
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         layers, width = convolutions(self, task, 16, CHANNELS[self.variant])
         body = nn.Sequential(*layers, *dense(width, UNITS[self.variant], FEATURES))
         return SplitModel(body, nn.Linear(FEATURES, task.classes))

@@ -23,7 +23,6 @@ class LeNet5(Model):
     "classic: 6 and 16 channels, 84 features; wide: 64 and 64 channels, 64 features"
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         first, second, features = (6, 16, 84) if self.width == "classic" else (64, 64, 64)
         layers, width = convolutions(self, task, first, second)
         body = nn.Sequential(*layers, *dense(width, 120, features))

@@ -13,8 +13,7 @@ from .split import SplitModel
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """Logistic regression: the body only flattens the sample, all parameters are the head's."""
+    """Logistic regression: the body only flattens the sample, so all parameters are in the head."""
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         return SplitModel(nn.Flatten(), nn.Linear(flat(self, task), task.classes))

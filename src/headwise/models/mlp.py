@@ -25,7 +25,6 @@ class MLP(Model):
     "number of hidden layers"
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         widths = [flat(self, task), *[self.hidden] * self.layers, task.classes]
         weights = sum(a * b for a, b in pairwise(widths))
         check_memory(16 * weights, f"model with hidden = {self.hidden} and layers = {self.layers}")  # and its gradient

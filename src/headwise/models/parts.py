@@ -1,4 +1,4 @@
-"""What several model families share: the checks of the task's shape, and a pair of convolutions."""
+"""What several model families share: checks of the task's shape, a pair of convolutions, dense layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Model, Task
 
 
 def image(model: Model, task: Task, least: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width of the task's images, which must have at least `least` pixels per side."""
+    """Channels, height and width of the task's images; raises if a side has fewer than `least` pixels."""
     if len(task.shape) != 3 or min(task.shape[1:]) < least:
         raise misfit(model, task, f"images (channels, height, width) of at least {least} x {least} pixels")
     channels, height, width = task.shape
@@ -20,21 +20,20 @@ def image(model: Model, task: Task, least: int = 1) -> tuple[int, int, int]:
 
 
 def flat(model: Model, task: Task) -> int:
-    """The number of values in one sample, which must not be tokens: their numbers have no size."""
+    """The number of values in one sample; raises for texts, as token numbers are not quantities."""
     if task.vocabulary or not task.shape:
-        raise misfit(model, task, "images or features, no texts")
+        raise misfit(model, task, "images or features but no texts")
     return math.prod(task.shape)
 
 
 def misfit(model: Model, task: Task, allowed: str) -> ConfigError:
-    """The one sentence about a task that a model can't take."""
     given = f"shape {task.shape} and vocabulary {task.vocabulary}"
     return ConfigError(f"model is {type(model).__name__}, which takes {allowed}, not {given}.")
 
 
 def convolutions(model: Model, task: Task, first: int, second: int) -> tuple[nn.Sequential, int]:
-    """Twice a 5x5 convolution without padding, ReLU and 2x2 max-pooling, flattened; and how wide that is."""
-    channels, height, width = image(model, task, least=16)  # 15 pixels would leave nothing to the second pooling
+    """Two blocks of 5x5 convolution without padding, ReLU and 2x2 max-pooling, flattened; and their output width."""
+    channels, height, width = image(model, task, least=16)  # 15 pixels would leave nothing for the second pooling
     layers = nn.Sequential(*_block(channels, first), *_block(first, second), nn.Flatten())
     return layers, second * _left(_left(height)) * _left(_left(width))
 
@@ -45,7 +44,7 @@ def dense(*widths: int) -> list[nn.Module]:
 
 
 def _block(channels: int, out: int) -> list[nn.Module]:
-    # ReLU commutes with the maximum, gradients included: after pooling it has a quarter of the pixels to look at
+    # ReLU commutes with max-pooling, gradients included: after it, there are a quarter of the pixels
     return [nn.Conv2d(channels, out, 5), nn.MaxPool2d(2), nn.ReLU()]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 M = TypeVar("M", bound=nn.Module)
 
 _HARMLESS = (int, float, str, bytes, bool, type(None))
-"""attributes of these types mean the same in a copy, which may therefore share them"""
+"""immutable attributes, which a copy may share"""
 _USUAL = frozenset(vars(nn.Module()))
-"""what every module has"""
+"""attributes that every module has"""
 _TABLES = {k: type(v) for k, v in vars(nn.Module()).items() if isinstance(v, (dict, set))}
-"""those of them that are tables, with their types"""
+"""those of them that are dicts or sets, with their types"""
 _plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -25,8 +25,8 @@ _plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 def replica(module: M, values: Mapping[str, Tensor]) -> M:
     """A copy of the network with these values, named as in its state, instead of its own.
 
-    The copy lies in memory as the original does. `copy.deepcopy` would do the same in many times the time; it is what
-    networks get that hold anything besides layers, parameters and plain numbers.
+    The copy has the original's memory layout. `copy.deepcopy` does the same but is many times slower; it is used only
+    for networks that hold anything besides layers, parameters and plain numbers.
     """
     if module not in _plain:
         _plain[module] = all(map(_is_plain, module.modules()))
@@ -45,7 +45,7 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, Any]) -> M:
-    """The recursion of `replica`; what a network holds under two names is made once."""
+    """The recursion of `replica`; a module or parameter with two names is copied once."""
     if id(module) in made:
         return made[id(module)]
     state = module.__dict__.copy()

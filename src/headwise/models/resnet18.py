@@ -1,6 +1,6 @@
 """ResNet-18 — He, Zhang, Ren, Sun, CVPR 2016. https://arxiv.org/abs/1512.03385
 
-Layout and initialisation are torchvision's. With group normalisation (32 groups) no statistics are left to keep.
+Layout and initialisation are torchvision's. Group normalisation (32 groups) has no running statistics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class ResNet18(Model):
     "normalisation after each convolution"
 
     def build(self, task: Task) -> SplitModel:
-        """A freshly initialised network for this task."""
         channels, _, _ = image(self, task)
         norm: Norm = nn.BatchNorm2d if self.norm == "batch" else _groups
         widths = [FEATURES, self.representation] if self.representation else [FEATURES]
@@ -46,7 +45,7 @@ class ResNet18(Model):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, added to the input, which is projected if its shape changes."""
+    """Two 3x3 convolutions, added to the input, which is projected if the shape changes."""
 
     def __init__(self, a: int, b: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -56,7 +55,6 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's features, non-negative."""
         return self.relu(self.residual(x) + self.shortcut(x))
 
 
@@ -76,4 +74,4 @@ def _groups(channels: int) -> nn.Module:
 
 
 def _conv(a: int, b: int, size: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False)  # the norm that follows has the bias
+    return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False)  # the norm that follows has a bias

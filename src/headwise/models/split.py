@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..params import Params
 
 Buffers = Literal["params", "all", "local"]
-"""What of BatchNorm travels: its affine parameters, its statistics too, or nothing of it."""
+"""What travels of BatchNorm: its affine parameters, its statistics too, or nothing."""
 
 
 class SplitModel(nn.Module):
@@ -28,37 +28,36 @@ class SplitModel(nn.Module):
         self.body, self.head = body, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
         return self.head(self.body(x))
 
     @property
     def width(self) -> int:
-        """K: the number of features that the head takes."""
+        """K, the number of features the head takes."""
         return next(m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
 
     def params(self, part: str = "") -> Params:
-        """A snapshot of what may travel, of everything or of the ``"body"`` or ``"head"``."""
+        """A snapshot of what may travel, of the whole model or of its ``"body"`` or ``"head"``."""
         return _snapshot(self.live(part) | self._statistics(part) if self.batchnorm == "all" else self.live(part))
 
     def state(self, part: str = "") -> Params:
-        """A snapshot of everything, for what stays at its client: buffers and private layers too."""
+        """A snapshot of everything, buffers and private layers included, for what stays at its client."""
         return _snapshot(Params(self.state_dict()).select(_prefix(part)))
 
     def kept(self) -> Params:
-        """A snapshot of what the policy keeps at its client: all that is in `state` but not in `params`."""
+        """A snapshot of what stays at its client: whatever is in `state` but not in `params`."""
         if self.batchnorm != "local" and not _has_buffers(self):
             return Params()
         travelling = self.live().keys() | self._statistics("").keys()
         return _snapshot(Params({k: t for k, t in self.state_dict().items() if k not in travelling}))
 
     def weights(self, part: str = "") -> Params:
-        """The parameters themselves, those that never travel too."""
+        """The live parameters, including those that never travel."""
         found: dict[str, Tensor] = {}
         _gather(self, "", found, set())
         return Params(found).select(_prefix(part)) if part else Params(found)
 
     def live(self, part: str = "") -> Params:
-        """The parameters themselves, for use inside a loss: those that may travel."""
+        """The live parameters that may travel, for use in a loss."""
         weights = self.weights(part)
         if self.batchnorm != "local":
             return weights
@@ -66,15 +65,15 @@ class SplitModel(nn.Module):
         return Params({k: p for k, p in weights.items() if k not in private})
 
     def given(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """This model with these parameters instead of its own, as a function; what they leave open stays."""
+        """This model as a function, with these parameters in place of its own."""
         return _called(self, params, "")
 
     def head_given(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """The head alone with these parameters (named as in the whole model), as a function of features."""
+        """The head as a function of features, with these parameters, named as in the whole model."""
         return _called(self.head, params, "head.")
 
     def body_given(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """The body alone with these parameters (named as in the whole model), as a function of inputs."""
+        """The body as a function of inputs, with these parameters, named as in the whole model."""
         return _called(self.body, params, "body.")
 
     def _statistics(self, part: str) -> Params:
@@ -89,7 +88,7 @@ class SplitModel(nn.Module):
 
 
 def split(module: nn.Module, head: str) -> SplitModel:
-    """Any network whose output is the output of its submodule `head`, as a body and that head.
+    """Split any network whose output is the output of its submodule `head` into a body and that head.
 
     >>> net = split(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), head="2")
     >>> net.head
@@ -105,22 +104,22 @@ def split(module: nn.Module, head: str) -> SplitModel:
 
 
 def has_batchnorm(module: nn.Module) -> bool:
-    """Whether a batch of one sample would have no variance to normalise with."""
+    """Whether it has BatchNorm, which can't normalise a batch of one sample."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
 def channels_last(module: nn.Module) -> bool:
-    """Whether this network likes its images, and its kernels, with the channels last.
+    """Whether this network is faster with channels-last images and kernels.
 
-    On a CPU, plain convolutions with pooling are a third faster that way; with normalisation between them, a sixth
-    slower. Trying it out in every run would be more general, but equal runs would then differ in their last bits.
+    On a CPU, plain convolutions with pooling are a third faster that way, but a sixth slower with normalisation in
+    between. Timing it in every run would be more general, but equal runs could then differ in their last bits.
     """
     kinds = {type(m) for m in module.modules()}
     return nn.Conv2d in kinds and not kinds & {nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm}
 
 
 def laid_out(model: SplitModel) -> SplitModel:
-    """The network as it is fastest in memory."""
+    """The network in its fastest memory layout."""
     return model.to(memory_format=torch.channels_last) if channels_last(model) else model  # pyright: ignore[reportCallIssue]
 
 
@@ -132,13 +131,13 @@ def _called(module: nn.Module, params: Params, prefix: str) -> Callable[[Tensor]
 
 
 def _like(t: Tensor, like: Tensor) -> Tensor:
-    """Arithmetic forgets that a kernel for one channel lies channels last; the convolution would take the slow way."""
+    """Restore the strides of a one-channel kernel: arithmetic drops channels-last, and the convolution gets slow."""
     ambiguous = t.dim() == 4 and t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
     return t.as_strided(t.shape, like.stride()) if ambiguous and t.stride() != like.stride() else t
 
 
 def _gather(module: nn.Module, prefix: str, found: dict[str, Tensor], seen: set[int]) -> None:
-    """What `named_parameters` gives, in a third of the time; it is asked for by every client in every round."""
+    """`named_parameters` in a third of the time; every client needs it in every round."""
     for name, p in module._parameters.items():
         if p is not None and id(p) not in seen:
             seen.add(id(p))
@@ -154,15 +153,12 @@ def _has_buffers(module: nn.Module) -> bool:
 
 
 def _snapshot(params: Params) -> Params:
-    """Copies in the ordinary layout: sums over them must not depend on how the model lies in memory."""
+    """Copies in the default layout: sums over them must not depend on the model's memory layout."""
     return params.map(lambda t: _copy(t.detach()))
 
 
 def _copy(t: Tensor) -> Tensor:
-    """Prepared when either side is written to; what a client sends is most often the last thing asked of its model.
-
-    A part of a larger block is copied at once: it would hold all of it.
-    """
+    """Copy on write, as a client's message is usually the last use of its model; but copy a view of a larger block."""
     whole = t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes
     return torch._lazy_clone(t) if whole else t.clone(memory_format=torch.contiguous_format)  # pyright: ignore[reportPrivateImportUsage]
 

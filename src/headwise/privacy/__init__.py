@@ -1,5 +1,5 @@
 """Differential privacy: one file per mechanism, their table, and what they share (accountant, rehearsal, randomness).
 
-A new mechanism is a file with a subclass of `engine.mechanism.Mechanism`, a row in `mechanisms.py`, and a test.
+To add a mechanism, write a file with a subclass of `engine.mechanism.Mechanism`, a row in `mechanisms.py`, and a test.
 Imports the engine and everything below it; the engine never imports this room: a plan carries its mechanism.
 """

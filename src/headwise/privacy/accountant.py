@@ -1,4 +1,4 @@
-"""What a run with privacy comes to: epsilon and delta, by the accountant of a maintained library."""
+"""A run's privacy cost, epsilon and delta, computed by Opacus."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..engine.plan import Plan
 from ..errors import ConfigError
 
 ORDERS = (*(1 + k / 10 for k in range(1, 110)), *range(12, 64), *(2**k for k in range(6, 15)))
-"""of Renyi's divergences, among which the accountant chooses; the highest take long for samples, and are not best"""
+"""orders of Renyi divergences to choose from; with sampling, the highest are slow and never the best"""
 FAINT, NONE = 1e-3, 1e-100
-"""noise below which sampling earns no credit, as sums in Opacus may not end there; and which is none at all"""
+"""below FAINT, noise earns no credit for sampling, as Opacus's sums may not converge; below NONE it is no noise"""
 
 
 def account(plan: Plan) -> dict[str, Any]:
-    """Epsilon and delta against the server, who sees all messages; nothing where nothing is protected.
+    """Epsilon and delta against a server that sees all messages; empty if nothing is protected.
 
-    A client takes part in every round at worst. The largest epsilon of a client is the run's.
+    Assumes the worst: a client takes part in every round. The run's epsilon is the largest of any client.
     """
     privacy = plan.privacy
     if not privacy.protects:
@@ -27,18 +27,13 @@ def account(plan: Plan) -> dict[str, Any]:
     rounds = [privacy.cost(plan, c).times(plan.experiment.rounds) for c in range(len(plan.data))]
     each = [composed((spent,), privacy.delta) for spent in rounds]
     found = {"delta": privacy.delta, "unit": privacy.unit, "against": "server", "source": privacy.source}
-    clients = {} if privacy.hides_sizes else {"clients": each}  # else they cost alike
+    clients = {} if privacy.hides_sizes else {"clients": each}  # otherwise all clients cost the same
     return {"epsilon": max(each), "relation": privacy.relation, **found, **clients}
-
-
-def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon after `steps` Gaussian releases on Poisson samples at this rate."""
-    return composed((Releases(noise, rate, steps),), delta)
 
 
 @cache
 def composed(releases: tuple[Releases, ...], delta: float) -> float:
-    """Epsilon of all of these together, each chosen knowing what those before it told: Renyi's divergences add up."""
+    """Epsilon of all these releases, each chosen with knowledge of the earlier ones: Renyi divergences add up."""
     history = [m if m.noise >= FAINT else m._replace(rate=1.0) for m in releases if m.steps]
     if not history:
         return 0.0
@@ -50,5 +45,5 @@ def composed(releases: tuple[Releases, ...], delta: float) -> float:
     accountant.history = [tuple(m) for m in history]
     orders = [a for a in ORDERS if a <= 512 or all(m.rate == 1 for m in history)]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Optimal order is the")  # the bound holds; another order might be tighter
+        warnings.filterwarnings("ignore", "Optimal order is the")  # the bound holds, even if another order were tighter
         return max(0.0, float(accountant.get_epsilon(delta, alphas=orders)))

@@ -1,4 +1,4 @@
-"""A client's bench of which only named primitives can be used."""
+"""A client's bench restricted to an allow-list of primitives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import AccountingError
 
 
 class _Fence:
-    """Refuses whatever is not allowed, so that a primitive nobody has thought about yet is refused, too."""
+    """Refuses whatever is not on the list, so a new primitive is refused until somebody allows it."""
 
     def __init__(self, inner: object, allows: Collection[str], refusal: Callable[[str], str]) -> None:
         self._inner, self._allows, self._refusal = inner, allows, refusal
@@ -24,7 +24,7 @@ class _Fence:
 
 
 def fenced(local: Local, allows: Collection[str], instead: Mapping[str, Any], refusal: Callable[[str], str]) -> Local:
-    """This bench with these primitives alone, and with others `instead` of its own; `refusal` words the error."""
+    """This bench with only these primitives, some replaced by those in `instead`; `refusal(name)` words the error."""
     fence = _Fence(local, allows, refusal)
     vars(fence).update(instead)
     return cast(Local, fence)

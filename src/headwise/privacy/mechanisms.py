@@ -1,4 +1,4 @@
-"""The table of mechanisms, and which one a run needs."""
+"""The table of mechanisms, and how a run chooses one."""
 
 from __future__ import annotations
 

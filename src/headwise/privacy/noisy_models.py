@@ -1,4 +1,4 @@
-"""Noise on shared models: the change that a client makes to the model it was sent is clipped and noisy.
+"""Noise on shared models: a client's change to the model it was sent is clipped and gets noise.
 
 McMahan et al., *Learning Differentially Private Recurrent Language Models*, ICLR 2018. https://arxiv.org/abs/1710.06963
 """
@@ -14,16 +14,13 @@ from .gaussian import ClientGaussian
 
 
 class NoisyModels(ClientGaussian):
-    """Protects a shared model that has the same parameters as the one that was sent."""
+    """Protects a shared model with the same parameters as the one sent to the client."""
 
     messages = (Shared, Nothing)
 
     def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
-        """What was sent, plus the clipped and noisy change."""
-        if isinstance(up, Shared) and isinstance(down, Shared) and _layout(up) == _layout(down):
-            return Shared(down.w + self.clipped(up.w - down.w, rng))
+        if isinstance(up, Shared) and isinstance(down, Shared):
+            sent, received = ({name: t.shape for name, t in r.w.items()} for r in (up, down))
+            if sent == received:
+                return Shared(down.w + self.clipped(up.w - down.w, rng))
         raise AccountingError(f"what it sends ({', '.join(fields_of(type(up)))}) has no known sensitivity")
-
-
-def _layout(shared: Shared) -> dict[str, torch.Size]:
-    return {name: t.shape for name, t in shared.w.items()}

@@ -1,4 +1,4 @@
-"""A rehearsal on single samples: what a method does with data is found by watching it, before anything is run."""
+"""A rehearsal on single samples: before a run, watch what the method does with data."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from ..settings.options import Faults
 from .mechanisms import mechanism_for
 
 ROUNDS = 2
-"""some methods do more once a client has a model of its own"""
+"""some methods do more once a client has its own model"""
 
 
 def protected(plan: Plan) -> Plan:
-    """The plan with its mechanism, once it is known that its privacy can be accounted for; what can't be is refused."""
+    """The plan with its mechanism; raises `ConfigError` if the method's privacy can't be accounted for."""
     experiment = plan.experiment
     privacy, name = experiment.privacy, experiment.method.name
     if privacy.clip is None:
         return plan
     clip = f"privacy.clip is {privacy.clip:g}" + f" and privacy.level {privacy.level!r}" * (privacy.level != "client")
     if experiment.buffers == "all":
-        raise ConfigError(f"{clip}, but buffers is 'all', and BatchNorm's counters can't be protected.")
+        raise ConfigError(f"{clip}, but buffers is 'all', and BatchNorm statistics can't be protected.")
     if experiment.faults.reaction == "retry":
-        raise ConfigError(f"{clip}, but faults.on_failure is 'retry', and a client that answers again tells more.")
+        raise ConfigError(
+            f"{clip}, but faults.on_failure is 'retry', and every further answer of a client reveals more."
+        )
     try:
         plan = replace(plan, privacy=mechanism_for(privacy, plan.method))
         return replace(plan, epochs_accounted=rehearse(plan))
@@ -41,13 +43,13 @@ def protected(plan: Plan) -> Plan:
 
 
 def rehearse(plan: Plan) -> int:
-    """Let a few clients with one sample each train for two rounds; return the epochs of a round.
+    """Let a few clients with one sample each train for two rounds; return the epochs per round.
 
-    A method or a network whose privacy can't be accounted for raises `AccountingError`. One that does something else in
+    Raises `AccountingError` for a method or network whose privacy can't be accounted for. One that only misbehaves in
     later rounds is stopped there, by the same rules.
     """
     if find_spec("opacus") is None:
-        raise ConfigError("privacy.clip is set, but Opacus is not there: pip install 'headwise[privacy]'.")
+        raise ConfigError("privacy.clip is set, but Opacus is not installed: pip install 'headwise[privacy]'.")
     try:
         return _play(_small(plan))
     except ClientError as error:
@@ -55,11 +57,11 @@ def rehearse(plan: Plan) -> int:
 
 
 def _small(plan: Plan) -> Plan:
-    """The plan with two clients or more, at least one of each architecture, and with samples that say nothing."""
+    """The plan with at least two clients, one or more per architecture, and with blank samples."""
     count, task = max(2, len(plan.models)), plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
     data = Clients(task, x, torch.arange(count) % task.classes, [[c + 1] * 3 for c in range(count)])
-    whole = replace(plan.experiment.train, drop_last=False)  # or one sample would make no batch
+    whole = replace(plan.experiment.train, drop_last=False)  # or one sample would give no batch
     return replace(plan, data=data).changed(train=whole, faults=Faults())
 
 
@@ -73,6 +75,6 @@ def _play(plan: Plan) -> int:
             job = Job("fit", c, t, method.broadcast(server, c, central), measure=False)
             answer, states[c] = handle(plan, job, states.get(c))
             replies.append(Reply(c, answer.up, answer.n))
-            epochs = max(epochs, answer.samples)  # an epoch of one sample is one sample
+            epochs = max(epochs, answer.samples)  # with one sample, samples are epochs
         server = method.aggregate(server, replies, central)
     return epochs

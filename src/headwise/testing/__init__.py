@@ -1,4 +1,4 @@
-"""`check_method(MyMethod)` says whether a method keeps the contract: ours, and those that users write.
+"""`check_method(MyMethod)` checks that a method, ours or a user's own, keeps the contract.
 
 Imports the engine, runs and everything below them.
 """
@@ -36,20 +36,19 @@ CHECKS: dict[str, Check] = {
     "learns": behaviour.learns,
     "pool is serial": samebits.pool_is_serial,
 }
-"""the checks by name, in the order in which they run; the last one starts processes"""
+"""the checks by name, in the order they run; the last one starts processes"""
 
 
 def check_method(method: AnyMethod | type[AnyMethod]) -> None:
-    """Run all checks on a method, a class with its defaults or an instance; the first that fails raises.
+    """Run all checks on a method, given as an instance or as a class with its defaults.
 
-    The `AssertionError` is one sentence that names the method, the check and what is wrong.
+    The first failure raises an `AssertionError`: one sentence that names the method, the check and what is wrong.
     """
     for name in CHECKS:
         run_check(name, method)
 
 
 def run_check(name: str, method: AnyMethod | type[AnyMethod]) -> None:
-    """One check of `CHECKS`."""
     cls = method if isinstance(method, type) else type(method)
     try:
         CHECKS[name](method() if isinstance(method, type) else method)

@@ -1,4 +1,4 @@
-"""Checks of what a method does: each runs it on a small federation and raises if something is wrong."""
+"""Checks of what a method does: each runs it on a small federation and raises if anything is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.client.jobs import Job, handle
 from ..engine.client.state import encode_state
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
-from ..models.split import Buffers, SplitModel
+from ..models.split import Buffers
 from ..records import Record, decode, encode, pack, same, unpack
 from ..settings.options import Train
 from .toy import (
@@ -34,13 +34,13 @@ from .watching import Backwards, Listening, Watched, heard, up_of
 
 
 def need(holds: bool, text: str) -> None:
-    """Raise with this text if it does not hold; unlike ``assert``, also when Python runs optimised."""
+    """Raise with this text unless it holds; unlike ``assert``, also under ``python -O``."""
     if not holds:
         raise AssertionError(text)
 
 
 def records_round_trip(method: AnyMethod) -> None:
-    """Every record is of its declared type and comes back from tensors, and from bytes, bit for bit."""
+    """Every record has its declared type and survives packing and encoding bit for bit."""
     _, recorder, trainings = heard(method)
     types = record_types(type(method))
     seen: list[tuple[type[Record], Record]] = [(types.server, e.progress.server) for e in recorder.ended]
@@ -48,12 +48,12 @@ def records_round_trip(method: AnyMethod) -> None:
         seen += [(types.client, training.after), (types.down, training.job.down), (types.up, up_of(training))]
     for cls, record in seen:
         need(type(record) is cls, f"it declares {cls.__name__}, but returned {type(record).__name__}")
-        need(same(unpack(cls, pack(record)), record), f"{cls.__name__} changes when it is flattened to tensors")
-        need(same(decode(cls, encode(record)), record), f"{cls.__name__} changes when it is made bytes")
+        need(same(unpack(cls, pack(record)), record), f"{cls.__name__} changes when it is packed into tensors")
+        need(same(decode(cls, encode(record)), record), f"{cls.__name__} changes when it is encoded as bytes")
 
 
 def inputs_untouched(method: AnyMethod) -> None:
-    """No half changes the records it is handed, the initial model or the data."""
+    """Neither half changes the records it is given, the initial model or the data."""
     plan = reference_plan(Watched(method))
     before = _belongings(plan)
     _finish(plan)
@@ -61,7 +61,7 @@ def inputs_untouched(method: AnyMethod) -> None:
 
 
 def partial_participation(method: AnyMethod) -> None:
-    """Clients that do not take part keep their state; rounds of one client work."""
+    """Clients that do not take part keep their state; rounds with a single client work."""
     ended = _finish(reference_plan(Watched(method))).ended
     for before, after in pairwise(ended):
         for c in before.states.keys() - set(after.changed):
@@ -71,15 +71,13 @@ def partial_participation(method: AnyMethod) -> None:
 
 
 def unseen_client(method: AnyMethod) -> None:
-    """A client that never took part gets a model, and can join late."""
+    """A client that never took part gets a model and can join late."""
     plan = toy_plan(Watched(method), ratio=SOME, every=1)
     ended = _finish(plan).ended
     lines = [line for e in ended for line in e.clients if line["client"] == NEVER]
     scores = [test["loss"] for line in lines if (parts := line.get("pre")) and (test := parts["test"])]
-    need(
-        len(scores) == plan.experiment.rounds and all(map(math.isfinite, scores)),
-        "a client that never trained got no model",
-    )
+    usable = len(scores) == plan.experiment.rounds and all(map(math.isfinite, scores))
+    need(usable, "a client that never trained got no model")
     server, central = ended[-1].progress.server, ServerBench(plan, plan.experiment.rounds)
     job = Job("fit", NEVER, plan.experiment.rounds, plan.method.broadcast(server, NEVER, central))
     answer, _ = handle(plan, job, None)
@@ -88,7 +86,7 @@ def unseen_client(method: AnyMethod) -> None:
 
 
 def awkward_clients(method: AnyMethod) -> None:
-    """Clients with one class, with one sample and with less than one batch, among others and among themselves."""
+    """Clients with one class, one sample or less than a batch work, both among others and on their own."""
     few = (AWKWARD[ONE_CLASS], AWKWARD[ONE_SAMPLE], AWKWARD[ONE_SAMPLE])
     among_themselves = divided(federation(few), few)
     _finish(toy_plan(Watched(method), rounds=2))
@@ -97,20 +95,20 @@ def awkward_clients(method: AnyMethod) -> None:
 
 
 def batch_norm(method: AnyMethod) -> None:
-    """A network with BatchNorm works with every policy of what travels, and nothing travels that must not."""
+    """A network with BatchNorm works with every value of `buffers`, and nothing travels that must stay."""
     policies: tuple[Buffers, ...] = ("params", "all", "local")
     for policy in policies:
         plan = toy_plan(Watched(method), models=[network(norm=True)], buffers=policy, rounds=2)
         executor = Listening(plan)
         _finish(plan, executor)
-        stays = _staying(plan.models[0])
+        stays = set(plan.models[0].state()) - set(plan.models[0].params())
         for training in executor.trainings:
             sent = {k.split("/")[-1] for r in (training.job.down, up_of(training)) for k in pack(r).tensors}
             need(not sent & stays, f"with buffers={policy!r}, {sorted(sent & stays)} must not travel: send m.params()")
 
 
 def different_networks(method: AnyMethod) -> None:
-    """A method that allows it runs with two networks, of different width where their heads may differ."""
+    """A method that allows it runs with two networks, of different widths if their heads may differ."""
     if method.heterogeneous == "no":
         return
     other = network(hidden=7) if method.heterogeneous == "same head" else network(width=7, hidden=4)
@@ -119,19 +117,18 @@ def different_networks(method: AnyMethod) -> None:
 
 
 def learns(method: AnyMethod) -> None:
-    """On an easy problem it is clearly better than always guessing a client's most frequent class."""
+    """On an easy problem it clearly beats always guessing a client's most frequent class."""
     data = divided(federation(EASY), EASY)
     plan = toy_plan(method, data=data, rounds=12, train=Train(batch=10, lr=0.1), every=4)
     rows = [row for row in play(plan).trace().parsed() if "pre" in row]
     best, floor = max(row[m]["accuracy"] for row in rows for m in ("pre", "stale")), data.summary.floor.weighted
     assert floor is not None
-    need(
-        best > floor + 0.2, f"its best accuracy is {best:.2f}, where guessing the most frequent class gives {floor:.2f}"
-    )
+    text = f"its best accuracy is {best:.2f}, where guessing the most frequent class gives {floor:.2f}"
+    need(best > floor + 0.2, text)
 
 
 def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
-    """Run a plan whose method is watched; raise if it complained or left behind what is not finite."""
+    """Run a plan with a watched method; raise if there are complaints or if a final state is not finite."""
     recorder = play(plan, executor)
     assert isinstance(plan.method, Watched)
     need(not plan.method.complaints, "; ".join(dict.fromkeys(plan.method.complaints)))
@@ -144,11 +141,6 @@ def _finish(plan: Plan, executor: Listening | None = None) -> Recorder:
 
 def _finite(record: Record) -> bool:
     return all(bool(t.isfinite().all()) for t in pack(record).tensors.values())
-
-
-def _staying(model: SplitModel) -> set[str]:
-    """What the model's policy keeps at the client."""
-    return set(model.state()) - set(model.params())
 
 
 def _belongings(plan: Plan) -> list[bytes]:

@@ -29,19 +29,19 @@ from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, re
 from .watching import Training, heard, up_of
 
 SAME_SUMS = 1e-4
-"""so far apart rounding alone never brings the server: it is 1e-5 at most, and what counts is above 1e-3"""
+"""rounding moves the server's state by at most 1e-5, a real difference by more than 1e-3"""
 UNEQUAL = (10, 20, 40)
-"""samples of the clients whose messages are replaced by their mean"""
+"""samples of the clients whose messages are replaced with their mean"""
 
 
 def card(method: AnyMethod) -> None:
-    """It is a frozen dataclass with valid settings, and what it says travels and stays is what its records are."""
+    """It is a frozen dataclass with valid settings, and what its card says agrees with its records."""
     cls, types = type(method), record_types(type(method))
     frozen = "__dataclass_params__" in vars(cls) and vars(cls)["__dataclass_params__"].frozen
     need(frozen, "it must be a dataclass with frozen=True: its fields are its hyperparameters")
     check(method)
     for name in ("family", "travels", "stays"):
-        need(bool(getattr(cls, name)), f"its class variable {name!r} says nothing")
+        need(bool(getattr(cls, name)), f"its class variable {name!r} is empty")
     silent = types.down is Nothing and types.up is Nothing
     kept, sent = types.client.__name__, f"{types.down.__name__} down and {types.up.__name__} up"
     need((cls.stays == "nothing") == (types.client is Nothing), f"stays is {cls.stays!r}, but it keeps {kept}")
@@ -50,34 +50,32 @@ def card(method: AnyMethod) -> None:
         build(cls, preset)
     unknown = set(cls.leaves) - set(fields_of(types.client))
     need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
-    fields = [
-        f"{owner}.{f}" for owner, record in (("me", types.client), ("server", types.server)) for f in fields_of(record)
-    ]
-    strange = set(cls.shows) - set(fields)
+    owners = (("me", types.client), ("server", types.server))
+    strange = set(cls.shows) - {f"{owner}.{f}" for owner, record in owners for f in fields_of(record)}
     need(not strange, f"shows names {sorted(strange)}, which its records do not have")
 
 
 def documentation(method: AnyMethod) -> None:
-    """Its file says whose it is and where to read it, its class says what it does in one sentence."""
+    """Its file cites the paper and links to it; its class says in one sentence what it does."""
     cls = type(method)
     text = sys.modules[cls.__module__].__doc__ or ""
     title = " ".join(text.split("\n\n")[0].split())
     need(re.match(r"\S[^—]* — \S", title) is not None, "its file must begin with a title: Name — authors, title, year.")
     published = cls.__module__.startswith("headwise.methods.") and cls is not Standalone
-    need(not published or "https://" in text, "its file names no address where the paper can be read")
+    need(not published or "https://" in text, "its file has no link to the paper")
     said = (vars(cls).get("__doc__") or "").strip()
     one = said.endswith(".") and "\n\n" not in said and not re.search(r"[.!?]\s+[A-Z]", said)
     need(one and not said.startswith(f"{cls.__name__}("), "its class must have a docstring of one sentence")
     silent = [f.name for f in dataclasses.fields(method) if not field_help(cls).get(f.name)]  # pyright: ignore[reportArgumentType]
-    need(not silent, f"no text stands under {', '.join(silent)}: it is the option's help")
+    need(not silent, f"write a string below {', '.join(silent)}: it is the option's help text")
 
 
 def nothing_private(method: AnyMethod) -> None:
-    """No tensor that stays at a client, and no row of one, appears in what it sends."""
+    """No private tensor of a client, and no row of one, appears in what it sends."""
     for variant in variants(method):
         plan, _, trainings = heard(variant)
         for training in trainings:
-            if training.before is None:  # everything starts alike: a first step may make two models equal by chance
+            if training.before is None:  # all start equal: one step later, two may be equal by chance
                 continue
             known = [_bytes(t) for t in _known(plan, training)]
             sent = [_bytes(t) for t in pack(up_of(training)).tensors.values()]
@@ -88,7 +86,7 @@ def nothing_private(method: AnyMethod) -> None:
 
 
 def bytes_as_the_card_says(method: AnyMethod) -> None:
-    """Every message weighs what the formulas `down` and `up` say, four bytes per scalar, whatever the options."""
+    """Every message has the size that the formulas `down` and `up` give, whatever the options; a scalar is 4 bytes."""
     for variant in variants(method):
         plan, _, trainings = heard(variant)
         for training in trainings:
@@ -103,9 +101,9 @@ def bytes_as_the_card_says(method: AnyMethod) -> None:
 
 
 def sums_as_the_card_says(method: AnyMethod) -> None:
-    """The server makes its state of no more than `sums` says, whatever the options, and does need that.
+    """The server needs exactly what `sums` says, whatever the options.
 
-    Robust rules of a run are another matter: they look at every message.
+    A run's robust rules are another matter: they look at every message.
     """
     for said in sorted({m.needs() for m in variants(method)}):
         enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == said))
@@ -114,9 +112,9 @@ def sums_as_the_card_says(method: AnyMethod) -> None:
 
 
 def every_hyperparameter_counts(method: AnyMethod) -> None:
-    """Every option has another value that changes the server's state, a client's or a prediction.
+    """Every option has another value that changes the server's state, a client's state or a prediction.
 
-    An option that only matters together with another one is tried with that one's alternatives too.
+    Each option is also tried with other choices of all others: it may only matter together with one of them.
     """
 
     def differs(name: str, value: object) -> bool:
@@ -127,13 +125,12 @@ def every_hyperparameter_counts(method: AnyMethod) -> None:
         need(bool(choices or numbers), f"no other value of {field.name!r} is known: give it a range or a Literal type")
         dead = [v for v in choices if not differs(field.name, v)]
         need(not dead, f"{field.name} = {dead and dead[0]!r} changes nothing")
-        need(
-            not numbers or any(differs(field.name, v) for v in numbers), f"no value of {field.name!r} changes anything"
-        )
+        alive = not numbers or any(differs(field.name, v) for v in numbers)
+        need(alive, f"no value of {field.name!r} changes anything")
 
 
 def differs_from_standalone(method: AnyMethod) -> None:
-    """A method that communicates gives other models than training alone, and what other clients hold matters."""
+    """A method that communicates gives other models than training alone, and other clients' data matter."""
     if type(method).travels == "nothing":
         return
     mine, alone = (once("losses", m, lambda m=m: _losses(play(toy_plan(m)).trace())) for m in (method, Standalone()))
@@ -144,7 +141,7 @@ def differs_from_standalone(method: AnyMethod) -> None:
 
 
 def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
-    """What the letters of the card's formulas stand for at this client, and the method's own options."""
+    """The values of the card's letters at this client, and the method's own options."""
     model: SplitModel = plan.models[client % len(plan.models)]
     with torch.no_grad():
         width = model.body(torch.zeros(2, FEATURES)).shape[1]
@@ -159,7 +156,7 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
 
 
 def _enough(method: AnyMethod) -> set[str]:
-    """The sums of which the server makes the same state as of the messages themselves."""
+    """The kinds of sums from which the server gets the same state as from the messages themselves."""
     plan, recorder, trainings = heard(method)
     server, rng = recorder.ended[0].progress.server, torch.Generator().manual_seed(1)
     ups = [up_of(v) for v in trainings if v.job.t == 2][: len(UNEQUAL)]
@@ -180,7 +177,7 @@ def _enough(method: AnyMethod) -> set[str]:
 
 
 def _mean(items: Sequence[Packed], weights: Sequence[int]) -> Packed | None:
-    """Their weighted mean, where there is one: all must be laid out alike, with numbers in tensors only."""
+    """Their weighted mean; None unless all have the same layout and the same scalars."""
     kinds = [({k: (t.dtype, t.shape) for k, t in item.tensors.items()}, item.scalars) for item in items]
     if any(kind != kinds[0] for kind in kinds):
         return None
@@ -188,7 +185,7 @@ def _mean(items: Sequence[Packed], weights: Sequence[int]) -> Packed | None:
 
 
 def _apart(a: Params, b: Params) -> float:
-    """How far apart two states of the server are."""
+    """The largest difference between two server states."""
     if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:
         return float("inf")
     return max((float((t.double() - b[k].double()).abs().max()) for k, t in a.items() if t.numel()), default=0.0)
@@ -199,12 +196,12 @@ def _moved(t: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _same_sums(record: Record, seed: int) -> list[Reply[Any]]:
-    """Three messages that sum up to three times this one."""
+    """Three messages that add up to three times this one."""
     return [Reply(c, _shifted(record, c, torch.Generator().manual_seed(seed)), 10) for c in range(3)]
 
 
 def _shifted(record: Record, which: int, rng: torch.Generator) -> Record:
-    """This one of three records that differ at random from the given one, and sum up to three times it."""
+    """Number `which` of three random records that add up to three times this one."""
 
     def shift(shape: torch.Size) -> Tensor:
         shifts = torch.randn(3, *shape, generator=rng)
@@ -217,14 +214,14 @@ def _shifted(record: Record, which: int, rng: torch.Generator) -> Record:
 
 
 def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
-    """Every loss that was measured, by round, client and moment."""
+    """Every measured loss, by round, client and moment."""
     lines = [json.loads(line) for line in trace.lines]
     scored = [(line, m) for line in lines for m in ("pre", "post") if line.get(m, {}).get("test")]
     return {(line["round"], line["client"], m): line[m]["test"]["loss"] for line, m in scored}
 
 
 def _known(plan: Plan, training: Training) -> list[Tensor]:
-    """What the server knows without being told: the initial values, and what it has just sent itself."""
+    """What the server knows anyway: the initial values, and what it has just sent."""
     bench = ClientBench(plan, training.job.client, 0, purpose="init", kept=Params(), trained=0)
     first = plan.method.client_init(bench)
     initial = [t for m in plan.models for t in m.state().values()]
@@ -232,7 +229,7 @@ def _known(plan: Plan, training: Training) -> list[Tensor]:
 
 
 def _secrets(method: AnyMethod, training: Training) -> Iterator[tuple[str, tuple[torch.dtype, bytes]]]:
-    """The private tensors of a client before and after its training, whole and by rows; constants are no secrets."""
+    """A client's private tensors before and after training, whole and row by row; constants are not secret."""
     records: list[Record] = [r for r in (training.before, training.after) if r is not None]
     for name, t in (item for r in records for item in pack(r).tensors.items()):
         field = name.split("/")[0]

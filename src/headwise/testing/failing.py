@@ -1,4 +1,4 @@
-"""Checks of what a method makes of clients that fail."""
+"""A check of how a method copes with clients that fail."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from contextlib import closing
 
 from ..engine.executors.faulty import Faulty
 from ..engine.executors.serial import Serial
-from ..engine.plan import Plan
 from ..records import pack
 from ..settings.options import Faults, Inject
 from .behaviour import need
 from .toy import AnyMethod, Recorder, play, toy_plan
 
 REFUSED = ("error", "stale", "nan")
-"""clients that raise, answer for another round, or send what is not a number"""
+"""clients that raise, answer for another round, or send NaN"""
 
 
 def refused_replies_leave_no_trace(method: AnyMethod) -> None:
-    """A round without those who failed is that of the others, in which nobody else was asked; and a run goes on."""
+    """A failed client has the same effect as one that was never asked, and the run continues."""
     silent = _played(method, "drop=0.4", rounds=1).trace()
     for kind in REFUSED:
         found = _played(method, f"{kind}=0.4", rounds=1).trace()
@@ -28,11 +27,7 @@ def refused_replies_leave_no_trace(method: AnyMethod) -> None:
 
 
 def _played(method: AnyMethod, inject: str, rounds: int) -> Recorder:
-    plan = _failing(toy_plan(method, rounds=rounds), inject)
+    faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
+    plan = toy_plan(method, rounds=rounds).changed(faults=faults)
     with closing(Faulty(Serial(plan), plan)) as executor:
         return play(plan, executor)
-
-
-def _failing(plan: Plan, inject: str) -> Plan:
-    faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
-    return plan.changed(faults=faults)

@@ -1,7 +1,7 @@
-"""A CPU that is as fickle as any may be: luck with the one at hand proves nothing about the next.
+"""A simulated CPU that is as fickle as any could be: passing on this machine's CPU proves nothing about the next one.
 
-Libraries choose their kernels by where operands begin in memory, how they are laid out and how many rows they have, and
-each kernel rounds its own way. Which of these matter differs from CPU to CPU; here all of them do.
+Libraries choose kernels by where operands begin in memory, how they are laid out and how many rows they have, and each
+kernel rounds in its own way. Which of these matter differs from CPU to CPU; here all of them do.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ _NAMES = """
     exp exp_ log log_ tanh sigmoid
 """
 ROUNDED = frozenset(_NAMES.split())
-"""operators whose result is rounded somewhere on the way, in an order that the library chooses"""
+"""operators that round in an order the library chooses"""
 
 
 class Nervous(TorchDispatchMode):
-    """While it is entered, the last bits of products, convolutions and reductions follow the operands' memory.
+    """While entered, the last bits of products, convolutions and reductions depend on the operands' memory.
 
-    Tensors of three dimensions are stacks, as for `bmm`: each slice follows its own place.
+    Three-dimensional tensors are stacks, as for `bmm`: each slice depends on its own place.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.touched = 0
-        """results that came out otherwise than torch made them"""
+        """results that differ from torch's own"""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The operator's result, rounded as nobody would expect."""
         name = func._schema.name.partition("::")[2]
         if name not in ROUNDED:
             return func(*args, **(kwargs or {}))
@@ -60,7 +59,7 @@ class Nervous(TorchDispatchMode):
         return found
 
     def _nudge(self, out: Tensor, steps: Sequence[int]) -> None:
-        """Some steps of the last bit up."""
+        """Round up by this many units in the last place."""
         if any(steps):
             self.touched += 1
             factors = 1 + torch.tensor(steps, dtype=out.dtype) * torch.finfo(out.dtype).eps
@@ -76,7 +75,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _place(t: Tensor, k: int | None = None) -> tuple[int, ...]:
-    """Of the tensor, or the k-th slice of it: where in a cache line it begins, how it is laid out, its rows."""
+    """Where in a cache line the tensor, or its k-th slice, begins; its rows; its strides."""
     first, shape = 0 if k is None else k * t.stride(0), t.shape if k is None else t.shape[1:]
     at = address(t) + first * t.element_size()
     strides = [s for s, size in zip(t.stride()[-len(shape) :], shape, strict=True) if size > 1] if shape else []

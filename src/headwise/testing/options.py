@@ -1,4 +1,4 @@
-"""Other values of a method's options, from their types and ranges."""
+"""Other values for a method's options, from their types and ranges."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from .toy import AnyMethod
 
 
 def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
-    """All other choices of an option, each of which must matter; and other numbers, of which one must."""
+    """An option's other choices, each of which must matter, and other numbers, at least one of which must."""
     kind, value = field_types(type(method))[name], getattr(method, name)
-    choices = [v for v in _choices(kind) if v != value]
-    numbers = [v for v in _numbers(kind, value) if v != value and _allowed(v, kind)]
+    choices = [v for leaf in _leaves(kind) for v in _choices(leaf) if v != value]
+    numbers = [v for leaf in _leaves(kind) for v in _numbers(leaf, value) if v != value and _allowed(v, kind)]
     return choices, list(dict.fromkeys(numbers))
 
 
 def variants(method: AnyMethod) -> Iterator[AnyMethod]:
-    """The method as given, its presets, and with each other choice of each option."""
+    """The method as given, with each preset, and with each other choice of each option."""
     yield from _contexts(method, "")
 
 
 def neighbours(method: AnyMethod, name: str, value: object) -> Iterator[tuple[AnyMethod, AnyMethod]]:
-    """Pairs of methods that differ in one option alone: as given, in each preset, with each other choice elsewhere."""
+    """Pairs of methods that differ in this option only: as given, with each preset, with each choice elsewhere."""
     for base in _contexts(method, name):
-        try:
-            yield base, _replace(base, name, value)
-        except (ConfigError, ValueError):  # options that the method does not allow together
-            continue
+        yield from ((base, other) for other in _with(base, name, value))
 
 
 def _contexts(method: AnyMethod, name: str) -> Iterator[AnyMethod]:
@@ -40,33 +37,32 @@ def _contexts(method: AnyMethod, name: str) -> Iterator[AnyMethod]:
         yield dataclasses.replace(method, **preset)  # pyright: ignore[reportArgumentType]
     for field in dataclasses.fields(method):  # pyright: ignore[reportArgumentType]
         for choice in alternatives(method, field.name)[0] if field.name != name else ():
-            try:
-                yield _replace(method, field.name, choice)
-            except (ConfigError, ValueError):
-                continue
+            yield from _with(method, field.name, choice)
 
 
-def _replace(method: AnyMethod, name: str, value: object) -> AnyMethod:
-    return dataclasses.replace(method, **{name: value})  # pyright: ignore[reportArgumentType]
+def _with(method: AnyMethod, name: str, value: object) -> list[AnyMethod]:
+    """The method with this option, or nothing if it does not allow that together with the others."""
+    try:
+        return [dataclasses.replace(method, **{name: value})]  # pyright: ignore[reportArgumentType]
+    except (ConfigError, ValueError):
+        return []
 
 
-def _choices(kind: Any) -> list[Any]:
+def _leaves(kind: Any) -> list[Any]:
+    """The plain types that a type is made of."""
     origin, args = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return list(args)
     if origin is Annotated:
-        return _choices(args[0])
-    if origin in (Union, types.UnionType):
-        return [c for k in args for c in _choices(k)]
-    return {bool: [False, True], types.NoneType: [None]}.get(kind, [])
+        return _leaves(args[0])
+    return [leaf for k in args for leaf in _leaves(k)] if origin in (Union, types.UnionType) else [kind]
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return {bool: (False, True), types.NoneType: (None,)}.get(kind, ())
 
 
 def _numbers(kind: Any, value: Any) -> list[Any]:
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _numbers(args[0], value)
-    if origin in (Union, types.UnionType):
-        return [n for k in args for n in _numbers(k, value)]
     now = 1 if value is None or isinstance(value, str) else value
     if kind is int:
         return [now + 1, now - 1, 2 * now, 0, 1]

@@ -1,4 +1,4 @@
-"""Checks that a run comes to the same bits however it is done. Where it can be, on the most fickle of CPUs."""
+"""Checks that a run gives the same bits however it is executed, on the fickle CPU of `nervous` where possible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .watching import Apart, Backwards
 
 
 def same_seed_same_bits(method: AnyMethod) -> None:
-    """A second run of the same object gives the same bits, wherever global generators are."""
+    """A second run of the same object gives the same bits, whatever the state of global generators."""
     first = reference(method)
     with _elsewhere():
         again = play(reference_plan(method)).trace()
@@ -37,22 +37,22 @@ def same_seed_same_bits(method: AnyMethod) -> None:
 
 
 def order_does_not_matter(method: AnyMethod) -> None:
-    """Clients that work, and answer, in the opposite order give the same bits."""
+    """Clients that work and answer in reverse order give the same bits."""
     plan = reference_plan(method)
     backwards = play(plan, Backwards(plan), nervous=True).trace()
     equal(reference(method, nervous=True), backwards, "the order of answers changes the result")
 
 
 def company_does_not_matter(method: AnyMethod) -> None:
-    """Clients in a group and clients each at a site of its own give the same bits, on whatever CPU."""
+    """Clients in a group, or each at its own site, give the same bits on any CPU."""
     plan = reference_plan(method)
     apart = play(plan, Apart(plan), nervous=True).trace()
-    text = "a client comes to another result at a site of its own than among others"
+    text = "a client gives another result at its own site than among others"
     equal(reference(method, nervous=True), apart, text)
 
 
 def pool_is_serial(method: AnyMethod) -> None:
-    """Worker processes, one or two, and threads give the same bits as one process."""
+    """One or two worker processes, and threads, give the same bits as a single process."""
     choice, plan = Choice.parse(method, "method"), reference_plan(method)
     text = "gives another result than one process"
     for workers, nervous in ((1, False), (2, True)):
@@ -64,7 +64,7 @@ def pool_is_serial(method: AnyMethod) -> None:
 
 
 def resume_is_uninterrupted(method: AnyMethod) -> None:
-    """A run that goes on from its checkpoint, with a new object of the method, gives the same bits."""
+    """A run resumed from its checkpoint, with a new method object, gives the same bits."""
     with tempfile.TemporaryDirectory() as folder:
         first = _interrupted(reference_plan(method), Path(folder))
         with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
@@ -74,16 +74,13 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
             progress = dataclasses.replace(found.progress, last=first.ended[-1].progress.last)
             second = play(plan, Serial(plan, found.states), start=progress, nervous=True)
     second.ended[:0] = first.ended
-    equal(
-        reference(method, nervous=True),
-        second.trace(),
-        "going on from a checkpoint gives another result than going on at once",
-    )
+    text = "resuming from a checkpoint gives another result than an uninterrupted run"
+    equal(reference(method, nervous=True), second.trace(), text)
 
 
 def _interrupted(plan: Plan, folder: Path) -> Recorder:
-    """The first rounds of a run, its checkpoints in this folder."""
-    lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # nobody writes them here
+    """All rounds of a run but the last, with checkpoints in this folder."""
+    lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # not written here
 
     def save(event: Event) -> None:
         if isinstance(event, RoundEnded):
@@ -95,7 +92,7 @@ def _interrupted(plan: Plan, folder: Path) -> Recorder:
 
 @contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Global generators moved to another point; afterwards they are as they were."""
+    """Move the global generators to another point, and restore them afterwards."""
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch.seed() ^ 1)

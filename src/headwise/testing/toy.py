@@ -1,4 +1,4 @@
-"""The small federations that methods are checked on, and runs of them that can be compared bit for bit."""
+"""The small federations that methods are checked on, and runs that can be compared bit for bit."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ T = TypeVar("T")
 
 CLASSES, FEATURES, WIDTH, ROUNDS = 4, 6, 5, 3
 ONE_CLASS, ONE_SAMPLE, NEVER = 2, 3, 4
-"""clients of `AWKWARD`: one class, one sample (and no test samples), never drawn where only some take part"""
+"""clients of `AWKWARD`: one class, one sample (and no test samples), never drawn when only some take part"""
 AWKWARD = ((13, 4, (0, 1, 2, 3)), (9, 0, (0, 1)), (6, 2, (2,)), (1, 0, (3,)), (8, 2, (1, 3)))
 """for each client: training samples, validation samples, classes; with batches of 4, some end in a batch of one"""
 EASY = ((30, 0, (0, 1, 2)), (24, 0, (1, 2, 3)), (30, 0, (0, 2, 3)), (36, 0, (0, 1, 3)))
-"""enough samples to learn from; nobody's most frequent class is much more than a third of its own"""
+"""enough samples to learn from; no client's most frequent class is much more than a third of its samples"""
 TRAIN = Train(batch=4, lr=0.1)
 ALL_MOMENTS: tuple[Moment, ...] = ("pre", "post", "global")
 SOME = 0.6
-"""the share of clients that takes part where not all do"""
+"""the share of clients that take part when not all do"""
 
 
 def federation(clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD, *, spoilt: int | None = None) -> Dataset:
-    """Clouds of points around one centre per class; the `spoilt` client has all its labels moved on by one."""
+    """Clouds of points around one centre per class; the `spoilt` client's labels are shifted by one."""
     rng = np.random.default_rng(0)
     centres = 2.5 * rng.standard_normal((CLASSES, FEATURES))
     owner = np.concatenate([np.full(sum(_sizes(c)), k) for k, c in enumerate(clients)])
@@ -59,7 +59,7 @@ def federation(clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD, *,
 
 
 def divided(dataset: Dataset, clients: Sequence[tuple[int, int, tuple[int, ...]]] = AWKWARD) -> FederatedData:
-    """The federation's samples, each client's in the order training, validation, test."""
+    """The federation's samples, each client's divided into training, validation and test."""
     cuts = np.cumsum([n for c in clients for n in _sizes(c)])[:-1]
     blocks = np.split(np.arange(len(dataset.y)), cuts)
     return FederatedData(dataset, [Parts(*blocks[i : i + 3]) for i in range(0, len(blocks), 3)])
@@ -71,7 +71,7 @@ def _sizes(client: tuple[int, int, tuple[int, ...]]) -> tuple[int, int, int]:
 
 
 def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False) -> SplitModel:
-    """A tiny network, the same in every process: features of this width, after a hidden layer if one is asked for."""
+    """A tiny network, the same in every process, with `width` features and perhaps a hidden layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         layers = [nn.Linear(FEATURES, hidden), nn.ReLU()] if hidden else []
@@ -92,7 +92,7 @@ def toy_plan(
     every: int | None = None,
     kernels: Kernels = "fast",
 ) -> Plan:
-    """A run of this method, on the awkward federation unless told otherwise; measured at its end, or more often."""
+    """A run of this method, by default on the awkward federation; measured at its end, or more often."""
     models = tuple(models) or (network(),)
     for m in models:
         m.batchnorm = buffers
@@ -108,14 +108,14 @@ def toy_plan(
 
 
 def rebuilt(name: str, options: Mapping[str, Any], nervous: bool, data: Clients) -> Plan:
-    """The plan of `reference` in another process, which may be `nervous` from now on."""
+    """`reference_plan` in another process, which is `nervous` from then on if asked."""
     if nervous:
         Nervous().__enter__()
     return dataclasses.replace(reference_plan(Choice(name, options).make("method")), data=data)
 
 
 def _seed() -> int:
-    """The first seed with which one client is never drawn where only some are, and all others are at least once."""
+    """The first seed with which exactly one client, `NEVER`, is never drawn in a run with `SOME` of them."""
     others = set(range(len(AWKWARD))) - {NEVER}
     for seed in range(10_000):
         rounds = [sample(Sampling(SOME), len(AWKWARD), seed, t) for t in range(1, ROUNDS + 1)]
@@ -128,7 +128,7 @@ _remembered: dict[tuple[str, type, str], Any] = {}
 
 
 def once(what: str, method: AnyMethod, make: Callable[[], T]) -> T:
-    """What `make` gives, once for a method with these options: several checks look at the same run."""
+    """Call `make` once per method and options, and remember the result: several checks use the same run."""
     key = (what, type(method), repr(method))
     if key not in _remembered:
         if len(_remembered) > 100:
@@ -139,33 +139,30 @@ def once(what: str, method: AnyMethod, make: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Trace:
-    """All that a run leaves behind, as values that `==` compares bit for bit."""
+    """Everything a run leaves behind, as values that `==` compares bit for bit."""
 
     rows: tuple[str, ...]
-    """the lines of rounds.jsonl, without the time and memory they took"""
+    """the lines of rounds.jsonl, without time and memory"""
     lines: tuple[str, ...]
     """the lines of clients.jsonl"""
     server: bytes
     states: dict[int, bytes]
 
     def parsed(self) -> list[dict[str, Any]]:
-        """The rows as values."""
         return [json.loads(row) for row in self.rows]
 
 
 class Recorder:
-    """An observer that keeps what the rounds leave behind."""
+    """An observer that keeps every finished round."""
 
     def __init__(self) -> None:
         self.ended: list[RoundEnded] = []
 
     def __call__(self, event: Event) -> None:
-        """Keep a finished round; the states are copied, for the executor goes on changing its table of them."""
-        if isinstance(event, RoundEnded):
+        if isinstance(event, RoundEnded):  # the executor goes on changing its states, so copy them
             self.ended.append(dataclasses.replace(event, states=event.states.snapshot()))
 
     def trace(self) -> Trace:
-        """What there is to compare."""
         last = self.ended[-1]
         rows = [json.dumps({k: v for k, v in e.row.items() if k not in ("seconds", "memory")}) for e in self.ended]
         lines = [json.dumps(line) for e in self.ended for line in e.clients]
@@ -182,7 +179,7 @@ def play(
     watching: Callable[[Event], None] = lambda event: None,
     nervous: bool = False,
 ) -> Recorder:
-    """Run the plan, or the first `rounds` of it, and return what it left behind; if asked, on a `nervous` CPU."""
+    """Run the plan, or its first `rounds` rounds, and return the rounds; if asked, on a `nervous` CPU."""
     recorder = Recorder()
 
     def stop() -> bool:
@@ -194,18 +191,18 @@ def play(
 
 
 def reference_plan(method: AnyMethod) -> Plan:
-    """A plain run in which some clients take part."""
+    """A plain run in which only some clients take part."""
     return toy_plan(method, ratio=SOME, moments=ALL_MOMENTS)
 
 
 def reference(method: AnyMethod, *, nervous: bool = False) -> Trace:
-    """What this run leaves behind in one process; other ways of running must equal it."""
+    """The trace of that run in one process, which every other way of running must match."""
     what = "nervous reference" if nervous else "reference"
     return once(what, method, lambda: play(reference_plan(method), nervous=nervous).trace())
 
 
 def equal(a: Trace, b: Trace, text: str) -> None:
-    """Raise with this text, and what differs, if they are not the same to the bit."""
+    """Raise with this text, and what differs, unless both are the same to the bit."""
     parts = [f.name for f in dataclasses.fields(Trace) if getattr(a, f.name) != getattr(b, f.name)]
     if parts:
         raise AssertionError(f"{text} (different: {', '.join(parts)})")

@@ -1,4 +1,4 @@
-"""Methods and executors wrapped so that a check sees what goes through them."""
+"""Wrappers of methods and executors that let a check see what passes through them."""
 
 from __future__ import annotations
 
@@ -23,53 +23,44 @@ from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan
 
 
 class Watched(Method[Record, Record, Record, Record]):
-    """The method itself; what it does to its arguments, or answers wrongly, is noted in `complaints`."""
+    """Forwards to a method, and notes in `complaints` when it changes its arguments or returns nonsense."""
 
     def __init__(self, method: AnyMethod) -> None:
         self.method, self.complaints = method, list[str]()
 
     def server_init(self, central: Central) -> Record:
-        """As the method does."""
         return self.method.server_init(central)
 
     def broadcast(self, server: Record, client: int, central: Central) -> Record:
-        """As the method does."""
         with self._untouched("broadcast", server=server):
             return self.method.broadcast(server, client, central)
 
     def aggregate(self, server: Record, replies: Sequence[Reply[Record]], central: Central) -> Record:
-        """As the method does."""
         ups = {f"reply of client {r.client}": r.up for r in replies}
         with self._untouched("aggregate", **{"server": server, **ups}):
             return self.method.aggregate(server, replies, central)
 
     def updates_idle(self) -> bool:
-        """As the method does."""
         return self.method.updates_idle()
 
     def global_model(self, server: Record, central: Central) -> SplitModel | None:
-        """As the method does."""
         with self._untouched("global_model", server=server):
             return self.method.global_model(server, central)
 
     def client_init(self, local: Local) -> Record:
-        """As the method does."""
         return self.method.client_init(local)
 
     def local_update(self, me: Record, down: Record, local: Local) -> Update[Record, Record]:
-        """As the method does."""
         with self._untouched("local_update", me=me, down=down):
             update = self.method.local_update(me, down, local)
         self._sane("Update.model", update.model, local)
         return update
 
     def idle_update(self, me: Record, down: Record, local: Local) -> Record:
-        """As the method does."""
         with self._untouched("idle_update", me=me, down=down):
             return self.method.idle_update(me, down, local)
 
     def personalize(self, me: Record, down: Record, local: Local) -> Predictor:
-        """As the method does."""
         with self._untouched("personalize", me=me, down=down):
             model = self.method.personalize(me, down, local)
         self._sane("personalize", model, local)
@@ -83,7 +74,7 @@ class Watched(Method[Record, Record, Record, Record]):
         self.complaints += [f"{who} changed the record {name!r} in place" for name in changed]
 
     def _sane(self, who: str, model: Predictor, local: Local) -> None:
-        """A predictor gives each sample one finite score per class."""
+        """Complain unless the predictor gives each sample one finite score per class."""
         if isinstance(model, torch.nn.Module):
             model.eval()
         x = torch.linspace(-2, 2, 3 * FEATURES).view(3, FEATURES)
@@ -96,8 +87,6 @@ class Watched(Method[Record, Record, Record, Record]):
 
 
 class Training(NamedTuple):
-    """One client's training, as seen from outside."""
-
     job: Job
     answer: Answer
     before: Record | None
@@ -105,7 +94,7 @@ class Training(NamedTuple):
 
 
 class Listening:
-    """Serial execution that keeps every training's messages and states."""
+    """A serial executor that keeps every training's messages and states."""
 
     workers = 1
 
@@ -114,7 +103,6 @@ class Listening:
         self.states, self.clock = self._serial.states, self._serial.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs in their order."""
         for job in jobs:
             before = self.states.get(job.client)
             for answer in self._serial.run([job]):
@@ -124,19 +112,17 @@ class Listening:
                 yield answer
 
     def close(self) -> None:
-        """Nothing to give back."""
+        pass
 
 
 class Overheard(NamedTuple):
-    """A run with all its messages."""
-
     plan: Plan
     recorder: Recorder
     trainings: list[Training]
 
 
 def heard(method: AnyMethod) -> Overheard:
-    """Two rounds in which everybody takes part: the second has states and downloads that training has changed."""
+    """Two rounds in which all clients take part: in the second, states and downloads come from training."""
 
     def listen() -> Overheard:
         plan = toy_plan(method, rounds=2, moments=())
@@ -147,31 +133,28 @@ def heard(method: AnyMethod) -> Overheard:
 
 
 def up_of(training: Training) -> Record:
-    """The message up."""
     assert training.answer.up is not None  # training always answers with a message
     return training.answer.up
 
 
 class Backwards:
-    """Clients work one after the other, and their answers arrive, in the opposite order."""
+    """Clients work one by one, and answer, in reverse order."""
 
     workers = 1
 
     def __init__(self, plan: Plan) -> None:
-        self._executor = Serial(plan, together=1)  # side by side, nobody would be first
+        self._executor = Serial(plan, together=1)  # side by side, no client would be first
         self.states, self.clock = self._executor.states, self._executor.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs, the last one first."""
         yield from self._executor.run(list(jobs)[::-1])
 
     def close(self) -> None:
-        """Give back what it holds."""
         self._executor.close()
 
 
 class Apart:
-    """Every client at a site of its own: nobody else's samples beside its own, and all that it is sent as bytes."""
+    """Every client at its own site: no other samples in memory, and everything it is sent goes through bytes."""
 
     workers = 1
 
@@ -180,7 +163,6 @@ class Apart:
         self.states, self.clock = states_of(plan, None), Clock()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """One after the other."""
         for job in jobs:
             plan = dataclasses.replace(self._plan, data=_only(self._plan.data, job.client))
             state = self.states.encoded(job.client)
@@ -191,11 +173,11 @@ class Apart:
             yield dataclasses.replace(answer, up=None if answer.up is None else _delivered(answer.up))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        pass
 
 
 def _only(data: Clients, client: int) -> Clients:
-    """This client's samples in memory of their own; everybody else has none."""
+    """The clients, with a copy of this one's samples and none for the others."""
     a, (*_, b) = data.start(client), data.ends[client]
     ends = [[min(max(end, a), b) - a for end in own] for own in data.ends]
     told = {c: data.labels(c) for c in range(len(data))}

@@ -23,14 +23,14 @@ from ..plan import Plan
 from ..tools import Tools
 from .predictions import passed
 
-FEATURE_BATCH = 100  # samples per pass where no gradient is needed: with many more, activations leave the cache
-ROW = 1024  # places to which a batch beyond a client's data is filled up, whatever size a user names
+FEATURE_BATCH = 100  # samples per pass without gradients; with many more, activations no longer fit the cache
+ROW = 1024  # a batch larger than the client's data is padded to this at most, whatever size a user asks for
 
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
 class ClientBench:
-    """What a client's half may ask for."""
+    """Implements `Local`, which documents each primitive."""
 
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
@@ -44,24 +44,22 @@ class ClientBench:
         data = plan.data.client(client)
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
-        train = plan.experiment.train
-        decays = max(t - 1, 0) if train.lr_decay_per == "round" else trained
-        self.lr, self.epochs = train.lr * train.lr_decay**decays, train.epochs
+        self._settings = settings = plan.experiment.train
+        decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
+        self.lr, self.epochs = settings.lr * settings.lr_decay**decays, settings.epochs
         self.ratio = plan.experiment.sampling.average
         self._features = NO_FEATURES
-        """the last body whose features were asked for, and these"""
+        """the last body whose features were asked for, and its features"""
         self.samples = [0]
-        """samples that gradients were taken on, for the speed display; one count for all benches made from this one"""
+        """samples trained on, for the speed display; a list, shared with all benches made from this one"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
-        """Samples to choose by, if there are any."""
         val = samples_on(self._data.val, self._plan.device)
         return (val.x, val.y) if len(val) else None
 
     @property
     def class_counts(self) -> Tensor:
-        """How many training samples of each class there are."""
         return torch.bincount(self._train.y, minlength=self.classes)
 
     def batches(
@@ -72,19 +70,17 @@ class ClientBench:
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Freshly shuffled batches; `through` a frozen body, they are features."""
         frozen = None if self._plan.fast else through
         x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
-        for m in train:  # one sample alone has no variance to normalise with
+        for m in train:  # a single sample has no variance to normalise with
             m.train(not (norms and self.n == 1))
-        for i in self._shuffles(epochs, size or self._plan.experiment.train.batch, drop_single=norms):
+        for i in self._shuffles(epochs, size or self._settings.batch, drop_single=norms):
             yield x[i] if frozen is None else _frozen(frozen, x[i]), self._train.y[i]
         for m in train:
             m.eval()
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
-        """The mean cross-entropy."""
         return cross_entropy(model(x), y)
 
     def sgd(
@@ -97,10 +93,9 @@ class ClientBench:
         project: Callable[[], None] | None = None,
         clip: float | None = None,
     ) -> int:
-        """Train the models, or `only` parts of them with the rest frozen; return the steps taken."""
-        parts = models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
-        network, through = self._halves(models, parts) if loss is None else (models[0], None)
-        settings = self._plan.experiment.train
+        parts = parts_of(models, only)
+        network, through = halves(models, parts) if loss is None else (models[0], None)
+        settings = self._settings
         rates = Rates(self.lr if lr is None else lr, settings.momentum, settings.weight_decay, clip)
         kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
@@ -110,19 +105,10 @@ class ClientBench:
     def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
-        batches = self._shuffled(epochs, self._plan.experiment.train.batch)
-        nobody = 0 if self._full(self._plan.experiment.train.batch) else int((batches < 0).sum())
-        self.samples[0] += batches.numel() - nobody
+        batches = self._shuffled(epochs, self._settings.batch)
+        padding = 0 if self._full(self._settings.batch) else int((batches < 0).sum())
+        self.samples[0] += batches.numel() - padding
         return x, self._train.y, on(batches, self._plan.device)
-
-    def _halves(
-        self, models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]
-    ) -> tuple[nn.Module, nn.Module | None]:
-        """What learns by cross-entropy: the only model; or its head, on features of a frozen body that never change."""
-        (model,) = models
-        if isinstance(model, SplitModel) and parts == (model.head,):
-            return model.head, model.body
-        return model, None
 
     def descend(
         self,
@@ -137,8 +123,7 @@ class ClientBench:
         size: int | None = None,
         weights: Collection[str] = (),
     ) -> Params:
-        """Plain gradient descent on quantities that are no module; momentum and weight decay act on `weights` only."""
-        rate, now, settings = self.lr if lr is None else lr, start, self._plan.experiment.train
+        rate, now, settings = self.lr if lr is None else lr, start, self._settings
         heavy = weights if settings.momentum or settings.weight_decay else ()
         velocity = {k: torch.zeros_like(start[k]) for k in heavy}
         with self.clock("training"):
@@ -151,13 +136,11 @@ class ClientBench:
         return now
 
     def window(self, share: float) -> ClientBench:
-        """This bench with a random contiguous share of the training samples."""
         size = max(1, int(share * self.n))
         first = int(torch.randint(self.n - size + 1, (), generator=self.rng))
         return self._with(torch.arange(first, first + size))
 
     def hold_out(self, share: float) -> tuple[ClientBench, tuple[Tensor, Tensor]]:
-        """This bench without the samples it validates on, and these."""
         if self.validation is not None:
             return self, self.validation
         held = int(share * self.n)
@@ -169,7 +152,7 @@ class ClientBench:
         return self._with(order[held:].sort().values), (self._train.x[out], self._train.y[out])
 
     def _with(self, indices: Tensor) -> ClientBench:
-        """The same bench, randomness included, for these training samples only."""
+        """The same bench, with the same generator, for these training samples only."""
         other = copy.copy(self)
         other._train = Samples(self._train.x[indices], self._train.y[indices])
         other.n = len(indices)
@@ -177,11 +160,10 @@ class ClientBench:
         return other
 
     def features(self, body: nn.Module) -> Tensor:
-        """[n, K]: the training samples through this body, in evaluation mode, in the order of the data."""
         state = body.state_dict()
         known, found = self._features if self._plan.fast else NO_FEATURES
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
-            return found  # phases of a round often ask for the same body
+            return found  # the phases of a round often ask for the same body
         mode = body.training
         with self.clock("features"):
             found = passed(body, self._train.x, FEATURE_BATCH)
@@ -190,28 +172,26 @@ class ClientBench:
         return found
 
     def class_means(self, body: nn.Module) -> ClassMeans:
-        """The exact mean feature of each class that this client holds."""
         features, y = self.features(body), self._train.y
         labels = self.class_counts.nonzero().flatten()
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)
 
     def _shuffled(self, epochs: int | None, size: int) -> Tensor:
-        """[steps, size]: the indices of each batch, -1 where a short one has no more; every epoch is a new order."""
+        """[steps, size]: the indices of each batch, a short one padded with -1; each epoch has a new order."""
         full, size = self._full(size), min(size, max(self.n, ROW))
         orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
         if not full:
             orders = [torch.cat([order, torch.full((-self.n % size,), -1)]) for order in orders]
-        end = -1 if self._plan.experiment.train.drop_last and not full else None
+        end = -1 if self._settings.drop_last and not full else None
         rows = [order.view(-1, size)[:end] for order in orders]
         return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
 
     def _full(self, size: int) -> bool:
-        """Whether all batches of this size are full."""
         return self.n % size == 0
 
     def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
-        """The same, batch after batch; an epoch's order is drawn when it begins, after what a loss drew before it."""
+        """The same, batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
         for _ in range(self.epochs if epochs is None else epochs):
             for row in self._shuffled(1, size):
                 i = row[row >= 0] if row[-1] < 0 else row
@@ -219,6 +199,19 @@ class ClientBench:
                     continue
                 self.samples[0] += len(i)
                 yield on(i, self._plan.device)
+
+
+def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:
+    """What `sgd` trains: the models, or `only` these parts of them."""
+    return models if only is None else (only,) if isinstance(only, nn.Module) else tuple(only)
+
+
+def halves(models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]) -> tuple[nn.Module, nn.Module | None]:
+    """What learns by cross-entropy: the only model, or just its head, and the frozen body that gives its features."""
+    (model,) = models
+    if isinstance(model, SplitModel) and parts == (model.head,):
+        return model.head, model.body
+    return model, None
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Everything that happens at a client. Every executor ends up in `handle`."""
+"""Everything that happens at a client. Every executor ends up in `handle_all`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JobKind = Literal["fit", "idle", "pre", "global"]
 
 @dataclass(frozen=True)
 class Job:
-    """What a client is asked to do, and what it is sent for that."""
+    """What a client is asked to do, and what it is sent for it."""
 
     kind: JobKind
     client: int
@@ -46,23 +46,21 @@ class Job:
 
 
 def sent_with(kind: JobKind, types: RecordTypes) -> type[Record]:
-    """What a client is sent with a job of this kind: the method's own record, or the global model's parameters."""
+    """The record sent with a job of this kind: the method's own, or the global model's parameters."""
     return Shared if kind == "global" else types.down
 
 
 class Failure(NamedTuple):
-    """Why there is no answer, or none that can be used."""
+    """Why there is no usable answer."""
 
     reason: str
-    """in a word or two, to be counted"""
+    """a word or two to count failures by"""
     detail: str
     """one sentence"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back."""
-
     kind: JobKind
     client: int
     n: int
@@ -71,44 +69,46 @@ class Answer:
     val: Score | None
     samples: int
     t: int
-    """the round that it is for"""
+    """the round it is for"""
     failure: Failure | None = None
-    """why there is nothing else in it, where the run goes on without clients that fail"""
+    """why the answer is empty, in runs that continue without failed clients"""
+
+
+Handled = tuple[Answer, ClientState | None]
+"""an answer, and the client's new state if it has one"""
 
 
 def unanswered(job: Job, reason: str, detail: str) -> Answer:
-    """In place of an answer: why there is none."""
+    """Stands in for an answer, and says why there is none."""
     return Answer(job.kind, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
 
 
 def personal_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
-    """What a client with this state uses after this download."""
+    """What a client in this state uses after this download."""
     bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
     return plan.method.personalize(state.me, down, bench)
 
 
-def handle(plan: Plan, job: Job, state: ClientState | None) -> tuple[Answer, ClientState | None]:
+def handle(plan: Plan, job: Job, state: ClientState | None) -> Handled:
     """Do one job. Training returns the client's new state; an evaluation never changes it."""
     return handle_all(plan, [(job, state)], Clock())[0]
 
 
 def handle_all(
     plan: Plan, assigned: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
-) -> list[tuple[Answer, ClientState | None]]:
-    """Do several clients' jobs side by side; each comes to the same as alone.
+) -> list[Handled]:
+    """Do several clients' jobs side by side; each gives the same result as alone.
 
-    Where this process is theirs (`seeded`), layers that draw from torch's own generator, such as dropout, follow the
-    client and the round too.
+    With `seeded`, where no other thread uses torch's own generator, layers that draw from it, such as dropout, depend
+    on the client and the round alone.
     """
     with torch.random.fork_rng(devices=[], enabled=seeded):
-        if plan.experiment.faults.deadline is not None:  # one after the other: a client is not charged for others' time
+        if plan.experiment.faults.deadline is not None:  # one by one: a client is not charged for the others' time
             return [_handled(plan, job, state, clock, seeded) for job, state in assigned]
         return side_by_side([partial(_handled, plan, j, s, clock, seeded) for j, s in assigned], clock, seeded=seeded)
 
 
-def _handled(
-    plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool
-) -> tuple[Answer, ClientState | None]:
+def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool) -> Handled:
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
@@ -127,9 +127,7 @@ def _handled(
         return replace(_measure(plan, job, None, local), failure=failure), None
 
 
-def _do(
-    plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int
-) -> tuple[Answer, ClientState | None]:
+def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
     me = state.me if state else _first(plan, job.client)
     me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
     if job.kind == "fit":
@@ -141,7 +139,7 @@ def _do(
 
 
 def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
-    """One sentence about what a method raised, with the line of its own file at which it did."""
+    """One sentence about what a method raised, with the line in its own file."""
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if f.filename == own), frames[-1])
@@ -149,9 +147,7 @@ def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> 
     return f"{name} failed at {where} in round {t} ({phase}, {place}): {type(error).__name__}: {error}."
 
 
-def _fit(
-    plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int
-) -> tuple[Answer, ClientState]:
+def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int) -> Handled:
     update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.kind))
     keep = update.keep or update.model
     kept = keep.kept() if isinstance(keep, SplitModel) else local.kept
@@ -164,27 +160,27 @@ def _fit(
 
 
 def _first(plan: Plan, client: int) -> Record:
-    """A client's first state: it must not depend on when the client is first asked."""
+    """A client's first state, which must not depend on when the client is first asked."""
     local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
     return plan.method.client_init(plan.privacy.bench(plan, local, "init"))
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
-    if job.kind == "pre":  # what a client tries at home is its own business
+    if job.kind == "pre":  # the model stays at the client, so it needs no protection
         return plan.method.personalize(me, down, local)
     assert isinstance(down, Shared)  # the driver sends the global model's parameters
     return local.model(down.w, common=True)
 
 
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
-    n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # how many there are tells, too
+    n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # sizes reveal something too
     with local.clock("evaluation"):
         test, val = (None, None) if model is None else _scores(plan, job.client, model)
     return Answer(job.kind, job.client, n, up, test, val, samples, job.t)
 
 
 def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
-    """On the client's test and validation samples, in one pass."""
+    """Scores on the client's test and validation samples, in one pass."""
     data = plan.data.client(client)
     test, val = data.test, data.val
     if not len(test) + len(val):

@@ -1,4 +1,4 @@
-"""What networks say about samples, in large passes without gradients."""
+"""Networks' outputs, in large passes without gradients."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def passed(network: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
-    """The network's output for all rows of `x`, `batch` of them at a time.
+    """The network's output for all rows of `x`, `batch` rows at a time.
 
-    They are one client's: what a network says about a sample may depend on the samples beside it, in its last bits.
+    All rows belong to one client: the last bits of an output may depend on the other samples in the batch.
     """
     if isinstance(network, nn.Module):
         network.eval()

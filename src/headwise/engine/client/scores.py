@@ -1,4 +1,4 @@
-"""Scores: how good a model is on one client's samples, and what that means over all clients."""
+"""Scores of a model on one client's samples, and their combination over all clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...log.metrics import Metric, Predictions, Score, metrics
 
 
 def score(z: Tensor, y: Tensor) -> Score:
-    """How good the class scores `z`, [n, classes], are for these labels."""
+    """Every metric of the class scores `z`, [n, classes], for these labels."""
     said = Predictions(z, y)
     values = {m.name: m.of(said) for m in metrics() if not isinstance(m.of, str)}
     return {"n": len(y), **{name: float(value) for name, value in values.items() if value is not None}}
 
 
 def over_clients(scores: Mapping[int, Score]) -> dict[str, float]:
-    """Each metric over the clients that have it, and how many clients and samples there are."""
+    """Each metric over the clients that have it, and the number of clients and samples."""
     ordered = [scores[c] for c in sorted(scores)]
     found = {m.name: value for m in metrics() if (value := _combined(m, ordered)) is not None}
     return {**found, "clients": len(ordered), "samples": sum(int(s["n"]) for s in ordered)}

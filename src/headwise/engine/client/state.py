@@ -13,17 +13,17 @@ from ...records import Packed, Record, RecordError, from_bytes, pack, to_bytes, 
 
 @dataclass(frozen=True)
 class ClientState:
-    """The method's own record, and what the engine keeps beside it."""
+    """The method's own record, and what the engine keeps with it."""
 
     me: Record
     kept: Params
-    """BatchNorm statistics and private layers, by the run's buffer policy"""
+    """BatchNorm statistics and private layers, as `buffers` says"""
     trained: int
-    """rounds that this client has trained in"""
+    """rounds this client has trained in"""
 
 
 def encode_state(state: ClientState) -> bytes:
-    """One safetensors file: the record's fields under ``me.``, the engine's beside them."""
+    """One safetensors file: the record's fields under ``me.``, the engine's next to them."""
     tensors, scalars = pack(state.me)
     kept = {f"kept/{k}": t for k, t in state.kept.items()}
     named = {f"me.{k}": t for k, t in tensors.items()}
@@ -31,7 +31,7 @@ def encode_state(state: ClientState) -> bytes:
 
 
 def decode_state(me: type[Record], data: bytes) -> ClientState:
-    """The state that `encode_state` wrote, its record of this type."""
+    """The state that `encode_state` wrote, with a record of this type."""
     tensors, scalars = from_bytes(data)
     trained = scalars.pop("trained", None)
     if type(trained) is not int:
@@ -43,29 +43,27 @@ def decode_state(me: type[Record], data: bytes) -> ClientState:
 
 
 def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:
-    """The same for a state that was kept: if it can't be used, the run that kept it is damaged."""
+    """The same for a state that a run stored: if it can't be read, the run is damaged."""
     try:
         return decode_state(me, data)
     except RecordError as error:
-        raise RunError(f"the state that was kept of client {client} can't be used: {error}.") from error
+        raise RunError(f"the stored state of client {client} can't be used: {error}.") from error
 
 
 HOT = 256 * 2**20
-"""bytes of states that stay in memory although they are kept elsewhere"""
+"""most bytes of states that stay in memory although they are stored elsewhere"""
 
 
 class ColdStates(Protocol):
-    """Where states are kept that memory need not hold."""
+    """Where states are stored that need not be in memory."""
 
     def __iter__(self) -> Iterator[int]: ...
 
-    def read(self, client: int) -> bytes | None:
-        """The client's state, if it has one."""
-        ...
+    def read(self, client: int) -> bytes | None: ...
 
 
 class States(Mapping[int, ClientState]):
-    """The clients' states: in memory, or as bytes elsewhere until somebody asks."""
+    """The clients' states: in memory, or stored as bytes until they are needed."""
 
     def __init__(self, me: type[Record], cold: ColdStates | None = None) -> None:
         self._me, self._cold = me, cold
@@ -94,20 +92,18 @@ class States(Mapping[int, ClientState]):
         self._hot[client] = state
 
     def encoded(self, client: int) -> bytes | None:
-        """The client's state as bytes; None if it has none."""
         found = self._hot.get(client)
         if found is None:
             return self._cold.read(client) if self._cold else None
         return found if isinstance(found, bytes) else encode_state(found)
 
     def snapshot(self) -> States:
-        """The states as they are now, in memory."""
         other = States(self._me)
         other._hot = {c: self[c] for c in self}
         return other
 
     def settle(self, size: int) -> None:
-        """So many bytes of new states are kept elsewhere now: memory holds them only while they are few."""
+        """`size` more bytes of states are now stored elsewhere: drop them from memory once they exceed `HOT`."""
         self._settled += size
         if self._cold and self._settled > HOT:
             self._hot.clear()

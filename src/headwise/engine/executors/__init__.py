@@ -1,4 +1,4 @@
-"""Executors: where the clients of a run live. `base` has their contract, `settings.executors` their names.
+"""Executors: where a run's clients live. `base` has the contract, `settings.executors` the names.
 
-Imports the client's side of the engine and its plan; what is made from settings comes in a `Setup`.
+Imports the client's side of the engine and its plan; whatever is built from settings arrives in a `Setup`.
 """

@@ -17,50 +17,46 @@ from ..host.clock import Clock
 from ..plan import Plan
 
 TOGETHER = 128
-"""clients that one process handles side by side, at most"""
+"""most clients that one process handles side by side"""
 MEMORY = 64 * 2**20
-"""bytes of models that these may have"""
+"""most bytes of models that these may hold"""
 
 
 class Executor(Protocol):
     """Where clients live: in this process, in a pool of processes, on other machines."""
 
     workers: int
-    """clients that are handled at the same time"""
+    """clients handled at the same time"""
     states: States
-    """the states of the clients that have trained, as far as they are kept here"""
+    """the states of clients that have trained, where they are kept here"""
     clock: Clock
     """what all workers together spent their time on"""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs, in any order; training also renews the client's state."""
+        """Do the jobs, in any order; training also replaces the client's state."""
         ...
 
-    def close(self) -> None:
-        """Give back what it holds."""
-        ...
+    def close(self) -> None: ...
 
 
 class Setup(NamedTuple):
-    """What an executor is made of."""
-
     plan: Plan
     states: States
-    """from which the clients go on"""
+    """where the clients continue from"""
     engine: Engine
     workers: int
-    """clients to handle at the same time: what `engine.workers` comes to"""
+    """clients to handle at the same time, resolved from `engine.workers`"""
     experiment: str
-    """as JSON, from which another process or machine can build the same plan"""
+    """as JSON, so that another process or machine can build the same plan"""
     rebuild: Callable[[Clients], Plan]
-    """builds it in another process, which has the data already"""
+    """builds the plan in another process that already has the data"""
     data_dir: Path
     folder: Path
-    """the run's"""
+    """the run's folder"""
 
 
 def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, Answer]:
-    """All answers in client order, whatever the order they came in; without those of clients that failed."""
+    """All answers in client order, without those of clients that failed."""
     answers: dict[int, Answer] = {}
     for a in executor.run(jobs):
         if a.failure:
@@ -72,12 +68,11 @@ def collect(executor: Executor, jobs: list[Job], tell: Observer) -> dict[int, An
 
 
 def states_of(plan: Plan, states: States | None) -> States:
-    """The states to go on with; none given: those of a run that begins, in memory."""
+    """These states, or empty ones in memory for a new run."""
     return States(record_types(type(plan.method)).client) if states is None else states
 
 
 def side_by_side_limit(plan: Plan) -> int:
-    """How many clients one process may handle at once."""
     size = max(sum(t.numel() * t.element_size() for t in m.state_dict().values()) for m in plan.models)
     return max(1, min(TOGETHER, MEMORY // max(size, 1)))
 
@@ -85,7 +80,7 @@ def side_by_side_limit(plan: Plan) -> int:
 def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
     """Jobs in groups of about equal work, the heaviest group first, so that no worker waits at the end of a round.
 
-    Each job, the longest first, joins the group that has least to do; there are some groups more than workers.
+    Each job, longest first, joins the group with the least work; there are a few more groups than workers.
     """
     if not jobs:
         return []

@@ -1,7 +1,7 @@
-"""Worker processes, each with a pipe of its own.
+"""Worker processes, each with its own pipe.
 
-They share no queue, lock or counter of `multiprocessing`: the semaphores of those have names in /dev/shm, which stay
-there for ever when the whole group of processes is killed.
+They share no queue, lock or counter from `multiprocessing`: these use named semaphores in /dev/shm, which stay there
+forever if the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ Work = Callable[[Any], Any]
 
 
 class WorkerLostError(Exception):
-    """A worker was killed, or ended its process; what it was doing is lost."""
+    """A worker was killed or exited; its current task is lost."""
 
 
 class _Worker(NamedTuple):
@@ -37,17 +37,19 @@ class _Raised(NamedTuple):
 
 
 class Crew:
-    """At most `size` workers, started when there is something to do for them."""
+    """At most `size` workers, each started when it is first needed.
+
+    `begin(number)` runs once in each worker, with the worker's number, and returns the function that does its tasks.
+    """
 
     def __init__(self, size: int, begin: Callable[[int], Work]) -> None:
         self.size, self._begin = size, begin
-        """`begin` makes, in a worker, what does the tasks there; it is given the worker's number"""
         self._workers: dict[int, _Worker] = {}
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """The results as they come; each task goes to the next worker that is free.
+        """Yield results as they come; each task goes to the next free worker.
 
-        A worker that is still busy when the caller looks away, or when another one fails, is ended.
+        Workers that are still busy when the caller stops iterating, or when another one fails, are killed.
         """
         left, busy = deque(tasks), dict[Connection, int]()
         try:
@@ -55,7 +57,8 @@ class Crew:
             while busy:
                 for pipe in wait(list(busy)):
                     assert isinstance(pipe, Connection)
-                    result = _receive(pipe)
+                    with _lost_if_closed():
+                        result = pipe.recv()
                     del busy[pipe]
                     if isinstance(result, _Raised):
                         raise result.error
@@ -66,7 +69,6 @@ class Crew:
                 self._end(number)
 
     def close(self) -> None:
-        """End the workers; they keep nothing."""
         for number in list(self._workers):
             self._end(number)
 
@@ -75,10 +77,10 @@ class Crew:
             number = self._free(set(busy.values()))
             pipe = self._workers[number].pipe
             busy[pipe] = number
-            _send(pipe, left.popleft())
+            with _lost_if_closed():
+                pipe.send(left.popleft())
 
     def _free(self, busy: set[int]) -> int:
-        """The number of a worker that has nothing to do."""
         for number in self._workers:
             if number not in busy:
                 return number
@@ -87,7 +89,7 @@ class Crew:
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
         process.start()
-        theirs.close()  # or a worker that dies would leave its end open
+        theirs.close()  # or the pipe would stay open when the worker dies
         self._workers[number] = _Worker(process, ours)
         return number
 
@@ -98,23 +100,17 @@ class Crew:
         pipe.close()
 
 
-def _send(pipe: Connection, task: Any) -> None:
+@contextmanager
+def _lost_if_closed() -> Iterator[None]:
     try:
-        pipe.send(task)
-    except OSError as error:
-        raise WorkerLostError from error
-
-
-def _receive(pipe: Connection) -> Any:
-    try:
-        return pipe.recv()
+        yield
     except (EOFError, OSError) as error:
         raise WorkerLostError from error
 
 
 def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
-    """What a worker does until its driver has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's: it lets the round finish
+    """A worker's loop, until its driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
     work: Work | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -129,7 +125,7 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as every process can have it, with a note of where it was raised."""
+    """The error in a form that every process can unpickle, with a note of where it was raised."""
     known = isinstance(error, (HeadwiseError, MemoryError))
     copy = type(error)(str(error)) if known else RuntimeError(f"{type(error).__name__}: {error}")
     copy.add_note(f"in a worker:\n{traceback.format_exc()}")
@@ -137,7 +133,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _end_with_driver() -> None:
-    """A driver that is killed can't end a worker that is busy."""
+    """Exit once the driver is gone: if it was killed, it can't stop a busy worker."""
     driver = multiprocessing.parent_process()
     assert driver is not None  # this runs in a worker
     driver.join()

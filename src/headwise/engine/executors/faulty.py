@@ -1,4 +1,4 @@
-"""Failures on purpose: what clients and networks do on a bad day, the same on every day of the same seed."""
+"""Injected failures: what clients and networks do on a bad day, reproducible from the seed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ..plan import Plan
 from .base import Executor
 
 HUGE = 1e9
-"""what a model is multiplied by that replaces everybody's, and about how many samples a liar has"""
+"""the factor for a model that drowns out all others, and the number of samples a liar claims"""
 
 
 class Faulty:
-    """An executor whose clients fail in training as `faults.inject` says; evaluations are left alone."""
+    """An executor whose clients fail in training as `faults.inject` says; evaluations are not affected."""
 
     def __init__(self, inner: Executor, plan: Plan) -> None:
         self._inner, self._plan = inner, plan
         self.workers, self.states, self.clock = inner.workers, inner.states, inner.clock
         self._asked: Counter[tuple[int, int]] = Counter()
-        """how often a client was asked in a round: what fails once may work the next time"""
+        """how often a client was asked in a round: a retry may succeed"""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs, some of them badly."""
+        deadline = self._plan.experiment.faults.deadline
+        absent = {"drop", "error"} if deadline is None else {"drop", "error", "slow"}
         faults = {job.client: (self._fault(job), job) for job in jobs}
         held: list[Answer] = []
         for fault, job in faults.values():
             if fault == "error":
                 yield _failed(job, "raised", "it was told to fail")
-            elif fault == "slow" and self._plan.experiment.faults.deadline is not None:
-                yield _failed(job, "late", f"it took longer than {self._plan.experiment.faults.deadline:g} seconds")
-        absent = ("drop", "error", *(["slow"] if self._plan.experiment.faults.deadline is not None else []))
+            elif fault == "slow" and deadline is not None:
+                yield _failed(job, "late", f"it took longer than {deadline:g} seconds")
         for answer in self._inner.run([job for fault, job in faults.values() if fault not in absent]):
             fault = faults[answer.client][0]
             if fault == "slow":
@@ -47,11 +47,10 @@ class Faulty:
         yield from held
 
     def close(self) -> None:
-        """Give back what the other one holds."""
         self._inner.close()
 
     def _fault(self, job: Job) -> str:
-        """What befalls this client now; nothing is the empty text."""
+        """What goes wrong at this client now; an empty string for nothing."""
         if job.kind != "fit":
             return ""
         seed, attempt = self._plan.experiment.seed, self._asked[job.client, job.t]
@@ -74,7 +73,7 @@ def _failed(job: Job, reason: str, what: str) -> Answer:
 
 
 def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
-    """What the server gets instead of this answer."""
+    """What the server receives instead of this answer."""
     if fault == "stale":
         yield replace(answer, t=answer.t - 1)
     elif fault == "samples":
@@ -82,8 +81,8 @@ def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
     elif fault in _CHANGES and answer.up is not None and answer.failure is None:
         try:
             yield replace(answer, up=_changed(answer.up, fault))
-        except RecordError as error:  # as it would be where records come as bytes
-            said = f"client {answer.client} sent no record in round {answer.t}: {error}."
+        except RecordError as error:  # as where records arrive as bytes
+            said = f"client {answer.client} did not send a valid record in round {answer.t}: {error}."
             yield replace(answer, up=None, failure=Failure(fault, said))
     else:
         yield answer
@@ -108,11 +107,11 @@ _CHANGES = {
 
 
 def _changed(up: Record, fault: str) -> Record:
-    """The record with its first tensor of numbers spoilt; one that has none is as it was."""
+    """The record with its first floating-point tensor spoilt; unchanged if it has none."""
     tensors, scalars = pack(up)
     name = next((k for k, t in tensors.items() if t.is_floating_point()), None)
     if name is None:
         return up
-    spoilt = {f"{k}~" if fault == "names" and k == name else k: t for k, t in tensors.items()}
-    key = f"{name}~" if fault == "names" else name
-    return unpack(type(up), Packed({**spoilt, key: _CHANGES[fault](tensors[name])}, scalars))
+    renamed = f"{name}~" if fault == "names" else name
+    spoilt = {renamed if k == name else k: _CHANGES[fault](t) if k == name else t for k, t in tensors.items()}
+    return unpack(type(up), Packed(spoilt, scalars))

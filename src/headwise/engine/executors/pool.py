@@ -1,4 +1,4 @@
-"""Clients spread over processes, each with one thread; the same bits as `Serial`, whatever the number of workers."""
+"""Clients spread over single-threaded processes; the same bits as `Serial`, whatever the number of workers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .base import Setup, balanced, states_of
 from .crew import Crew, Work, WorkerLostError
 from .shelf import Handle, Shelf, shared
 
-ATTEMPTS = 3  # a worker that was killed takes its clients with it; they are run again this often
+ATTEMPTS = 3  # how often jobs are tried whose worker was killed
 
 
 class Pool:
-    """Persistent worker processes. Data lies in shared memory once; so does what is sent to all clients alike."""
+    """Persistent worker processes. Shared memory holds the data once, and each broadcast once."""
 
     def __init__(
         self, plan: Plan, rebuild: Callable[[Clients], Plan], workers: int, states: States | None = None
@@ -40,14 +40,14 @@ class Pool:
         self.states = states_of(plan, states)
         self.workers = min(workers, len(plan.data))
         self.clock = Clock()
-        self._plan, self._rebuild = plan, rebuild
+        self._plan = plan
         self._shelf = Shelf.make(sum(t.numel() * t.element_size() for t in (plan.data.x, plan.data.y)))
-        self._data = _SharedData.on(self._shelf, plan.data)
+        data = _SharedData.on(self._shelf, plan.data)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, self._data))
+        self._crew = Crew(self.workers, partial(_begin, rebuild, self._shelf.folder, data))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs side by side; those of a worker that died are done again."""
+        """Do the jobs in parallel; those of a worker that died are retried."""
         left = {job.client: job for job in jobs}
         sent: dict[tuple[str, int], Handle] = {}
         try:
@@ -62,18 +62,17 @@ class Pool:
                     if attempt == ATTEMPTS - 1 and self._plan.experiment.faults.reaction == "stop":
                         who = f"{ATTEMPTS} times at one of the clients {sorted(left)}"
                         raise ClientError(f"a worker died {who}.") from error
-                    self.clock.memory.clear()  # some of its processes are gone
+                    self.clock.memory.clear()  # some of these processes are gone
         finally:
             for handle in sent.values():
                 self._shelf.drop(handle)
 
     def close(self) -> None:
-        """End the workers."""
         self._crew.close()
         self._shelf.remove()
 
     def _tasks(self, jobs: Sequence[Job], sent: dict[tuple[str, int], Handle]) -> list[list[_PackedJob]]:
-        """What the workers are to do; `sent` is what lies on the shelf for it."""
+        """Tasks for the workers; `sent` collects what was put on the shelf for them."""
         begun = time.perf_counter()
         tasks: list[list[_PackedJob]] = []
         for group in balanced(jobs, self._plan, self.workers):
@@ -99,7 +98,6 @@ class Pool:
 
 
 def make(setup: Setup) -> Pool:
-    """The executor of this name."""
     return Pool(setup.plan, setup.rebuild, setup.workers, setup.states)
 
 
@@ -111,14 +109,14 @@ class _PackedJob(NamedTuple):
 
 class _Finished(NamedTuple):
     answers: list[tuple[Answer, Handle | None, Handle | None]]
-    """each with what it sends and its new state"""
+    """each with its message up and its new state"""
     seconds: dict[str, float]
     process: int
     memory: int
 
 
 class _SharedData(NamedTuple):
-    """The clients' samples, as another process finds them on the shelf."""
+    """The clients' samples, as another process opens them from the shelf."""
 
     bare: Clients
     layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
@@ -137,13 +135,13 @@ class _SharedData(NamedTuple):
 
 
 class _Process(NamedTuple):
-    """What a worker process has built for its run."""
+    """What a worker process holds for its run."""
 
     plan: Plan
     types: RecordTypes
     shelf: Shelf
     downs: dict[str, Record]
-    """the last message that came by file: the next client often gets the same"""
+    """the last message read from a file: the next client often gets the same one"""
 
 
 def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _SharedData, number: int) -> Work:
@@ -151,7 +149,7 @@ def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _SharedData, 
     keep_freed_memory()
     plan = rebuild(data.opened(folder))
     plan = replace(plan, device=device_of(number, plan.device))
-    gc.freeze()  # what is here now stays: the collector need not look at it again in every round
+    gc.freeze()  # all of this stays: the collector need not scan it in every round
     return partial(_work, _Process(plan, record_types(type(plan.method)), Shelf(folder), {}))
 
 

@@ -1,4 +1,4 @@
-"""One client after the other, in this process: the reference that every other executor must equal."""
+"""All clients in this process: the reference that every other executor must match bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Setup, side_by_side_limit, states_of
 
 
 class Serial:
-    """All clients in this process, as many side by side as memory allows, or as `together` says."""
+    """Handles as many clients side by side as memory allows, or `together` of them."""
 
     workers = 1
 
@@ -23,7 +23,6 @@ class Serial:
         self.clock = Clock()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs in their order."""
         todo = list(jobs)
         for at in range(0, len(todo), self._together):
             assigned = [(job, self.states.get(job.client)) for job in todo[at : at + self._together]]
@@ -36,9 +35,8 @@ class Serial:
                 yield answer
 
     def close(self) -> None:
-        """Nothing to give back."""
+        pass
 
 
 def make(setup: Setup) -> Serial:
-    """The executor of this name."""
     return Serial(setup.plan, setup.states)

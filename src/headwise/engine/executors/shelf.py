@@ -1,4 +1,4 @@
-"""A folder in shared memory through which processes of one machine hand each other bytes."""
+"""A folder in shared memory through which processes on one machine exchange bytes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ...disk.jsontext import to_json
 
 MEMORY = Path("/dev/shm")
 PREFIX, MARK = ".headwise-shelf-", "owner.json"
-"""of a shelf's folder, and the file in it that says whose it is; the owner holds the lock on it"""
+"""how shelf folders are named, and the file in each that names its owner, who holds a lock on it"""
 OURS = re.compile(r"x|y|[0-9]+-[0-9]+")
-"""the names of what lies on a shelf"""
+"""file names on a shelf"""
 SMALL = 64 * 1024
-"""bytes that go through the pipe as they are: a file would cost more"""
+"""below this many bytes, a pipe is cheaper than a file"""
 ROOM = 2**30
-"""bytes that must be free beside the data, for messages and answers"""
+"""bytes that must be free besides the data, for messages and answers"""
 
 Handle = bytes | str
 """bytes, or the name of a file on the shelf"""
 
 
 class Shelf:
-    """Made by the driver, which holds its lock; workers open it by its path."""
+    """Made by the driver, which holds its lock; workers open it by path."""
 
     def __init__(self, folder: Path, lock: IO[str] | None = None) -> None:
         self.folder, self._lock = folder, lock
@@ -43,7 +43,7 @@ class Shelf:
 
     @classmethod
     def make(cls, size: int) -> Shelf:
-        """A new shelf with room for so many bytes of data: in memory, or in a temporary folder where that is small."""
+        """A new shelf for `size` bytes of data: in shared memory, or in a temporary folder if that is too small."""
         fits = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > size + ROOM
         base = MEMORY if fits else Path(tempfile.gettempdir())
         for left in base.glob(f"{PREFIX}*"):
@@ -56,7 +56,7 @@ class Shelf:
         return cls(folder, mark)
 
     def put(self, data: bytes) -> Handle:
-        """What stands for these bytes in another process."""
+        """A handle with which another process gets these bytes."""
         if len(data) < SMALL:
             return data
         name = f"{os.getpid()}-{next(self._numbers)}"
@@ -64,42 +64,39 @@ class Shelf:
         return name
 
     def look(self, handle: Handle) -> bytes:
-        """The bytes."""
         return handle if isinstance(handle, bytes) else (self.folder / handle).read_bytes()
 
     def take(self, handle: Handle) -> bytes:
-        """The bytes, which are not needed again."""
+        """The bytes, which are then dropped."""
         data = self.look(handle)
         self.drop(handle)
         return data
 
     def drop(self, handle: Handle) -> None:
-        """Remove it, if it takes any room."""
         if isinstance(handle, str):
             (self.folder / handle).unlink(missing_ok=True)
 
     def share(self, name: str, t: Tensor) -> Tensor:
-        """A tensor with the same values, which `shared` finds in other processes."""
+        """A copy of the tensor that other processes open with `shared`."""
         mapped = shared(self.folder / name, t.shape, t.stride(), t.dtype)
         mapped.copy_(t)
         return mapped
 
     def remove(self) -> None:
-        """Nothing here is needed any more."""
-        with suppress(OSError):  # what can't be removed now is swept later
+        with suppress(OSError):  # a later sweep removes what is left
             _clear(self.folder)
         if self._lock:
             self._lock.close()
 
 
 def shared(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A dense tensor whose memory is this file; all who open it see the same."""
+    """A dense tensor whose memory is this file, shared by every process that opens it."""
     flat = torch.from_file(str(path), shared=True, size=max(math.prod(shape), 1), dtype=dtype)
     return flat.as_strided(shape, stride)
 
 
 def _owner(pid: int) -> dict[str, Any]:
-    """A process as no other one can be: its number is given to another one later, but not with the same start."""
+    """Identifies a process for good: a pid is reused, but not with the same start time."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         started = int(after_name.split()[19])
@@ -109,13 +106,13 @@ def _owner(pid: int) -> dict[str, Any]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the shelf of a driver that was killed; whatever is not surely that is left alone."""
+    """Remove the shelf of a driver that was killed; leave anything that is not certainly one."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kind = folder.lstat()
         if not stat.S_ISDIR(kind.st_mode) or kind.st_uid != os.getuid():
             return
         with (folder / MARK).open("r+", encoding="utf-8") as mark:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver in another container has no number here
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver in another container has no pid here
             said = json.loads(mark.read(200))
             now = _owner(int(said["pid"]))
             written_by_us = said["started"] is not None and said == {**now, "started": said["started"]}
@@ -124,7 +121,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove a shelf, the mark last: a sweep that is interrupted can be repeated."""
+    """Remove a shelf, its mark last, so that an interrupted sweep can be repeated."""
     for path in folder.iterdir():
         if OURS.fullmatch(path.name):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Clients spread over threads of this process: nothing is copied, and torch computes without Python's lock."""
+"""Clients spread over threads of this process: nothing is copied, and torch releases Python's lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from ...errors import ConfigError
-from ..client.jobs import Answer, Job, handle_all
+from ..client.jobs import Answer, Handled, Job, handle_all
 from ..client.state import ClientState, States
 from ..host.clock import Clock
 from ..plan import Plan
@@ -33,7 +33,6 @@ class Threads:
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        """Do the jobs side by side."""
         groups = balanced(list(jobs), self.plan, self.workers)
         futures = [self._pool.submit(self._work, [(j, self.states.get(j.client)) for j in group]) for group in groups]
         try:
@@ -49,12 +48,9 @@ class Threads:
                 future.cancel()
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _work(
-        self, assigned: list[tuple[Job, ClientState | None]]
-    ) -> tuple[list[tuple[Answer, ClientState | None]], Clock]:
+    def _work(self, assigned: list[tuple[Job, ClientState | None]]) -> tuple[list[Handled], Clock]:
         clock = Clock()
         done = handle_all(self.plan, assigned, clock, seeded=False)
         clock.stop()
@@ -62,5 +58,4 @@ class Threads:
 
 
 def make(setup: Setup) -> Threads:
-    """The executor of this name."""
     return Threads(setup.plan, setup.workers, setup.states)

@@ -1,4 +1,4 @@
-"""The process that it all runs in: devices, threads, clocks, deadlines, Ctrl-C.
+"""The host process: devices, threads, clocks, deadlines, Ctrl-C.
 
 Imports nothing else of the engine.
 """

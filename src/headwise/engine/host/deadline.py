@@ -1,4 +1,4 @@
-"""How long a client may take."""
+"""A client's time limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 
 class Late(Exception):  # noqa: N818 - it is what happened, not a mistake
-    """A client has taken longer than it may."""
+    """A client exceeded its time limit."""
 
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Raise `Late` when so much time is over: at once in a process's main thread, else when the client is done.
+    """Raise `Late` after `seconds`: at once in a process's main thread, elsewhere when the client is done.
 
-    A call into a library that never returns can't be interrupted; all of Python can.
+    Python code can always be interrupted, but not a library call that never returns.
     """
     if seconds is None:
         yield

@@ -1,4 +1,4 @@
-"""Where tensors live. All that the engine knows about GPUs is here; records are in main memory between rounds."""
+"""Where tensors live. All the engine knows about GPUs is here; between rounds, records are in main memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T", bound="Tensor | nn.Module")
 def check_device(device: str) -> None:
     """Raise if this machine does not have the device."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # torch's words about devices of the past
+        with warnings.catch_warnings(action="ignore"):  # torch's warnings about old devices
             torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
 
 
 def check_kind(kind: str) -> None:
-    """Raise if what this kind of engine needs is not installed, before anything is begun."""
+    """Raise if what this kind of engine needs is not installed, before anything starts."""
     if kind in SITES and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
         raise ConfigError(f"engine.kind is {kind!r}, which needs: pip install 'headwise[flower]'.")
     if kind not in KINDS:
@@ -35,20 +35,19 @@ def check_kind(kind: str) -> None:
 
 
 def device_of(worker: int, device: str) -> str:
-    """The device of this worker: those of a run on ``cuda`` share all GPUs evenly."""
+    """The device of this worker: with ``cuda``, workers share all GPUs evenly."""
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 def on(thing: T, device: str) -> T:
-    """The same on this device; what is in main memory already is not even looked at."""
+    """Move to this device; for the CPU, return as is without a check, which saves time."""
     return thing if device == "cpu" else thing.to(device)  # pyright: ignore[reportReturnType]
 
 
 def samples_on(samples: Samples, device: str) -> Samples:
-    """These samples on this device."""
     return samples if device == "cpu" else Samples(samples.x.to(device), samples.y.to(device))
 
 
 def home(t: Tensor) -> Tensor:
-    """The tensor in main memory, without its history, as it would come out of a message."""
+    """The tensor in main memory, detached, and laid out as if read from a message."""
     return settled(t if t.is_cpu and not t.requires_grad else t.detach().cpu())

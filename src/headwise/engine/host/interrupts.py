@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def politely_interrupted() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the round finish and leaves a run that can be resumed; the second ends at once."""
+    """The first Ctrl-C lets the round finish and leaves a resumable run; the second one stops at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
