@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def headwise(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """The command line, in this process: starting another one takes seconds."""
+    """The command line in this process, because starting another takes seconds."""
 
     def call(*args: str) -> Said:
         with pytest.raises(SystemExit) as stop:

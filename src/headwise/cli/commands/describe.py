@@ -1,4 +1,4 @@
-"""``headwise describe``: a method's card, or a published table with its settings."""
+"""``headwise describe``: a method's card, or a published table and its settings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 from ...settings.experiment import find_class
 
 NEEDS: dict[str, str] = {
-    "none": "what every single client sends",
-    "samples": "only the mean of what clients send, weighted by their samples: it can be masked",
-    "clients": "only the mean of what clients send, in which all count the same: it can be masked",
-    "labels": "only sums of what clients send, label by label",
+    "none": "every client's message",
+    "samples": "only the mean of the messages, weighted by samples: it can be masked",
+    "clients": "only the unweighted mean of the messages: it can be masked",
+    "labels": "only sums of the messages, label by label",
 }
 """`Method.sums` in words"""
 
@@ -22,9 +22,9 @@ NEEDS: dict[str, str] = {
 @click.command(name="describe")
 @click.argument("what", metavar="METHOD|TABLE")
 def command(what: str) -> None:
-    """Show METHOD: paper, what travels, what stays, its records and its options.
+    """Show METHOD: its paper, what travels, what stays, its records and options.
 
-    Or show TABLE, such as fedgmh/2: what it prints, its settings, rules, scales and notes.
+    Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes.
     """
     if "/" in what and not what.endswith(".py"):
         from ...papers.describing import card
@@ -79,7 +79,7 @@ def _method(method: str) -> None:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """As a person would type it; nothing where one must be given."""
+    """As a user would type it; empty if the option is required."""
     from ...settings.fields import dump
 
     if field.default_factory is not dataclasses.MISSING:
