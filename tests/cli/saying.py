@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,10 @@ class Said(NamedTuple):
     code: Any
     out: str
     err: str
+
+
+Headwise = Callable[..., Said]
+"""the fixture `headwise`: called with arguments"""
 
 
 def small(verb: str = "run", *more: str, **changes: str) -> list[str]:

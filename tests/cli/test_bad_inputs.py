@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
-
-Headwise = Callable[..., Said]
+from saying import Headwise, Said, assert_refused, small, snapshot
 
 LONG = "9" * 5000
 NAMES = [

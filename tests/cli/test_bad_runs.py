@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, small, snapshot
 
 import headwise as hw
 from headwise.cli import main
 from headwise.disk.files import only_writer
-
-Headwise = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,16 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, small, snapshot
+from saying import Headwise, small, snapshot
 
 import headwise as hw
 from headwise.cli import VERBS
 from headwise.settings import catalog
 from waiting import PATIENCE
 
-Headwise = Callable[..., Said]
 PYTHON = sys.executable
 
 

@@ -13,11 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, small, snapshot
 
 from headwise.settings import catalog
-
-Headwise = Callable[..., Said]
 
 FAILING = """
 from dataclasses import dataclass

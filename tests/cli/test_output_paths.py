@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, snapshot
 
 from headwise.disk.files import write_bytes
 from headwise.disk.paths import output_folder
 from headwise.errors import ConfigError, RunError
 from headwise.sites.server.submit import end_file
-
-Headwise = Callable[..., Said]
-
-
-@pytest.fixture
-def run(headwise: Headwise) -> str:
-    headwise(*small(out="run"), "--quiet")
-    return "run"
 
 
 def test_a_link_stays_and_the_file_behind_it_is_written(here: Path) -> None:

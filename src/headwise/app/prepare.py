@@ -114,16 +114,14 @@ def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> N
     if method.sums not in ("samples", "clients"):
         needs = "every single message" if method.sums == "none" else "sums label by label, which can't be masked here"
         raise ConfigError(f"{masked} the server of {name} needs {needs}.")
-    if strange := [f for f, kind in fields_of(record_types(type(method)).up).items() if not _of_tensors(kind)]:
+    tensors = {Params, torch.Tensor, type(None)}
+    up = fields_of(record_types(type(method)).up)
+    if strange := [f for f, kind in up.items() if not set(get_args(kind) or (kind,)) <= tensors]:
         raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is not a tensor.")
     if experiment.robust.rule != "mean":
         raise ConfigError(f"{masked} robust.rule is {experiment.robust.rule!r}, which looks at single messages.")
     if experiment.faults.inject.shares:
         raise ConfigError(f"{masked} faults.inject spoils single messages.")
-
-
-def _of_tensors(kind: Any) -> bool:
-    return set(get_args(kind) or (kind,)) <= {Params, torch.Tensor, type(None)}
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -99,8 +100,7 @@ def _files(kind: Kind) -> dict[str, Path]:
     """Files that define a class of the same name; helpers such as `split` do not. Scanned as text, for speed."""
     found: dict[str, Path] = {}
     for path in sorted((HOME / ROOMS[kind]).glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        classes = [line[6:].split("(")[0].split(":")[0] for line in text.splitlines() if line.startswith("class ")]
+        classes = re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         if any(_is_named(c, path.stem) for c in classes) and path.stem != "base":
             found[path.stem.replace("_", "-")] = path
     return found
