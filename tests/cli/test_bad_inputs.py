@@ -1,6 +1,6 @@
-"""Bad input gets one sentence and exit code 2; nothing is lost, nothing is half written.
+"""Bad input gets one sentence and exit code 2; nothing is lost or half-written.
 
-Each case is a command and what its sentence must hold: the field, the value, often what is allowed or meant.
+Each case is a command and parts of its sentence: the field, the value, often what is allowed or meant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``headwise data show``: the partition before anything is trained."""
+"""``headwise data show``: the partition before training."""
 
 from __future__ import annotations
 

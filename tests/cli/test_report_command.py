@@ -1,4 +1,4 @@
-"""``headwise report`` as a person uses it."""
+"""``headwise report`` as a user runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment: from TOML, overrides, texts, tables and instances to one tree, and back."""
+"""From TOML, overrides, strings, tables and instances to one `Experiment`, and back."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ junk = st.recursive(
 
 @given(st.sets(st.sampled_from([*FULL])), st.dictionaries(st.sampled_from([*FULL, "x"]), junk, max_size=2))
 def test_any_values_are_a_setting_or_a_config_error(good: set[str], other: dict[str, Any]) -> None:
-    """Some values that are allowed, or none, and some that are anything."""
+    """A mix of allowed values, none, and anything else."""
     try:
         made = build(Outer, {**{name: FULL[name] for name in good}, **other})
     except ConfigError:

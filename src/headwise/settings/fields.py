@@ -186,10 +186,8 @@ def _nested(value: Any, kind: Any, at: str) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
-    if value is None or (value == "none" and types.NoneType in kinds):
-        if types.NoneType in kinds:
-            return None
-        raise ConfigError(f"{at} is missing a value.")
+    if types.NoneType in kinds and (value is None or value == "none"):
+        return None
     rest = [k for k in kinds if k is not types.NoneType]
     for kind in rest[:-1]:
         try:
