@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said
+from saying import Headwise, Said, small
 
 from headwise.cli import main
 
@@ -19,8 +18,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def headwise(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """The command line, in this process: starting another one takes seconds."""
+def headwise(here: Path, capsys: pytest.CaptureFixture[str]) -> Headwise:
+    """The command line in this process, because starting another takes seconds."""
 
     def call(*args: str) -> Said:
         with pytest.raises(SystemExit) as stop:
@@ -29,3 +28,10 @@ def headwise(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Sa
         return Said(stop.value.code, out, err)
 
     return call
+
+
+@pytest.fixture
+def run(headwise: Headwise) -> str:
+    """The folder of a finished run."""
+    headwise(*small(out="run"), "--quiet")
+    return "run"

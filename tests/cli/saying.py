@@ -1,7 +1,8 @@
-"""What the command line says, and what it must look like when it refuses something."""
+"""The command line's output, and how a refusal must look."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ SMALL = {
     "clients": "3",
     "rounds": "2",
 }
-"""an experiment that takes a moment"""
+"""a fast experiment"""
 
 
 class Said(NamedTuple):
@@ -23,14 +24,17 @@ class Said(NamedTuple):
     err: str
 
 
+Headwise = Callable[..., Said]
+"""the fixture `headwise`: called with arguments"""
+
+
 def small(verb: str = "run", *more: str, **changes: str) -> list[str]:
-    """The arguments of a small experiment."""
     flags = {**SMALL, **changes}
     return [verb, *more, *(text for k, v in flags.items() for text in (f"--{k.replace('_', '-')}", v))]
 
 
 def assert_refused(said: Said, *parts: str) -> None:
-    """Exit code 2 and one line that holds all these parts."""
+    """Exit code 2, and one line that contains all parts."""
     assert said.out == ""
     lines = said.err.splitlines()
     assert len(lines) == 1, said.err

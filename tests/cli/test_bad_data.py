@@ -6,17 +6,15 @@ import io
 import os
 import pickle
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
-from saying import Said, assert_refused, snapshot
+from saying import Headwise, assert_refused, snapshot
 
 from headwise.data.sources.cifar10 import BATCHES
 
-Headwise = Callable[..., Said]
 ARCHIVE = "cifar-10-python.tar.gz"
 
 

@@ -1,6 +1,6 @@
-"""Bad input gets one sentence and exit code 2; nothing is lost, nothing is half written.
+"""Bad input gets one sentence and exit code 2; nothing is lost or half-written.
 
-Each case is a command and what its sentence must hold: the field, the value, often what is allowed or meant.
+Each case is a command and parts of its sentence: the field, the value, often what is allowed or meant.
 """
 
 from __future__ import annotations
@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
-
-Headwise = Callable[..., Said]
+from saying import Headwise, Said, assert_refused, small, snapshot
 
 LONG = "9" * 5000
 NAMES = [
@@ -50,7 +47,7 @@ NAMES = [
     ("run --set engine.device=banana", "engine.device", "'banana'"),
     ("run --set engine.device=meta", "engine.device", "'meta'"),
     ("run --set engine.device=hpu", "engine.device", "'hpu'"),
-    ("run --set engine.device=3", "engine.device is 3", "a text"),
+    ("run --set engine.device=3", "engine.device is 3", "a string"),
 ]
 NUMBERS = [
     *((f"run --rounds {v}", "rounds", v) for v in ("many", "1.5", "0", "-1", "nan", "inf", "1000001", LONG)),
@@ -159,18 +156,18 @@ TOML = [
     ("[method]\nmu = 3", "method is {'mu': 3}"),
     ("[method]\nname = 'fedrep'\nhead_epoch = 3", "method.head_epoch", "'head_epochs'"),
     ("[partition]\nname = 'dirichlet'\nvalues = 3", "partition.values is 3", "a list"),
-    ("[partition]\nname = 'dirichlet'\nvalues = [1, 2, 3, 4]", "partition.values[0] is 1", "a text"),
+    ("[partition]\nname = 'dirichlet'\nvalues = [1, 2, 3, 4]", "partition.values[0] is 1", "a string"),
     ("model = [3]", "model[0] is 3"),
     ("split = 3", "split is 3"),
     ("split = '3'", "split is '3'"),
     ("[sampling]\nratio = 0.1\nratio_low = 0.2", "sampling.ratio_low is 0.2"),
-    (f"rounds = {LONG}", "bad.toml is no valid TOML"),
-    (f"rounds = {'[' * 5000}", "bad.toml is no valid TOML"),
-    ("rounds = 1\nrounds = 2", "bad.toml is no valid TOML"),
-    ("this is no TOML", "bad.toml is no valid TOML", "line 1"),
-    ("{'rounds': 3}", "bad.toml is no valid TOML"),
-    (b"\x89PNG\r\n\x1a\n\0\xff\xfe", "bad.toml is no valid TOML"),
-    ("rounds = 3".encode("utf-16"), "bad.toml is no valid TOML"),
+    (f"rounds = {LONG}", "bad.toml is not valid TOML"),
+    (f"rounds = {'[' * 5000}", "bad.toml is not valid TOML"),
+    ("rounds = 1\nrounds = 2", "bad.toml is not valid TOML"),
+    ("this is no TOML", "bad.toml is not valid TOML", "line 1"),
+    ("{'rounds': 3}", "bad.toml is not valid TOML"),
+    (b"\x89PNG\r\n\x1a\n\0\xff\xfe", "bad.toml is not valid TOML"),
+    ("rounds = 3".encode("utf-16"), "bad.toml is not valid TOML"),
 ]
 
 
@@ -204,12 +201,12 @@ def test_a_file_that_is_not_there_or_a_folder_is_named(headwise: Headwise, here:
 
 
 MINE = [
-    ("", "must define a class named like the file (mine)"),
-    ("class Other:\n    pass", "must define a class named like the file (mine)"),
-    ("class Mine\n    pass", "'mine.py'", "no valid Python", "line 1"),
+    ("", "must define a class named after the file (mine)"),
+    ("class Other:\n    pass", "must define a class named after the file (mine)"),
+    ("class Mine\n    pass", "'mine.py'", "not valid Python", "line 1"),
     ("import nothing_of_this_name", "'mine.py'", "can't be imported", "nothing_of_this_name"),
     ("1 / 0", "'mine.py'", "can't be imported", "ZeroDivisionError"),
-    ("class Mine:\n    pass", "'mine.py'", "Mine must be a dataclass that derives from Method"),
+    ("class Mine:\n    pass", "'mine.py'", "Mine must be a dataclass derived from Method"),
     (
         "from dataclasses import dataclass\nfrom headwise import *\n@dataclass(frozen=True)\n"
         "class Mine(Averaging[Nothing]):\n    x: int = 3",

@@ -1,4 +1,4 @@
-"""Run folders that can't be resumed: one sentence, and not a byte of them is changed."""
+"""Run folders that can't be resumed: one sentence, and not a byte is changed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, small, snapshot
 
 import headwise as hw
 from headwise.cli import main
 from headwise.disk.files import only_writer
 
-Headwise = Callable[..., Said]
-
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with two of its three rounds done."""
+    """A run that has finished two of three rounds."""
     folder = tmp_path_factory.mktemp("unfinished") / "run"
     args = small(rounds="3", out=str(folder), set="stop.budget=1e-9")
     for command in (args, ["resume", str(folder)]):
@@ -39,14 +37,14 @@ def run(unfinished: Path, here: Path) -> Path:
 
 
 def manifest(**changes: Any) -> Callable[[Path], None]:
-    """Change the manifest; a name with two parts is of the experiment."""
+    """Change the manifest; names with the prefix `experiment_` change its experiment."""
 
     def apply(run: Path) -> None:
         found = json.loads((run / "manifest.json").read_bytes())
         for name, value in changes.items():
             where = found["experiment"] if name.startswith("experiment_") else found
             where[name.removeprefix("experiment_")] = value
-        del found["checksum"]  # as of an older Headwise
+        del found["checksum"]  # older versions wrote none
         (run / "manifest.json").write_text(json.dumps(found))
 
     return apply
@@ -68,7 +66,7 @@ DAMAGES = [
     (
         manifest(partition={"hash": "0" * 64, "floor": {"weighted": None}}),
         "run was run on partition 000000000000",
-        "it differs",
+        "but the data now gives",
     ),
     (manifest(partition={}), "run/manifest.json is damaged"),
     (write("manifest.json", b""), "run/manifest.json is damaged: it is not valid JSON"),

@@ -1,4 +1,4 @@
-"""What the commands print and write when all is well."""
+"""What the commands print and write when they succeed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, small, snapshot
+from saying import Headwise, small, snapshot
 
 import headwise as hw
 from headwise.cli import VERBS
 from headwise.settings import catalog
 from waiting import PATIENCE
 
-Headwise = Callable[..., Said]
 PYTHON = sys.executable
 
 
@@ -153,7 +151,7 @@ def test_a_federation_without_test_samples_has_no_floor_to_show(headwise: Headwi
 def test_a_run_that_ended_early_says_how_to_go_on(headwise: Headwise) -> None:
     said = headwise(*small(out="run", set="stop.budget=1e-9"), "--quiet")
     assert said.code == 0
-    assert said.out.endswith("run; it ended early (budget), go on with: headwise resume run\n")
+    assert said.out.endswith("run; it ended early (budget), continue with: headwise resume run\n")
     again = headwise("resume", "run", "--json", "--quiet")
     assert json.loads(again.out)["ended"] == "finished"
 
@@ -256,7 +254,7 @@ def test_in_a_terminal_there_is_a_live_display(tmp_path: Path) -> None:
     try:
         while piece := os.read(ours, 4096):
             shown += piece
-    except OSError:  # the other end is closed: how Linux says that this was all
+    except OSError:  # Linux's end of file: the other end is closed
         pass
     os.close(ours)
     out, _ = process.communicate(timeout=PATIENCE)

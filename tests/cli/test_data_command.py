@@ -1,17 +1,15 @@
-"""``headwise data show``: the partition before anything is trained."""
+"""``headwise data show``: the partition before training."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small
+from saying import Headwise, assert_refused, small
 
 import headwise as hw
 
-Headwise = Callable[..., Said]
 ARGS = ["--data", "synthetic:120:3:5:sites=2", "--partition", "dirichlet:0.5", "--clients", "4"]
 
 

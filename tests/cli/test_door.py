@@ -1,4 +1,4 @@
-"""Whatever a command raises is one sentence: a mistake, an output that takes no more, or a bug with its log."""
+"""Any exception becomes one sentence: a mistake, an output that can't be written, or a bug with its log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, small, snapshot
 
 from headwise.settings import catalog
-
-Headwise = Callable[..., Said]
 
 FAILING = """
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Mine(Model):
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
-    """Let `list` fail by this exception."""
+    """Make `list` raise this exception."""
 
     def fail_by(error: Exception) -> None:
         def names(kind: str) -> list[str]:
@@ -54,7 +52,7 @@ def test_a_bug_is_a_sentence_with_a_log(
     said = headwise("list", "methods")
     assert said.code == 70
     assert said.out == ""
-    assert said.err.startswith("headwise: this is a bug of Headwise (ZeroDivisionError: over lines)")
+    assert said.err.startswith("headwise: this is a bug in Headwise (ZeroDivisionError: over lines)")
     assert len(said.err.splitlines()) == 1
     found = re.search(r"report it with (.+)\.$", said.err.strip())
     assert found is not None
@@ -71,18 +69,18 @@ def test_a_bug_that_can_not_be_logged_is_on_stderr(
     said = headwise("list", "methods")
     assert said.code == 70
     assert "Traceback" in said.err
-    assert said.err.splitlines()[-1].startswith("headwise: this is a bug of Headwise")
+    assert said.err.splitlines()[-1].startswith("headwise: this is a bug in Headwise")
 
 
 def test_a_pipe_of_ours_that_breaks_is_a_bug(headwise: Headwise, broken: Callable[[Exception], None]) -> None:
-    """Not the reader of stdout who has gone, after which nothing needs to be said."""
+    """Unlike a closed stdout, after which there is nothing to report."""
     broken(BrokenPipeError(errno.EPIPE, "Broken pipe"))
     assert headwise("list", "methods").code == 70
 
 
 def test_too_little_memory_for_torch_is_one_sentence(headwise: Headwise, broken: Callable[[Exception], None]) -> None:
     broken(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."))
-    assert_refused(headwise("list", "methods"), "more memory than there is", "9 bytes")
+    assert_refused(headwise("list", "methods"), "more memory than is available", "9 bytes")
 
 
 def test_a_mistake_in_ones_own_file_is_named_by_its_line(headwise: Headwise, here: Path) -> None:

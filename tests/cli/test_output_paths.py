@@ -1,27 +1,18 @@
-"""What -o and --out write: a regular file, also behind a link; never in place of a device, a pipe or a folder."""
+"""-o and --out write regular files, also through links, and never replace a device, a pipe or a folder."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
+from saying import Headwise, assert_refused, snapshot
 
 from headwise.disk.files import write_bytes
 from headwise.disk.paths import output_folder
 from headwise.errors import ConfigError, RunError
 from headwise.sites.server.submit import end_file
-
-Headwise = Callable[..., Said]
-
-
-@pytest.fixture
-def run(headwise: Headwise) -> str:
-    headwise(*small(out="run"), "--quiet")
-    return "run"
 
 
 def test_a_link_stays_and_the_file_behind_it_is_written(here: Path) -> None:
@@ -36,7 +27,7 @@ def test_a_link_stays_and_the_file_behind_it_is_written(here: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe", "loop"])
 def test_what_is_not_a_regular_file_is_refused(kind: str, here: Path) -> None:
-    """Devices too; none is here, because a mistake would replace one of this machine's."""
+    """Devices are refused as well, but not tested here: a bug would replace one of this machine's."""
     path = here / "there"
     if kind == "folder":
         path.mkdir()
@@ -99,7 +90,7 @@ def test_a_folder_without_a_name_is_none_to_write_to() -> None:
 def test_a_deployment_to_the_current_folder_has_a_place_for_its_end(
     headwise: Headwise, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`Path(".")` has no name that a file beside it could be named by."""
+    """`Path(".")` has no name from which to derive that of a file beside it."""
     from headwise.sites.server import submit
 
     def refuse(home: Path, *_: str) -> str:

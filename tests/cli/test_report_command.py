@@ -1,20 +1,11 @@
-"""``headwise report`` as a person uses it."""
+"""``headwise report`` as a user runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small, snapshot
-
-Headwise = Callable[..., Said]
-
-
-@pytest.fixture
-def run(headwise: Headwise) -> str:
-    headwise(*small(out="run"), "--quiet")
-    return "run"
+from saying import Headwise, assert_refused, snapshot
 
 
 def test_a_run_becomes_a_page(headwise: Headwise, here: Path, run: str) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused, small
-
-Headwise = Callable[..., Said]
+from saying import Headwise, assert_refused, small
 
 
 def test_runs_are_tracked_where_they_are(headwise: Headwise, here: Path) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from saying import Said, assert_refused
-
-Headwise = Callable[..., Said]
+from saying import Headwise, assert_refused
 
 
 def test_bad_folders_and_ports_are_refused(headwise: Headwise, here: Path) -> None:

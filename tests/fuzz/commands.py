@@ -1,4 +1,4 @@
-"""Bad inputs for every verb, made from the commands' own parameters: paths, numbers and texts in hostile forms."""
+"""Bad inputs for every verb, derived from the commands' own parameters: hostile paths, numbers and strings."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "list": {"kind": "methods"},
     "describe": {"what": "fedavg"},
 }
-"""parameters with which each verb does what it is for; `room` makes what they name"""
+"""parameters with which each verb works; the fixture `room` creates what they name"""
 REFUSED_ANYWAY = {"site export", "site erase"}
-"""for want of a run at the site"""
+"""because the site has no run"""
 
 PATHS = {
     "missing": "not/there", "a folder": "folder", "a file": "file", "in a file": "file/x",
@@ -70,7 +70,7 @@ KEYS = ("", "a.b", "train", "train.", ".lr", "method.", "model.x", "data.samples
 
 
 class Case(NamedTuple):
-    """One parameter of a verb with one hostile value; all others are as they should be."""
+    """One parameter of a verb with a hostile value; all others are good."""
 
     verb: str
     parameter: str
@@ -79,7 +79,6 @@ class Case(NamedTuple):
 
     @property
     def arguments(self) -> list[str]:
-        """What is typed."""
         return typed(self.verb, {**GOOD[self.verb], self.parameter: self.value})
 
     def __str__(self) -> str:
@@ -87,7 +86,6 @@ class Case(NamedTuple):
 
 
 def typed(verb: str, values: dict[str, Any]) -> list[str]:
-    """The command line with these values."""
     words, command = verb.split(), leaves()[verb]
     for parameter in command.params:
         if (value := values.get(parameter.name or "")) is None:
@@ -117,7 +115,6 @@ def _leaves(group: click.Group, at: str) -> Iterator[tuple[str, click.Command]]:
 
 
 def every_case() -> list[Case]:
-    """All of them, in a fixed order."""
     cases: list[Case] = []
     for verb, command in leaves().items():
         for p in command.params:
@@ -131,8 +128,8 @@ def every_case() -> list[Case]:
 def _forms(verb: str, parameter: click.Parameter) -> dict[str, str]:
     numbers = {n[:40] or "no number": n for n in NUMBERS}
     if isinstance(parameter.type, PathType):
-        searched = parameter.type is INPUT_FOLDER and verb in ("report", "list", "watch")  # all of the disk, below /
-        written = parameter.type is OUTPUT_FOLDER  # a mistake in what is tested must not write there
+        searched = parameter.type is INPUT_FOLDER and verb in ("report", "list", "watch")  # would search the whole disk
+        written = parameter.type is OUTPUT_FOLDER  # a bug in the code under test must not write there
         left_out = {"/", ".."} if searched else {"/"} if written else set()
         return {k: v for k, v in PATHS.items() if v not in left_out}
     if isinstance(parameter.type, click.types.StringParamType):
@@ -141,7 +138,7 @@ def _forms(verb: str, parameter: click.Parameter) -> dict[str, str]:
 
 
 def _settings(verb: str) -> Iterator[Case]:
-    """Every setting of an experiment as any number, and things that are no setting."""
+    """Every setting of an experiment with each number, and keys that are not settings."""
     for key in (*_keys(Experiment), *KEYS):
         for value in (*NUMBERS, "[]", "{}"):
             yield Case(verb, "changes", f"{key}={value[:20]}", f"{key}={value}")
@@ -155,7 +152,7 @@ def _keys(cls: Any, at: str = "") -> Iterator[str]:
 
 
 def _options() -> Iterator[Case]:
-    """Every option of every method, network, data set and partition as any number."""
+    """Every option of every method, network, data set and partition with each number."""
     for kind in catalog.ROOMS:
         for name in catalog.names(kind):
             for option in catalog.entry(kind, name).fields:
@@ -164,7 +161,7 @@ def _options() -> Iterator[Case]:
 
 
 def drawn(count: int) -> list[Case]:
-    """So many of them: one for each parameter of each verb, then any others."""
+    """`count` cases: one for each parameter of each verb, then others at random."""
     rng, cases = random.Random(18), every_case()
     rng.shuffle(cases)
     first: dict[tuple[str, str], Case] = {}
@@ -175,9 +172,9 @@ def drawn(count: int) -> list[Case]:
 
 
 def furnish(folder: Path) -> tuple[int, int]:
-    """What hostile paths lead to, and what good parameters name; runs and sites come from elsewhere.
+    """Create what hostile paths lead to and good parameters name, except runs and sites.
 
-    Returns the two ends of a terminal, which is a device for as long as they are open.
+    Returns the two ends of a terminal, which is a device while they are open.
     """
     (folder / "folder").mkdir()
     (folder / "folder" / "thesis.txt").write_text("four years of work")
@@ -191,11 +188,11 @@ def furnish(folder: Path) -> tuple[int, int]:
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
     (folder / "nowhere").symlink_to("not/there")
-    terminal = os.openpty()  # a device that nobody else uses, and that can't be replaced by a file
+    terminal = os.openpty()  # a device of our own, which can't be replaced by a file
     (folder / "device").symlink_to(os.ttyname(terminal[1]))
     with socket.socket(socket.AF_UNIX) as made:
         before = os.getcwd()
-        os.chdir(folder)  # an address has at most a hundred letters
+        os.chdir(folder)  # socket addresses are limited to about 100 characters
         made.bind("socket")
         os.chdir(before)
     return terminal

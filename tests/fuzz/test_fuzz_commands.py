@@ -1,6 +1,6 @@
-"""Every verb with every bad input: one sentence and exit code 2, or the work begins; never a traceback.
+"""Every verb with bad input: one sentence and exit code 2, or work begins; never a traceback.
 
-Work itself is not done: it is stopped where it would begin, which counts as accepted.
+The work itself is stopped where it would begin, which counts as accepted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from headwise.sites.transport import processes
 
 CASES = drawn(int(os.environ.get("HEADWISE_FUZZ", "250")))
 BOUND = 4 * 2**30
-"""bytes that a case may ask for beyond what there is: no bad input may"""
+"""bytes that a case may allocate; no bad input may exceed it"""
 
 
 class Begun(BaseException):
-    """The work begins: the input was accepted."""
+    """Work would begin here: the input was accepted."""
 
 
 class Outcome(NamedTuple):
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(scope="module")
 def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run and a site, to be copied."""
+    """A finished run and a site, copied for each test."""
     folder = tmp_path_factory.mktemp("furniture")
     hw.run(hw.Experiment(**{**SMALL, "clients": 3, "rounds": 2}), folder / "run")
     with pytest.raises(SystemExit):
@@ -104,7 +104,7 @@ def headwise(room: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ou
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """What is too much fails at once, and not the machine."""
+    """Let a huge allocation fail at once, before the machine does."""
     torch.zeros(1)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -114,7 +114,7 @@ def little_memory() -> Iterator[None]:
 
 
 def everything(folder: Path) -> dict[str, Any]:
-    """All that is in the folder: files by their bytes, links by where they lead."""
+    """Everything in the folder: files by their bytes, links by their target."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         content = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
@@ -135,14 +135,14 @@ def test_bad_input(case: Case, headwise: Callable[..., Outcome], room: Path) -> 
     if said.code == 2:
         assert len(lines) == 1, said.err
         assert lines[0].startswith("headwise: ")
-        assert "more memory than there is" not in lines[0], "it was tried"
+        assert "more memory than is available" not in lines[0], "it was tried"
         assert said.out == ""
         assert after == before
 
 
 @pytest.mark.parametrize("verb", sorted(GOOD))
 def test_good_input(verb: str, headwise: Callable[..., Outcome]) -> None:
-    """Or all the bad ones would be refused for another reason."""
+    """Otherwise the bad ones might be refused for another reason."""
     said = headwise(*typed(verb, GOOD[verb]))
     assert said.code == (2 if verb in REFUSED_ANYWAY else 0), said.err
 

@@ -1,4 +1,4 @@
-"""TOML files, flags and tables that nobody wrote by hand: an experiment, or one sentence."""
+"""Random TOML files, flags and tables become an experiment or a one-sentence error."""
 
 from __future__ import annotations
 

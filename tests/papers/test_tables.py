@@ -200,7 +200,7 @@ def test_later_settings_win_and_tables_are_merged() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("clients = 3", 'clients = "3', "is no valid TOML"),
+        ("clients = 3", 'clients = "3', "is not valid TOML"),
         ('moment = "stale"', 'moment = "later"', "moment is 'later'"),
         ("seeds = 2", "seed = 2", "seed is not a setting: did you mean 'seeds'?"),
         ('["FedAvg", "99.00 ± 0.50", "1", ', '["FedAvg", "99.00 ± 0.50", ', "table 1: FedAvg does not fit"),

@@ -84,7 +84,7 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(tmp_path: Path) -> None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
-    assert f"it ended early (interrupted), go on with: headwise resume {folder}" in out
+    assert f"it ended early (interrupted), continue with: headwise resume {folder}" in out
     assert "Traceback" not in err
     run = hw.Run(folder)
     assert run.ended == "interrupted"
@@ -218,7 +218,7 @@ def test_a_run_that_moved_to_another_kind_of_cpu_says_so_and_goes_on(
     assert bits(run.path) == wanted
     (said,) = [r.getMessage() for r in caplog.records]
     assert f"{run.path} began on {manifest['hardware']['cpu']} (NEON, openblas, torch {torch.__version__}" in said
-    assert "it goes on, but its last bits may be others" in said
+    assert "it continues, but its last bits may differ" in said
 
 
 def test_a_run_that_stayed_where_it_was_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The experiment: from TOML, overrides, texts, tables and instances to one tree, and back."""
+"""From TOML, overrides, strings, tables and instances to one `Experiment`, and back."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_toml(tmp_path: Path) -> None:
 def test_bad_toml_is_one_sentence(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match="no valid TOML"):
+    with pytest.raises(ConfigError, match="not valid TOML"):
         read_toml(path)
 
 
@@ -152,8 +152,8 @@ def test_mistakes_in_a_choice(changes: dict[str, Any], text: str) -> None:
         ),
         ({"evaluate": {"moments": ["pre", "pots"]}}, "evaluate.moments[1] is 'pots': did you mean 'post'?"),
         ({"buffers": "none"}, "buffers is 'none': allowed are all, local, params."),
-        ({"method": 5}, "method is 5, but must be a name, or a table with a name."),
-        ({"method": {"mu": 5}}, "method is {'mu': 5}, but must be a name, or a table with a name."),
+        ({"method": 5}, "method is 5, but must be a name or a table with a name."),
+        ({"method": {"mu": 5}}, "method is {'mu': 5}, but must be a name or a table with a name."),
         ({"method": ""}, "method is '', but must be a name"),
         ({"train": 5}, "train is 5, but must be a table with batch"),
     ],

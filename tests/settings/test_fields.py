@@ -42,7 +42,7 @@ class Outer:
     """All kinds of settings."""
 
     name: str
-    """a text that must be given"""
+    """a string that must be given"""
     lr: Positive = 0.1
     """a number"""
     n: Natural = 0
@@ -96,7 +96,7 @@ def test_defaults() -> None:
         ({}, "name is missing: it has no default."),
         ({"name": "a", "modes": 1}, "modes is not a setting: did you mean 'mode'?"),
         ({"name": "a", "inner": {"sise": 1}}, "inner.sise is not a setting: did you mean 'size'?"),
-        ({"name": 5}, "name is 5, but must be a text."),
+        ({"name": 5}, "name is 5, but must be a string."),
         ({"name": "a", "lr": "0.1"}, "lr is '0.1', but must be a number."),
         ({"name": "a", "lr": True}, "lr is True, but must be a number."),
         ({"name": "a", "lr": 0}, "lr is 0.0, but must be above 0 and at most 1,000,000."),
@@ -114,7 +114,7 @@ def test_defaults() -> None:
         ({"name": "a", "many": [1.0, "x"]}, "many[1] is 'x', but must be a number."),
         ({"name": "a", "inner": 3}, "inner is 3, but must be a table with size."),
         ({"name": "a", "inner": {"size": 0}}, "inner.size is 0, but must be from 1 to 1,000,000,000."),
-        ({"name": None}, "name is None, but must be a text."),
+        ({"name": None}, "name is None, but must be a string."),
     ],
 )
 def test_mistakes_are_one_sentence(values: dict[str, Any], text: str) -> None:
@@ -166,7 +166,7 @@ def test_help_stands_under_the_field() -> None:
         (Count | None, "a whole number, from 1 to 1,000,000,000 or none"),
         (tuple[float, ...], "list of a number"),
         (bool, "true or false"),
-        (str, "a text"),
+        (str, "a string"),
     ],
 )
 def test_types_in_words(kind: Any, words: str) -> None:
@@ -200,7 +200,7 @@ junk = st.recursive(
 
 @given(st.sets(st.sampled_from([*FULL])), st.dictionaries(st.sampled_from([*FULL, "x"]), junk, max_size=2))
 def test_any_values_are_a_setting_or_a_config_error(good: set[str], other: dict[str, Any]) -> None:
-    """Some values that are allowed, or none, and some that are anything."""
+    """A mix of allowed values, none, and anything else."""
     try:
         made = build(Outer, {**{name: FULL[name] for name in good}, **other})
     except ConfigError:

@@ -680,10 +680,10 @@ def test_a_mistake_on_the_command_line_is_one_sentence(
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("fedavg", "only the mean of what clients send, weighted by their samples: it can be masked"),
-        ("scaffold", "only the mean of what clients send, in which all count the same: it can be masked"),
-        ("fedproto", "only sums of what clients send, label by label"),
-        ("fedgh", "what every single client sends"),
+        ("fedavg", "only the mean of the messages, weighted by samples: it can be masked"),
+        ("scaffold", "only the unweighted mean of the messages: it can be masked"),
+        ("fedproto", "only sums of the messages, label by label"),
+        ("fedgh", "every client's message"),
     ],
 )
 def test_describe_says_what_the_server_needs(method: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

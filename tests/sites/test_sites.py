@@ -224,7 +224,7 @@ def test_a_run_can_not_name_another_folder(run: str, tmp_path: Path) -> None:
     [
         (
             ["--engine", "flower-sim", "--workers", "threads:2"],
-            "engine.workers is 'threads:2', but with engine.kind 'flower-sim' must be a number.",
+            "engine.workers is 'threads:2', but engine.kind 'flower-sim' needs a number.",
         ),
         (["--engine", "flowr-sim"], "engine.kind is 'flowr-sim': did you mean 'flower-sim'?"),
         (["--engine", "flower"], "engine.kind is 'flower', which only headwise deploy can run."),

@@ -1,4 +1,4 @@
-"""Several methods, several seeds, one partition: a table with mean and spread, and what it says in words."""
+"""Runs several methods and seeds on one partition; the result is a table with mean and spread, and a summary."""
 
 from __future__ import annotations
 
@@ -26,30 +26,27 @@ from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
-"""gives the observers that show a run of this title"""
+"""returns observers that display the run with this title"""
 Track = Callable[[Path], Iterable[Observer]]
-"""gives the observers that store a run of this folder elsewhere"""
+"""returns observers that also store the run in this folder elsewhere"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The lines of the table, in the order asked for, on one partition."""
+    """All runs on one partition, a line per method in the order asked for."""
 
     out: Path
     setting: Setting
 
     @property
     def seeds(self) -> int:
-        """How many seeds each method was run with."""
         return self.setting.seeds
 
     @property
     def report(self) -> Path:
-        """The page to look at."""
         return self.out / "report.html"
 
     def plain(self) -> dict[str, Any]:
-        """One JSON object."""
         rows = [
             {
                 "method": line.name,
@@ -65,11 +62,9 @@ class Comparison:
         return {"out": str(self.out), "seeds": self.seeds, "floor": floor, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
-        """Headings and cells, as texts."""
         return results(self.setting.lines, self.setting.floor)
 
     def words(self) -> list[str]:
-        """What was learned, in plain sentences."""
         return words(self.setting)
 
 
@@ -83,33 +78,33 @@ def compare(
     watch: Watch = lambda title: nullcontext(()),
     track: Track = lambda folder: (),
 ) -> Comparison:
-    """Run every method with so many seeds on one partition; with the same `out` again, what is done is not repeated."""
+    """Run every method with `seeds` seeds on one partition; called again with the same `out`, skip finished runs."""
     cells = _cells(base, methods, range(base.seed, base.seed + seeds))
     folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
     for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
-        prepare(experiment, data_folder(data_dir))  # a method that needs one network for all is found before any run
+        prepare(experiment, data_folder(data_dir))  # refuses methods that need one network, before any run
     done: dict[str, list[Run]] = {}
     for method, experiment, name in cells:
         others = track(folder / name)
         with watch(f"{method}, seed {experiment.seed}") as observers:
             run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
         if not run.complete:
-            raise RunError(f"{run.path} ended early ({run.ended}): the same command with --out {folder} goes on.")
+            raise RunError(f"{run.path} ended early ({run.ended}): continue with the same command and --out {folder}.")
         done.setdefault(method, []).append(run)
     lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
-    found = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
-    write_json(folder / "comparison.json", found.plain())
-    write_bytes(folder / "table.md", markdown(found.table()).encode())
-    write_page([found.setting], found.report)
-    return found
+    comparison = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
+    write_json(folder / "comparison.json", comparison.plain())
+    write_bytes(folder / "table.md", markdown(comparison.table()).encode())
+    write_page([comparison.setting], comparison.report)
+    return comparison
 
 
 def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> list[tuple[str, Experiment, str]]:
-    """Each method with each seed, and the name of its folder; a method that can't be made is found before any run."""
+    """Each method with each seed and the name of its folder; raises before any run if a method can't be made."""
     labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
     if len(labels) < len(methods) or not labels:
         raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
-    base.method.make("method")  # it is replaced, but a mistake in it is a mistake
+    base.method.make("method")  # replaced below, but still checked
     cells: list[tuple[str, Experiment, str]] = []
     for seed in seeds:
         for label, method in labels.items():

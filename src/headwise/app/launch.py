@@ -1,4 +1,4 @@
-"""From an experiment to a finished run: build everything, choose where clients live, drive, and store what happens."""
+"""Runs an experiment: prepares it, chooses an executor, drives the rounds and stores the results."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ class Backend(NamedTuple):
     """Where a run's data and clients are."""
 
     make: Callable[[Experiment], Prepared]
-    """builds everything"""
     executor: Callable[[Experiment, Plan, States, Path], Executor]
-    """from where it begins; the path is the run's folder"""
+    """called with the states to start from and the run's folder"""
 
 
 def here(data_dir: Path) -> Backend:
-    """On this machine, or simulated from it."""
+    """This machine, or a simulation that it starts."""
     return Backend(partial(prepare, data_dir=data_dir), partial(_executor, data_dir=data_dir))
 
 
@@ -59,7 +58,7 @@ def run(
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
 ) -> Run:
-    """Train, and return the run; its folder `out` is made under ``runs/`` if none is given."""
+    """Train and return the run; without `out`, its folder is created under ``runs/``."""
     if experiment.engine.kind == "flower" and backend is None:
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     data_dir = data_folder(data_dir)
@@ -79,12 +78,12 @@ def resume(
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
 ) -> Run:
-    """Go on with a run that was interrupted, killed or ran out of its time; a finished one is left as it is."""
+    """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    if _is_complete(found := Run(folder)):
-        found.check()
-        return found
+    if _is_complete(run := Run(folder)):
+        run.check()
+        return run
     if manifest["format"] < FORMAT:
         raise RunError(
             f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
@@ -93,13 +92,15 @@ def resume(
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     if where := moved(manifest):
         logging.getLogger("headwise").warning(
-            "%s began on %s: it goes on, but its last bits may be others than on one machine.", folder, where
+            "%s began on %s: it continues, but its last bits may differ from a run on one machine.",
+            folder,
+            where,
         )
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
     experiment, plan, summary, histograms = backend.make(experiment_from(manifest["experiment"]))
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
-        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}: it differs.")
+        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}.")
     with only_writer(folder):
         mend_partition(folder, histograms)
         return _go(experiment, plan, folder, observers, backend)
@@ -113,21 +114,21 @@ def run_or_resume(
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
 ) -> Run:
-    """Run in this folder, or go on there if it holds the same experiment; what is complete is not run again."""
+    """Run in `out`, or continue there if it holds the same experiment; a complete run is not repeated."""
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     found = Run(out)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
-    before = experiment_from(found.manifest["experiment"]).resolved()  # options may have come since then
+    before = experiment_from(found.manifest["experiment"]).resolved()  # options may be new since then
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
-    if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs changes no result
+    if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs does not matter
         raise RunError(f"{out} holds another experiment: choose another --out.")
     return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, backend=backend)
 
 
 def _is_complete(run: Run) -> bool:
-    """Whether no round is left to run; if the file that says so is damaged, going on writes it again."""
+    """Whether no round is left; if the file that says so is damaged, continuing writes it again."""
     try:
         return run.complete
     except RunError:
@@ -157,7 +158,7 @@ def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, 
 
 
 def data_folder(given: str | Path | None) -> Path:
-    """Where public data sets are: as given, else HEADWISE_DATA, else a cache in the user's home, or else here."""
+    """The folder of public data sets: `given`, HEADWISE_DATA, or a cache in the user's home (or here, without one)."""
     if chosen := given or os.environ.get("HEADWISE_DATA"):
         return input_folder(chosen, "HEADWISE_DATA" if given is None else "data_dir")
     home = os.path.expanduser("~")  # stays "~" where a user has no home, as in some containers
@@ -165,12 +166,12 @@ def data_folder(given: str | Path | None) -> Path:
 
 
 def usual_folder(experiment: Experiment) -> Path:
-    """Where a run goes if nobody says where."""
+    """The default folder of a run."""
     return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """A new folder of this name, numbered where it is taken."""
+    """`root / name`, with a number appended if that exists."""
     name = re.sub(r"[^\w.-]", "-", name)
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)

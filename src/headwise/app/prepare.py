@@ -1,4 +1,4 @@
-"""From an experiment to everything that it names: data over clients, networks, a plan."""
+"""Builds what an experiment names: the data of each client, the networks, the plan."""
 
 from __future__ import annotations
 
@@ -30,29 +30,26 @@ from ..settings.experiment import Choice, Experiment, experiment_from
 
 
 class Prepared(NamedTuple):
-    """Everything that an experiment names."""
+    """An experiment with everything that it names, built."""
 
     experiment: Experiment
-    """with all that it left open written out"""
+    """with all defaults filled in"""
     plan: Plan
     summary: Summary
-    """of who has how much"""
     histograms: dict[str, Any]
-    """for each part, how many samples of each class every client has; and the names of the classes, where known"""
+    """each client's samples per class, for each part of the split; and the names of the classes, if known"""
 
 
 def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
-    """Build everything that the experiment names."""
     check_device(experiment.engine.device)
     kind = experiment.engine.kind
     check_kind(kind)
     if experiment.secure.sums and kind not in SITES:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
-    source: Source = experiment.data.make("data")
-    data = _divide(experiment, source.load(data_dir))
+    data = divided(experiment, data_dir)
     _check_task(data.dataset)
-    usual = Choice(data.dataset.model or source.default_model)
+    usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
@@ -60,7 +57,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
-    """The run of this experiment, whose models are named, on these clients."""
+    """The plan of this experiment, which must name its models, on these clients."""
     method: Method[Any, Any, Any, Any] = experiment.method.make("method")
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
@@ -83,17 +80,14 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:
-    """The same plan in another process, which need not read the data again."""
+    """The same plan in another process, without reading the data again."""
     return plan_for(experiment_from(json.loads(text)), data)
 
 
 def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
-    """The experiment's data over its clients, and nothing else built."""
+    """The experiment's data, loaded and divided among its clients."""
     source: Source = experiment.data.make("data")
-    return _divide(experiment, source.load(data_dir))
-
-
-def _divide(experiment: Experiment, dataset: Dataset) -> FederatedData:
+    dataset = source.load(data_dir)
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
@@ -115,7 +109,7 @@ def _check_task(dataset: Dataset) -> None:
 
 
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
-    """The initial network of the k-th architecture: drawn once from the run's seed, the same for all who have it."""
+    """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = choice.make("model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(experiment.seed, "model", k))
@@ -125,23 +119,21 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
 
 
 def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
-    """Refuse what needs single messages, which nobody sees under masks."""
+    """Refuse what needs single messages, because masks hide them."""
     name, masked = experiment.method.name, "secure.sums is true, but"
     if method.needs() not in ("samples", "clients"):
         needs = (
             "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"
         )
         raise ConfigError(f"{masked} the server of {name} needs {needs}.")
-    if strange := [f for f, kind in fields_of(record_types(type(method)).up).items() if not _of_tensors(kind)]:
-        raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is no tensor.")
+    tensors = {Params, torch.Tensor, type(None)}
+    up = fields_of(record_types(type(method)).up)
+    if strange := [f for f, kind in up.items() if not set(get_args(kind) or (kind,)) <= tensors]:
+        raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is not a tensor.")
     if experiment.robust.rule != "mean":
         raise ConfigError(f"{masked} robust.rule is {experiment.robust.rule!r}, which looks at single messages.")
     if experiment.faults.inject.shares:
         raise ConfigError(f"{masked} faults.inject spoils single messages.")
-
-
-def _of_tensors(kind: Any) -> bool:
-    return set(get_args(kind) or (kind,)) <= {Params, torch.Tensor, type(None)}
 
 
 def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:

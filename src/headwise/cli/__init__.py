@@ -1,4 +1,4 @@
-"""The command line: one file per verb; a command parses, calls the library, prints."""
+"""The command line, one file per verb. A command parses its flags, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -15,43 +15,40 @@ from .door import Wanted, check_texts, exit_code
 
 VERBS = {
     "run": "train with one method",
-    "resume": "go on with a run that was interrupted",
-    "site": "set up a place that has clients, and start it",
-    "server": "start the machine that sites connect to",
+    "resume": "continue a run that was interrupted",
+    "site": "set up a site with clients, and start it",
+    "server": "start the server that sites connect to",
     "deploy": "train with clients at sites",
     "compare": "run several methods and seeds on one partition",
-    "reproduce": "run a published table and compare with what is printed",
-    "report": "show runs as a page to look at, tables and figures",
-    "audit": "show what leaves the clients of a run, and what attacks make of it",
-    "watch": "follow runs in a browser as their rounds come in",
-    "data": "look at who would hold which data",
+    "reproduce": "run a published table and compare with the printed numbers",
+    "report": "turn runs into a page, tables and figures",
+    "audit": "show what leaves a run's clients, and what attacks learn from it",
+    "watch": "follow runs live in a browser",
+    "data": "show which client would hold which data",
     "list": "list methods, models, data, partitions, papers or runs",
-    "describe": "show a method, or a published table",
+    "describe": "show a method or a published table",
 }
 
 
 class Verbs(click.Group):
-    """Commands are imported when they are used, so that help is quick."""
+    """Imports a command when it is used, so that help is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which people meet them."""
         return [*VERBS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The verb's own file."""
         if cmd_name not in VERBS:
             raise click.UsageError(f"{cmd_name!r} is not a command: {nearest(cmd_name, VERBS)}")
         return importlib.import_module(f"headwise.cli.commands.{cmd_name}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line each, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([*VERBS.items()])
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="headwise")
-@click.option("--traceback", is_flag=True, help="show where an error comes from, for instance in your own file.py")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error, for example in your own file.py")
 @click.pass_context
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Personalized federated learning: one good model per client."""
@@ -59,13 +56,13 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """The command line; a user's mistake is one sentence on stderr and exit code 2."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: waiting threads must not spin
+    """Runs the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before importing torch, so that waiting threads do not spin
     arguments, wanted = sys.argv[1:] if args is None else args, Wanted()
 
     def command() -> Any:
         check_texts(arguments)
-        with cli.make_context("headwise", [*arguments], obj=wanted) as ctx:  # `cli.main` has a handler of its own
+        with cli.make_context("headwise", [*arguments], obj=wanted) as ctx:  # unlike `cli.main`, handles no errors
             return cli.invoke(ctx)
 
     sys.exit(exit_code(command, wanted))

@@ -1,4 +1,4 @@
-"""Looking at a run while it works: a live display in a terminal, plain lines elsewhere. Both go to stderr."""
+"""Shows the progress of a run on stderr: a live display in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..log.schema import MOMENTS, evaluated, figures
 
 @contextmanager
 def watching(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
-    """The observers that show a run, for as long as it lasts."""
+    """Yields the observers that show a run, for as long as it lasts."""
     if quiet:
         yield []
     elif sys.stderr.isatty():
@@ -34,7 +34,7 @@ def watching(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
 
 
 class Watch:
-    """What is known of the run so far."""
+    """Follows a run's events, and renders them."""
 
     def __init__(self, title: str) -> None:
         self.title, self.t, self.rounds, self.first = title, 0, 1, 0
@@ -43,7 +43,6 @@ class Watch:
         self.row: dict[str, Any] = {}
 
     def see(self, event: Event) -> None:
-        """Take note of an event."""
         match event:
             case RunStarted(rounds, _, start):
                 self.rounds, self.t, self.first, self.begun = rounds, start, start, time.monotonic()
@@ -59,13 +58,12 @@ class Watch:
                 pass
 
     def line(self, event: Event) -> None:
-        """Take note, and say a line after each evaluation."""
+        """Like `see`, and prints a line after each evaluation."""
         self.see(event)
         if isinstance(event, RoundEnded) and evaluated(event.row):
             click.echo(f"{self.title}: {', '.join(f'{k} {v}' for k, v in self.facts())}", err=True)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The figures worth showing."""
         spent = max(time.monotonic() - self.begun, 1e-9)
         left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
         measured = {m: found for m in MOMENTS if (found := figures(self.row, m))}
@@ -80,7 +78,6 @@ class Watch:
         ]
 
     def picture(self) -> Table:
-        """One block that is drawn over and over."""
         grid = Table.grid(padding=(0, 2))
         now = f"{self.done} of {self.chosen} clients in this round"
         grid.add_row(Text(self.title, "bold"), ProgressBar(self.rounds, self.t, width=30), now)

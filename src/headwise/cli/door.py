@@ -1,4 +1,4 @@
-"""The last handler: whatever a command raises becomes one sentence on stderr and an exit code, never a traceback."""
+"""The outermost handler: any exception becomes one sentence on stderr and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ..disk.paths import is_text
 from ..errors import ConfigError, HeadwiseError
 
 MISTAKE, BUG, INTERRUPTED = 2, 70, 130
-"""exit codes: of the user, of Headwise (EX_SOFTWARE), of Ctrl-C"""
-HINT = "(headwise --traceback, before the command, shows where)"
+"""exit codes: the user's mistake, a bug in Headwise (EX_SOFTWARE), Ctrl-C"""
+HINT = "(use headwise --traceback COMMAND to see where)"
 
 
 class Wanted:
-    """What stands between `headwise` and the command."""
+    """Options given before the command."""
 
     traceback = False
 
 
 def exit_code(command: Callable[[], Any], wanted: Wanted) -> int:
-    """Of the command, which has said what there is to say."""
+    """Run the command; whatever it raises is reported here."""
     try:
         _check_surroundings()
         code = command()
@@ -51,7 +51,7 @@ def exit_code(command: Callable[[], Any], wanted: Wanted) -> int:
 
 
 def _check_surroundings() -> None:
-    """What every path that is not a full one relies on."""
+    """Relative paths need a current folder that exists."""
     try:
         here = os.getcwd()
     except OSError as error:
@@ -61,30 +61,32 @@ def _check_surroundings() -> None:
 
 
 def check_texts(arguments: list[str]) -> None:
-    """What a JSON file and a message could not hold is refused before it is used."""
+    """Refuse arguments that a JSON file could not hold."""
     for text in arguments:
         if not is_text(text):
-            raise ConfigError(f"{text!r} is an argument, but must be a text in UTF-8 without NUL.")
+            raise ConfigError(f"{text!r} is an argument, but must be UTF-8 without NUL.")
 
 
 def _explained(error: Exception, hint: str) -> int:
-    """The sentence for this error, and its exit code."""
+    """Print the sentence for this error; return its exit code."""
     own = _own_line(error)
     if isinstance(error, (HeadwiseError, click.ClickException)):
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _tell(f"{text} {hint}" if own else text)
-    elif isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch has no class for it on a CPU
-        _tell(f"this needs more memory than there is: {error or 'choose something smaller'}.")
+    elif isinstance(error, MemoryError) or "allocate memory" in str(
+        error
+    ):  # torch has no exception class for it on a CPU
+        _tell(f"this needs more memory than is available: {error or 'choose something smaller'}.")
     elif own:
         _tell(f"{own} raised {type(error).__name__}: {error}. {hint}")
     else:
-        _tell(f"this is a bug of Headwise ({type(error).__name__}: {error}): {_logged(error)}")
+        _tell(f"this is a bug in Headwise ({type(error).__name__}: {error}): {_logged(error)}")
         return BUG
     return MISTAKE
 
 
 def _logged(error: Exception) -> str:
-    """Where the traceback is; on stderr, if there is no other place."""
+    """Write the traceback to a log file, or to stderr if that fails; return what to do with it."""
     what = f"headwise {__version__}, Python {sys.version}\n{shlex.join(sys.argv)}\n"
     text = f"{what}\n{''.join(traceback.format_exception(error))}"
     try:
@@ -99,7 +101,7 @@ def _logged(error: Exception) -> str:
 
 
 def _own_line(error: BaseException | None) -> str:
-    """The line of the user's own method, data or model file that this error comes from; '' if it does not."""
+    """The line of the user's own file that raised the error; '' if it came from elsewhere."""
     while error is not None:
         frames = [*traceback.walk_tb(error.__traceback__)]
         own = [(f.f_code.co_filename, line) for f, line in frames if _module(f).startswith("headwise_user_")]
@@ -120,7 +122,7 @@ def _printing(error: OSError) -> bool:
 
 
 def _unheard(error: OSError) -> int:
-    """Stdout or stderr takes no more; Python would try again at its end. A reader that has gone wants nothing more."""
+    """Stdout can't be written, and Python must not flush it again at exit; a closed pipe is not an error."""
     sys.stdout = None
     if isinstance(error, BrokenPipeError):
         return 0
@@ -129,7 +131,6 @@ def _unheard(error: OSError) -> int:
 
 
 def _tell(text: str) -> None:
-    """One line on stderr."""
     line = " ".join(text.split())
     _say("headwise: " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
@@ -137,5 +138,5 @@ def _tell(text: str) -> None:
 def _say(text: str) -> None:
     try:
         click.echo(text, err=True)
-    except OSError:  # nobody can be told
+    except OSError:  # stderr is gone as well
         sys.stderr = None

@@ -1,4 +1,4 @@
-"""The flags that `run` and `compare` share, and the experiment they make."""
+"""Flags that several commands share, and the experiment that they describe."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from .paths import INPUT_FOLDER, OUTPUT_FOLDER
 FLAGS = {
     "method": ("method", "method, with options: fedrep:head_epochs=5, or your own file.py"),
     "data": ("data", "data set"),
-    "model": ("model", "network, or several with commas for clients with different ones"),
-    "partition": ("partition", "who gets which samples: dirichlet:0.1, exdir:2:0.5, pathological:2, natural"),
+    "model": ("model", "network, or several separated by commas for clients with different ones"),
+    "partition": ("partition", "which client gets which samples: dirichlet:0.1, exdir:2:0.5, pathological:2, natural"),
     "split": ("split", "train/test, train:validation:test or official"),
     "clients": ("clients", "number of clients"),
-    "ratio": ("sampling.ratio", "share of the clients in each round; 0.1..1 draws it anew each round"),
+    "ratio": ("sampling.ratio", "share of the clients that train in each round; 0.1..1 draws a new one each time"),
     "rounds": ("rounds", "rounds of training"),
     "batch": ("train.batch", "samples per step"),
     "epochs": ("train.epochs", "passes over a client's data per round"),
     "lr": ("train.lr", "learning rate"),
-    "seed": ("seed", "of everything random but the partition"),
-    "faults": ("faults.inject", "failures made on purpose, by share of a round's clients: drop=0.3,nan=0.05; or fedah"),
-    "workers": ("engine.workers", "processes that train clients side by side: auto, a number, or threads:2"),
+    "seed": ("seed", "seeds everything random except the partition"),
+    "faults": ("faults.inject", "faults to inject, as shares of a round's clients: drop=0.3,nan=0.05; or fedah"),
+    "workers": ("engine.workers", "processes that train clients in parallel: auto, a number, or threads:2"),
     "engine": ("engine.kind", "local, flower-sim for Flower's simulation engine, or another package's executor"),
     "device": ("engine.device", "cpu, cuda, cuda:1 or mps"),
 }
-
-
 PORT = click.IntRange(1, 65535)
 track_option = click.option(
-    "--track", "tracked", multiple=True, metavar="NAME", help="also tell tensorboard, mlflow or wandb; repeatable"
+    "--track", "tracked", multiple=True, metavar="NAME", help="also log to tensorboard, mlflow or wandb; repeatable"
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else on stdout")
+quiet_option = click.option("--quiet", is_flag=True, help="show no progress")
+data_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets  [HEADWISE_DATA]")
+moved_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets, if it moved")
 
 
 def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """All flags that describe an experiment."""
+    """Adds all flags that describe an experiment."""
     options = [
         *(click.option(f"--{name}", help=f"{text}  [{path}]") for name, (path, text) in FLAGS.items()),
         click.option(
-            "--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance train.momentum=0.5"
+            "--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for example train.momentum=0.5"
         ),
         click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
-        click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]"),
+        data_option,
         track_option,
-        click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there"),
-        click.option("--quiet", is_flag=True, help="show no progress"),
+        json_option,
+        quiet_option,
     ]
     for option in reversed(options):
         command = option(command)
@@ -56,23 +58,18 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None]) -> Experiment:
-    """The experiment that a TOML file, then flags, then --set describe."""
+    """From a TOML file, then flags, then --set: later ones win."""
     values = read_toml(config) if config else {}
     for name, text in flags.items():
-        if text is not None:
-            _apply(values, name, text)
+        if text is None:
+            continue
+        if name == "ratio" and ".." in text:
+            low, _, text = text.partition("..")
+            put(values, "sampling.ratio_low", literal(low))
+        if name == "model":
+            values["model"] = text.split(",") if "," in text else text
+        elif name in ("method", "data", "partition", "split"):
+            values[name] = text
+        else:
+            put(values, FLAGS[name][0], literal(text))
     return experiment_from(override(values, changes))
-
-
-def _apply(values: dict[str, Any], name: str, text: str) -> None:
-    path = FLAGS[name][0]
-    if name == "ratio" and ".." in text:
-        low, _, high = text.partition("..")
-        put(values, "sampling.ratio_low", literal(low))
-        text = high
-    if name == "model":
-        values["model"] = text.split(",") if "," in text else text
-    elif name in ("method", "data", "partition", "split"):
-        values[name] = text
-    else:
-        put(values, path, literal(text))

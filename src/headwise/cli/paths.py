@@ -1,4 +1,4 @@
-"""The types of parameters that are paths: whatever is wrong with one is said before the command begins."""
+"""Parameter types for paths, which are checked before a command starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..disk import paths
 
 
 class PathType(click.ParamType):
-    """A path, examined by one of the checks in `headwise.disk.paths`."""
+    """A path that passes one of the checks in `headwise.disk.paths`."""
 
     name = "path"
 
@@ -20,7 +20,6 @@ class PathType(click.ParamType):
         self.check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, or one sentence about why not."""
         return self.check(value, "a path" if param is None else param.opts[-1])
 
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal; what stands in them is text, whatever brackets it has."""
+"""Tables for a terminal; cells are plain text, never rich's markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 def table_text(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, numbers_from: int, width: int
 ) -> str:
-    """Columns from `numbers_from` on are to the right; without a title there is no frame; `width` is for files."""
+    """Right-aligns columns from `numbers_from` on; without a title, no frame; `width` is used outside a terminal."""
     plain = title is None
     table = Table(box=None, padding=(0, 1)) if plain else Table(title=Text(title), title_justify="left")
     for i, name in enumerate(head):
@@ -20,6 +20,6 @@ def table_text(
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(width=None if Console().is_terminal else width)
-    with console.capture() as text:  # printed by whoever asks: a terminal that is gone is the door's affair
+    with console.capture() as text:  # printed by the caller, so that `door` handles a closed output
         console.print(table)
     return text.get().rstrip("\n")

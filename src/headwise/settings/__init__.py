@@ -1,4 +1,4 @@
-"""What a person may say: typed fields, the tables of settings, the `Experiment` tree, and what can be named in it.
+"""What you can configure: typed fields, tables of settings, the `Experiment` tree, and the names it accepts.
 
-Imports errors only, never torch: the command line starts here.
+Imports `errors` only and never torch, because the command line starts here.
 """

@@ -1,4 +1,4 @@
-"""Methods, models, data sets and partitions are found by their file names; listing them imports nothing heavy."""
+"""Finds methods, models, data sets and partitions by file name; listing them imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -28,47 +29,41 @@ ROOMS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Card:
-    """What a file says about itself, read from its text alone."""
+    """What a file says about itself, parsed without importing it."""
 
     name: str
     title: str
-    """first line of the module's documentation"""
+    """first paragraph of the module's docstring"""
     summary: str
-    """first line of the class's documentation"""
-    text: str
-    """the module's documentation"""
+    """first line of the class's docstring"""
     facts: dict[str, Any]
     """the class's literal class variables (family, travels, stays, ...)"""
     fields: dict[str, str]
-    """its options with their help"""
+    """its options with their help texts"""
     bases: tuple[str, ...]
-    """the names of the classes it derives from"""
     functions: tuple[str, ...]
-    """the names of its own functions"""
 
 
 def names(kind: Kind) -> list[str]:
-    """All names of this kind, those of installed plug-ins included."""
+    """All names of this kind, including installed plug-ins."""
     return sorted({*_files(kind), *_plugins(kind)})
 
 
 def entry(kind: Kind, name: str) -> Card:
-    """What the file of this name says about itself."""
     path = _files(kind).get(name)
     if path is None:
         path = Path(sys.modules[find(kind, name).__module__].__file__ or "")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and _is_named(n.name, path.stem))
-    text = ast.get_docstring(tree) or ""
     summary = (ast.get_docstring(node) or "").split("\n")[0]
-    title = text.split("\n\n")[0].replace("\n", " ")
+    title = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
     bases = tuple(ast.unparse(b).split("[")[0] for b in node.bases)
     functions = tuple(n.name for n in node.body if isinstance(n, ast.FunctionDef))
-    return Card(name, title, summary, text, _facts(node), help_in(node), bases, functions)
+    return Card(name, title, summary, _facts(node), help_in(node), bases, functions)
 
 
 def find(kind: Kind, name: str) -> type[Any]:
-    """The class of this name: one of ours, a plug-in's, or the one in a user's own `path/to/file.py`."""
+    """The class with this name: built in, from a plug-in, or in a user's own `path/to/file.py`."""
     if name.endswith(".py"):
         return _from_file(kind, Path(name))
     if name in (plugins := _plugins(kind)):
@@ -76,14 +71,13 @@ def find(kind: Kind, name: str) -> type[Any]:
     if name not in _files(kind):
         raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, names(kind))}")
     stem = name.replace("-", "_")
-    module = importlib.import_module(f"headwise.{ROOMS[kind].replace('/', '.')}.{stem}")
-    return _main_class(module, stem)
+    return _main_class(importlib.import_module(f"{_package(kind)}.{stem}"), stem)
 
 
 def name_of(kind: Kind, cls: type[Any]) -> str:
-    """The name that `find` would find this class by."""
+    """The inverse of `find`."""
     room, _, stem = cls.__module__.rpartition(".")
-    if room == f"headwise.{ROOMS[kind].replace('/', '.')}":
+    if room == _package(kind):
         return stem.replace("_", "-")
     for name, plugin in _plugins(kind).items():
         if plugin.value == f"{cls.__module__}:{cls.__qualname__}":
@@ -92,24 +86,27 @@ def name_of(kind: Kind, cls: type[Any]) -> str:
     if path and _is_named(cls.__name__, Path(path).stem):
         return str(Path(path).resolve())
     raise ConfigError(
-        f"{kind} is the class {cls.__qualname__}, but must stand in a file of its own, named like the class, so that "
-        f"workers and later runs find it."
+        f"{kind} is the class {cls.__qualname__}, but must be defined in its own file, named after the class, so that "
+        f"workers and later runs can import it."
     )
+
+
+def _package(kind: Kind) -> str:
+    return f"headwise.{ROOMS[kind].replace('/', '.')}"
 
 
 @cache
 def _files(kind: Kind) -> dict[str, Path]:
-    """Files of a room whose main class carries the file's name; helpers (`base`, `split`) are none."""
+    """Files that define a class of the same name; helpers such as `split` do not. Scanned as text, for speed."""
     found: dict[str, Path] = {}
     for path in sorted((HOME / ROOMS[kind]).glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        classes = [line[6:].split("(")[0].split(":")[0] for line in text.splitlines() if line.startswith("class ")]
+        classes = re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         if any(_is_named(c, path.stem) for c in classes) and path.stem != "base":
             found[path.stem.replace("_", "-")] = path
     return found
 
 
-@cache  # asking every installed package takes milliseconds, and a table asks a thousand times
+@cache  # takes milliseconds, and a table asks a thousand times
 def _plugins(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
     return {p.name: p for p in importlib.metadata.entry_points(group=group)}
@@ -126,7 +123,7 @@ def _from_file(kind: Kind, path: Path) -> type[Any]:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ConfigError(f"{kind} is {str(path)!r}, which is no valid Python: {error}.") from error
+        raise ConfigError(f"{kind} is {str(path)!r}, which is not valid Python: {error}.") from error
     return _main_class(module, path.stem)
 
 
@@ -134,7 +131,7 @@ def _main_class(module: Any, stem: str) -> type[Any]:
     for name, value in vars(module).items():
         if isinstance(value, type) and _is_named(name, stem) and value.__module__ == module.__name__:
             return value
-    raise ConfigError(f"{module.__file__} must define a class named like the file ({stem}).")
+    raise ConfigError(f"{module.__file__} must define a class named after the file ({stem}).")
 
 
 def _is_named(cls: str, stem: str) -> bool:
@@ -149,6 +146,6 @@ def _facts(node: ast.ClassDef) -> dict[str, Any]:
                 continue
             try:
                 found[item.target.id] = ast.literal_eval(item.value)
-            except ValueError:  # not a literal: nothing that a listing could show
+            except ValueError:  # not a literal, so a listing can't show it
                 continue
     return found

@@ -1,6 +1,6 @@
-"""Executors by name: ours, and those that other packages offer by the entry point ``headwise.executors``.
+"""Executors by name: built in, or offered by other packages through the entry point ``headwise.executors``.
 
-Each name stands for a function that makes an executor of a `Setup`; it is imported when it is asked for.
+A name refers to a function that makes an executor from a `Setup`; it is imported on first use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, nearest
 
-if TYPE_CHECKING:  # settings are checked against these names, which must not take torch
+if TYPE_CHECKING:  # checking a name must not import torch
     from ..engine.executors.base import Executor, Setup
 
 GROUP = "headwise.executors"
@@ -23,19 +23,17 @@ OURS = {
     "flower-sim": "headwise.sites.simulation:make",
 }
 SITES = ("flower-sim", "flower")
-"""kinds of engine whose clients are at sites; `headwise deploy` makes the executor of the second"""
+"""kinds of engine whose clients are at sites; `headwise deploy` makes the executor for `flower`"""
 KINDS = ("local", *SITES)
-"""what `engine.kind` may be without other packages; local is one of our executors, by `engine.workers`"""
+"""built-in values of `engine.kind`; for local, `engine.workers` selects one of our executors"""
 
 
 def check_name(kind: str) -> None:
-    """Raise if no executor has this name."""
     if kind not in KINDS and kind not in _offered():
         raise ConfigError(f"engine.kind is {kind!r}: {nearest(kind, (*KINDS, *_offered()))}")
 
 
 def find(name: str) -> Callable[[Setup], Executor]:
-    """The function of this name."""
     if name in OURS:
         return EntryPoint(name, OURS[name], GROUP).load()
     try:
@@ -47,5 +45,5 @@ def find(name: str) -> Callable[[Setup], Executor]:
 
 @cache
 def _offered() -> dict[str, EntryPoint]:
-    """By other packages; a name of ours stays ours."""
+    """From other packages, which can't take over a built-in name."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in {*KINDS, *OURS}}

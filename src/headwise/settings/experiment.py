@@ -1,7 +1,7 @@
-"""`Experiment`: one frozen tree that says everything a run depends on.
+"""`Experiment`: one frozen tree of everything a run depends on.
 
-It is read from TOML and overrides, written into the run's folder before anything else, and crosses any wire as one
-JSON text. Unknown keys and wrong types are errors that name the nearest valid one.
+It is read from TOML and overrides, is the first thing written to the run's folder, and travels as a JSON string.
+Unknown keys and wrong types are errors that suggest the nearest valid name.
 """
 
 from __future__ import annotations
@@ -26,48 +26,44 @@ _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "data": ("data.dataset", "Source"),
     "partition": ("data.partition.base", "Partition"),
 }
-"""the contract of each kind; by name, because importing them takes torch"""
-OWN = "own"  # the source, and the split, of a user's own data
+"""the base class of each kind, by name because importing it needs torch"""
+OWN = "own"
+"""the source, and the split, of a user's own data"""
 
 
 @dataclass(frozen=True)
 class Choice(Parsed):
-    """A method, model, data set or partition by name, with options: ``"fedrep"``, ``"dirichlet:0.1"`` or a table."""
+    """A method, model, data set or partition with its options: ``"fedrep"``, ``"dirichlet:0.1"`` or a table."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     values: tuple[str, ...] = ()
-    """options given by position, in the order of the fields"""
+    """positional options, in field order"""
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From a text, a table with a name, or an instance of what is chosen."""
+        """From a string, a table with a name, or an instance."""
         if isinstance(value, cls):
             return value
+        if isinstance(value, str) and at == "data" and value.endswith(".toml"):  # a path may contain colons
+            return cls(OWN, {"path": value})
         if isinstance(value, str) and value:
-            return cls._from_text(value, at)
+            name, *rest = value.split(":")
+            named = dict(part.split("=", 1) for part in rest if "=" in part)
+            options = {k.replace("-", "_"): literal(v) for k, v in named.items()}
+            return cls(name, options, tuple(part for part in rest if "=" not in part))
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
             options = {k: v for k, v in value.items() if k not in ("name", "values")}
             return cls(value["name"], options, convert(value.get("values", ()), tuple[str, ...], f"{at}.values"))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return cls(catalog.name_of(_kind(at), type(value)), dump(value))
-        raise ConfigError(f"{at} is {value!r}, but must be a name, or a table with a name.")
-
-    @classmethod
-    def _from_text(cls, text: str, at: str) -> Self:
-        if at == "data" and text.endswith(".toml"):  # whose path may have any character in it
-            return cls(OWN, {"path": text})
-        name, *rest = text.split(":")
-        named = dict(part.split("=", 1) for part in rest if "=" in part)
-        options = {k.replace("-", "_"): literal(v) for k, v in named.items()}
-        return cls(name, options, tuple(part for part in rest if "=" not in part))
+        raise ConfigError(f"{at} is {value!r}, but must be a name or a table with a name.")
 
     def plain(self) -> dict[str, Any]:
-        """A table with the name and what was given."""
         return {"name": self.name, **self.options, **({"values": list(self.values)} if self.values else {})}
 
     def make(self, kind: catalog.Kind) -> Any:
-        """The thing itself, its options checked."""
+        """An instance, with its options checked."""
         name, _, preset = self.name.partition("@")
         cls = find_class(kind, name)
         fields = [f.name for f in dataclasses.fields(cls) if not f.kw_only]
@@ -80,7 +76,7 @@ class Choice(Parsed):
         return build(cls, {**_preset(cls, preset, self.name, kind), **given, **self.options}, kind)
 
     def resolved(self, kind: catalog.Kind) -> Choice:
-        """The same with every option written out, and a user's own file by its full path."""
+        """The same choice with every option spelled out and a user's own file as an absolute path."""
         name = self.name.partition("@")[0]
         return Choice(str(Path(name).resolve()) if name.endswith(".py") else name, dump(self.make(kind)))
 
@@ -93,31 +89,31 @@ class Experiment:
     'fedrep'
     """
 
-    method: Choice = "fedavg"  # pyright: ignore[reportAssignmentType] # texts and instances become choices below
+    method: Choice = "fedavg"  # pyright: ignore[reportAssignmentType] # `__post_init__` makes it a Choice
     """how clients learn together"""
     data: Choice = "digits"  # pyright: ignore[reportAssignmentType]
     """the data set"""
     partition: Choice = None  # pyright: ignore[reportAssignmentType]
     """who gets which samples; none: dirichlet:0.1, or natural for a user's own data"""
     model: tuple[Choice, ...] = ()
-    """the network; none: the data set's usual one; several: client c has number c modulo their count"""
+    """the network; none: the data set's default; of several, client c gets number c modulo their count"""
     server_model: Choice | None = None
-    """the server's own network, for methods that share a smaller one; none: the first client's"""
+    """the server's own network, for methods that share a smaller one; none: the same as the first client's"""
     split: str = ""
-    """train/test or train:validation:test, or official for the data set's own test part; none: 75/25, or own for a
+    """train/test, train:validation:test, or official for the data set's own test set; none: 75/25, or own for a
     user's own data: as data.toml says"""
     fraction: Share = 1.0
-    """share of the data that is used at all"""
+    """share of the data set to use"""
     clients: Annotated[int, Range(1, 10**6)] | None = None
     """number of clients; none: 20, or the data set's natural clients"""
     rounds: Annotated[int, Range(1, 10**6)] = 50
     """rounds of training"""
     seed: Natural = 0
-    """of the initial model, the sampling of clients and the order of samples"""
+    """seeds the initial model, the choice of clients and the order of samples"""
     data_seed: Natural = 0
-    """of the partition: keep it to compare methods and seeds on one partition"""
+    """seeds the partition; keep it fixed to compare methods and seeds on the same partition"""
     buffers: Literal["params", "all", "local"] = "params"
-    """what of BatchNorm travels: its parameters, its statistics too, or nothing of it"""
+    """what travels of BatchNorm: its parameters, its statistics as well, or nothing"""
     train: Train = field(default_factory=Train)
     sampling: Sampling = field(default_factory=Sampling)
     evaluate: Evaluate = field(default_factory=Evaluate)
@@ -129,7 +125,7 @@ class Experiment:
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:
-        """Turn texts, tables and instances into choices, and check what can be checked without loading data."""
+        """Convert every field, and check what can be checked without loading data."""
         if not isinstance(self.model, (tuple, list)):
             object.__setattr__(self, "model", (self.model,))
         own = Choice.parse(self.data, "data").name == OWN
@@ -143,71 +139,70 @@ class Experiment:
         kind, workers = self.engine.kind, self.engine.workers
         check_name(kind)
         if kind != "local" and workers.kind == "threads":
-            raise ConfigError(f"engine.workers is {workers.plain()!r}, but with engine.kind {kind!r} must be a number.")
+            raise ConfigError(f"engine.workers is {workers.plain()!r}, but engine.kind {kind!r} needs a number.")
 
     def plain(self) -> dict[str, Any]:
-        """The tree as plain values, for JSON."""
+        """As plain values, for JSON."""
         return dump(self)
 
     def resolved(self) -> Experiment:
-        """The same with every option of method, data, partition and model written out."""
-        found = {k: getattr(self, k).resolved(k) for k in ("method", "data", "partition")}
+        """The same experiment with every option of its choices spelled out."""
+        choices = {k: getattr(self, k).resolved(k) for k in ("method", "data", "partition")}
         server = self.server_model and self.server_model.resolved("model")
         models = tuple(m.resolved("model") for m in self.model)
-        return dataclasses.replace(self, **found, model=models, server_model=server)
+        return dataclasses.replace(self, **choices, model=models, server_model=server)
 
 
 def find_class(kind: catalog.Kind, name: str) -> type[Any]:
-    """The class of this name; one in a user's own file must be what its kind asks for."""
+    """`catalog.find`, but also checks that a user's own class meets the contract of its kind."""
     try:
         cls = catalog.find(kind, name)
     except HeadwiseError:
         raise
-    except Exception as error:  # a user's own file can fail in any way
+    except Exception as error:  # a user's own file can raise anything
         raise ConfigError(f"{kind} is {name!r}, which can't be imported: {type(error).__name__}: {error}.") from error
     room, base = _BASES[kind]
     wanted = getattr(importlib.import_module(f"headwise.{room}"), base)
     if not issubclass(cls, wanted) or not dataclasses.is_dataclass(cls):
-        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass that derives from {base}.")
+        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass derived from {base}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
     try:
-        field_types(cls)  # texts until somebody asks for them
-    except Exception as error:  # a user's annotation can be anything
-        why = f"has a type that can't be understood: {type(error).__name__}: {error}."
+        field_types(cls)  # evaluates the annotations
+    except Exception as error:  # and those can raise anything
+        why = f"has a type that can't be resolved: {type(error).__name__}: {error}."
         raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} {why}") from error
     return cls
 
 
 def experiment_from(values: Mapping[str, Any]) -> Experiment:
-    """From plain values, as TOML and JSON give them."""
+    """From plain values, as read from TOML or JSON."""
     check_names(Experiment, values)
     return Experiment(**values)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The plain values in a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # numbers too long and tables too deep are no TOMLDecodeError
-        raise ConfigError(f"{path} is no valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: long numbers, deep tables
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """Parsed values with ``a.b=c`` changes applied, in order."""
-    found = dict(values)
+    """The values with ``a.b=c`` changes applied in order."""
+    result = dict(values)
     for change in changes:
         path, sign, text = change.partition("=")
         if not sign or not path.strip():
             raise ConfigError(f"--set is {change!r}, but must look like train.lr=0.1.")
-        put(found, path.strip(), literal(text.strip()))
-    return found
+        put(result, path.strip(), literal(text.strip()))
+    return result
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``a.b`` in nested tables; a name such as method = "fedrep" becomes a table when an option of it is set."""
+    """Set ``a.b`` in nested tables; a name such as method = "fedrep" becomes a table when one of its options is set."""
     *tables, last = path.split(".")
     for name in tables:
         inner = values.get(name, {})
@@ -220,7 +215,7 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
 
 
 def literal(text: str) -> Any:
-    """A value as TOML would write it; anything else is a text."""
+    """The text as a TOML value, or else as a string."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except (ValueError, RecursionError):
@@ -228,7 +223,6 @@ def literal(text: str) -> Any:
 
 
 def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, Any]:
-    """The options behind ``name@preset``."""
     if not preset:
         return {}
     presets: Mapping[str, Mapping[str, Any]] = getattr(cls, "presets", {})
@@ -238,7 +232,6 @@ def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, A
 
 
 def _kind(at: str) -> catalog.Kind:
-    """Which kind of thing stands at this place of the tree."""
     name = at.split("[")[0].removeprefix("server_")
     assert name in catalog.ROOMS
     return name  # pyright: ignore[reportReturnType]

@@ -1,12 +1,12 @@
-"""Settings are frozen dataclasses: their types and ranges are checked here, their help stands under each field.
+"""Settings are frozen dataclasses. Types and ranges are checked here; the string under each field is its help text.
 
     @dataclass(frozen=True)
     class FedProx:
         mu: Annotated[float, Range(0)] = 0.01
         "weight of the proximal term"
 
-`build` makes one from plain values (TOML, JSON, the command line), `check` examines one made in Python, `dump` gives
-plain values back. A mistake is one sentence that names the field, the value and what is allowed.
+`build` makes one from plain values (TOML, JSON, the command line), `check` validates one made in Python, and `dump`
+returns plain values. Every error is one sentence that names the field, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers a field allows: from `low` to `high`, both included unless `above` says that `low` is not."""
+    """The numbers that a field allows: `low` to `high`, inclusive unless `above` excludes `low`."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -48,10 +48,10 @@ class Range:
 
 Count = Annotated[int, Range(1, 10**9)]
 Epochs = Annotated[int, Range(1, 10_000)]
-"""bounded, because the order of samples in all epochs of a phase is drawn before it begins"""
+"""bounded, because a phase draws the sample order of all its epochs before it starts"""
 EpochsOrNone = Annotated[int, Range(0, 10_000)]
 Seeds = Annotated[int, Range(1, 10_000)]
-"""how many of them; bounded, because all runs are listed before the first one begins"""
+"""a number of seeds; bounded, because all runs are listed before the first one starts"""
 Natural = Annotated[int, Range(0, 10**9)]
 Positive = Annotated[float, Range(0, 1e6, above=True)]
 NonNegative = Annotated[float, Range(0, 1e6)]
@@ -60,20 +60,20 @@ Unit = Annotated[float, Range(0, 1)]
 
 
 class Parsed(ABC):
-    """A dataclass that reads itself from, and writes itself as, a plain value of its own form."""
+    """A dataclass with a plain form of its own, such as ``"drop=0.3"``, instead of a table."""
 
     @classmethod
     @abstractmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From a plain value, or one sentence about why not."""
+        """From a plain value; raises ConfigError, naming `at`, if it does not fit."""
 
     @abstractmethod
     def plain(self) -> Any:
-        """The plain value that `parse` would make this from."""
+        """The inverse of `parse`."""
 
 
 def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:
-    """An instance of the dataclass `cls` from plain values; unknown keys, wrong types and bad ranges are errors."""
+    """An instance of the dataclass `cls`; unknown keys, wrong types and values out of range raise ConfigError."""
     check_names(cls, values, at)
     kinds = field_types(cls)
     given = {k: convert(v, kinds[k], _join(at, k)) for k, v in values.items()}
@@ -85,24 +85,24 @@ def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:
 
 
 def check_names(cls: type[Any], values: Mapping[str, Any], at: str = "") -> None:
-    """Raise if one of these names is not a setting of the dataclass."""
+    """Raise ConfigError if a name is not a setting of the dataclass."""
     kinds = field_types(cls)
     for key in values:
         if key not in kinds:
-            if key in (gone := getattr(cls, "gone", {})):  # settings of earlier versions, and what they became
+            if key in (gone := getattr(cls, "gone", {})):  # renamed since an earlier version
                 now = _join(at, gone[key])
                 raise ConfigError(f"{_join(at, key)} is now {now}, which is {type_words(kinds[gone[key]])}.")
             raise ConfigError(f"{_join(at, key)} is not a setting: {nearest(str(key), kinds)}")
 
 
 def check(instance: object, at: str = "") -> None:
-    """Raise if a field of this dataclass, made in Python, has a wrong type or is out of its range."""
+    """Raise ConfigError if a field of this dataclass has the wrong type or is out of range."""
     for name, kind in field_types(type(instance)).items():
         convert(getattr(instance, name), kind, _join(at, name))
 
 
 def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in a tree of plain values that are not as usual."""
+    """The entries of a tree of plain values that differ from `usual`."""
     found: dict[str, Any] = {}
     for name, value in now.items():
         known: Any = usual.get(name)
@@ -112,7 +112,7 @@ def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump(value: Any) -> Any:
-    """The plain values (JSON, TOML) that `build` would make this from."""
+    """As plain values (JSON, TOML): the inverse of `build`."""
     if isinstance(value, Parsed):
         return value.plain()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -122,14 +122,14 @@ def dump(value: Any) -> Any:
 
 @cache
 def field_types(cls: type) -> dict[str, Any]:
-    """Every setting of the dataclass with its full type, in the order of the fields."""
+    """The dataclass's settings with their full types, in field order."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 @cache
 def field_help(cls: type) -> dict[str, str]:
-    """The literal string under each field, of the class and those it inherits from."""
+    """The string under each field, including inherited fields."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -138,7 +138,7 @@ def field_help(cls: type) -> dict[str, str]:
 
 
 def help_in(node: ast.AST) -> dict[str, str]:
-    """The strings that stand directly below annotated names in a class body."""
+    """The strings directly below annotated names in a class body."""
     assert isinstance(node, ast.ClassDef)
     found: dict[str, str] = {}
     for field, text in zip(node.body, node.body[1:], strict=False):
@@ -150,10 +150,14 @@ def help_in(node: ast.AST) -> dict[str, str]:
 
 
 def convert(value: Any, kind: Any, at: str) -> Any:
-    """The value as the type says, or one sentence about why not."""
+    """The value as this type; raises ConfigError, naming `at`, if it does not fit."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _within(convert(value, args[0], at), args[1:], at)
+        value = convert(value, args[0], at)
+        for limit in args[1:]:
+            if isinstance(limit, Range) and value is not None and value not in limit:
+                raise ConfigError(f"{at} is {value!r}, but must be {limit}.")
+        return value
     if origin in (Union, types.UnionType):
         return _one_of(value, args, at)
     if origin is Literal:
@@ -182,10 +186,8 @@ def _nested(value: Any, kind: Any, at: str) -> Any:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
-    if value is None or (value == "none" and types.NoneType in kinds):
-        if types.NoneType in kinds:
-            return None
-        raise ConfigError(f"{at} is missing a value.")
+    if types.NoneType in kinds and (value is None or value == "none"):
+        return None
     rest = [k for k in kinds if k is not types.NoneType]
     for kind in rest[:-1]:
         try:
@@ -195,7 +197,7 @@ def _one_of(value: Any, kinds: tuple[Any, ...], at: str) -> Any:
     return convert(value, rest[-1], at)
 
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def _plain(value: Any, kind: Any, at: str) -> Any:
@@ -207,19 +209,11 @@ def _plain(value: Any, kind: Any, at: str) -> Any:
     return value
 
 
-def _within(value: Any, limits: tuple[Any, ...], at: str) -> Any:
-    for limit in limits:
-        if isinstance(limit, Range) and value is not None and value not in limit:
-            raise ConfigError(f"{at} is {value!r}, but must be {limit}.")
-    return value
-
-
 def _join(at: str, name: object) -> str:
     return f"{at}.{name}" if at else str(name)
 
 
 def type_words(kind: Any) -> str:
-    """A field's type in words, for help texts."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [str(a) for a in args[1:] if isinstance(a, Range)]

@@ -1,4 +1,4 @@
-"""The settings of training, sampling, evaluation, stopping and failures; no torch is needed to read them."""
+"""The tables of settings in an `Experiment`: training, sampling, evaluation, stopping, faults, privacy, engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kernels = Literal["fast", "plain"]
 
 @dataclass(frozen=True)
 class Train:
-    """How a client trains, unless its method says otherwise."""
+    """How clients train, unless the method decides otherwise."""
 
     batch: Count = 10
     """samples per step"""
@@ -25,15 +25,15 @@ class Train:
     lr: Positive = 0.05
     """learning rate"""
     momentum: NonNegative = 0.0
-    """momentum, fresh in each phase of each round"""
+    """momentum, reset at the start of every training phase"""
     weight_decay: NonNegative = 0.0
     """weight decay"""
     lr_decay: Share = 1.0
-    """factor on the learning rate"""
+    """factor by which the learning rate decays"""
     lr_decay_per: Literal["round", "participation"] = "round"
-    """whether it is applied every round, or each time that the client itself has trained"""
+    """when it decays: every round, or each time the client itself trains"""
     drop_last: bool = False
-    """leave out a last, smaller batch, as public code does; clients with less than one batch then never train"""
+    """skip a smaller last batch, as public code does; clients with less than one batch then never train"""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Sampling:
     """Who takes part in a round."""
 
     ratio: Share = 1.0
-    """share of the clients in each round"""
+    """share of the clients that train in each round"""
     ratio_low: Share | None = None
-    """if given, each round's number of clients is drawn evenly between these two shares"""
+    """if set, each round draws its share uniformly between ratio_low and ratio"""
 
     @property
     def average(self) -> float:
@@ -53,55 +53,54 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """When and what is measured."""
+    """What to measure, and when."""
 
     every: Count = 1
     """rounds between evaluations; the last round is always evaluated"""
     moments: tuple[Moment, ...] = ("pre", "post")
-    """pre: all clients after a fresh download; post: participants after training; global: the one model on all tests"""
+    """pre: all clients, after a fresh download; post: participants, after training; global: one model, all clients"""
     batch: Count = 100
     """samples per forward pass"""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends before its last round."""
+    """When to end a run before its last round."""
 
     patience: Count | None = None
-    """evaluations without a new best accuracy (validation if there is one, else test) after which it ends"""
+    """evaluations without a new best accuracy (on validation samples if any, else on test samples) before it ends"""
     budget: Positive | None = None
-    """seconds after which it stops at the end of a round; `headwise resume` goes on"""
+    """seconds after which it stops at the end of a round; `headwise resume` continues"""
 
 
 FAULTS = ("drop", "error", "slow", "twice", "stale", "nan", "inf", "names", "shapes", "dtypes", "norm", "samples")
-"""what can go wrong on purpose: a client says nothing, raises, is too slow, answers twice or for another round, or
-sends values that are not finite, other names, shapes or types, a huge model, or a huge number of samples"""
+"""what can be injected: a client does not answer, raises, is too slow, answers twice or for another round, or sends
+values that are not finite, wrong names, shapes or types, a huge model, or a huge number of samples"""
 STUDIES = {"fedah": "drop=0..0.9"}
-"""faults of published studies by name; FedAH: in each round, a share drawn from [0.1, 1] of the clients is there"""
+"""faults from published studies, by name; FedAH: in each round a share of the clients drawn from [0.1, 1] is present"""
 
 
 @dataclass(frozen=True)
 class Inject(Parsed):
-    """Faults that are made on purpose: of each kind, which share of a round's clients it meets."""
+    """Injected faults: for each kind, the share of a round's clients that it affects."""
 
     shares: tuple[tuple[str, float, float], ...] = ()
-    """kind, and from which to which share; each round draws one between them"""
+    """kind, lowest and highest share; each round draws a share between the two"""
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From a text such as ``drop=0.3,nan=0.05``, where ``drop=0..0.9`` draws the share anew in each round."""
+        """From a string such as ``drop=0.3,nan=0.05``; ``drop=0..0.9`` draws a new share in each round."""
         if not isinstance(value, str):
-            raise ConfigError(f"{at} is {value!r}, but must be a text like drop=0.3,nan=0.05.")
+            raise ConfigError(f"{at} is {value!r}, but must be a string like drop=0.3,nan=0.05.")
         text = STUDIES.get(value, value)
         shares = tuple(_share_of(part.strip(), at) for part in text.split(",")) if text else ()
         if len({kind for kind, _, _ in shares}) < len(shares) or sum(high for _, _, high in shares) > 1 + 1e-9:
             raise ConfigError(
-                f"{at} is {value!r}, but a kind may stand there once, and all shares must add up to at most 1."
+                f"{at} is {value!r}, but must name each kind at most once, with shares that add up to at most 1."
             )
         return cls(shares)
 
     def plain(self) -> str:
-        """As `parse` takes it."""
         return ",".join(f"{k}={low:g}" if low == high else f"{k}={low:g}..{high:g}" for k, low, high in self.shares)
 
 
@@ -119,79 +118,78 @@ def _share_of(part: str, at: str) -> tuple[str, float, float]:
 
 @dataclass(frozen=True)
 class Faults:
-    """What happens when a client fails, and which failures are made on purpose."""
+    """What to do when a client fails, and which failures to inject."""
 
     on_failure: Literal["stop", "skip", "retry"] | None = None
-    """stop: the run ends, and replies are taken as they come; skip: replies are judged, and the round goes on without
-    those that failed; retry: who gave no answer is asked again first; none: stop, or skip where faults are made"""
+    """stop: end the run, and accept replies unchecked; skip: check replies, and continue without the clients that
+    failed; retry: like skip, but first ask silent clients again; none: stop, or skip if faults are injected"""
     retries: Count = 2
-    """how often retry asks again"""
+    """how many times retry asks again"""
     min_replies: Natural = 1
-    """replies without which a round, and the run, can't go on"""
+    """replies that a round needs; with fewer, the run ends"""
     deadline: Positive | None = None
-    """seconds that a client may take; results then depend on the machine"""
+    """seconds a client may take; results then depend on the machine"""
     max_norm: Positive | None = None
-    """largest Euclidean norm of all that a client sends"""
+    """largest allowed Euclidean norm of a client's message"""
     max_samples: Count = 10**7
-    """most training samples that a client can claim to have"""
+    """largest number of training samples a client may claim"""
     inject: Inject = field(default_factory=Inject)
-    """faults made on purpose, as shares of a round's clients: drop=0.3,nan=0.05,slow=0.1"""
+    """faults to inject, as shares of a round's clients: drop=0.3,nan=0.05,slow=0.1"""
 
     @property
     def reaction(self) -> Literal["stop", "skip", "retry"]:
-        """What `on_failure` comes to."""
+        """`on_failure` with its default filled in."""
         return self.on_failure or ("skip" if self.inject.shares else "stop")
 
 
 @dataclass(frozen=True)
 class Robust:
-    """How the server averages where some clients may be hostile."""
+    """How the server averages when some clients may be hostile."""
 
     rule: Literal["mean", "median", "trimmed", "clipped", "krum", "multi-krum", "geometric"] = "mean"
-    """what it takes in place of the clients' mean, for methods that average a shared model"""
+    """what replaces the clients' mean, for methods that average a shared model"""
     hostile: Annotated[float, Range(0, 0.5)] = 0.2
-    """share of hostile clients that trimmed, krum and multi-krum reckon with"""
+    """share of hostile clients that trimmed, krum and multi-krum assume"""
     clip: Positive | None = None
-    """largest norm of a client's change under the rule clipped; none: the median of the norms"""
+    """largest norm of a client's change under the clipped rule; none: the median norm"""
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """Differential privacy against the server: of clients, by noise on what they send, or of their single examples."""
+    """Differential privacy against the server: of whole clients (noise on messages) or single examples (DP-SGD)."""
 
     clip: Positive | None = None
-    """largest norm of what a client sends (the change of a model, or its class means), or of an example's gradient;
-    none: no protection"""
+    """norm to which a client's message (model change or class means) or an example's gradient is clipped; none: no
+    protection"""
     noise: Positive = 1.0
-    """standard deviation of the noise on each number, as a multiple of twice the clip, or of the clip for examples"""
+    """standard deviation of the noise, as a multiple of twice the clip, or of the clip at level example"""
     delta: Annotated[float, Range(0, 0.1, above=True)] = 1e-5
-    """probability with which epsilon may be exceeded"""
+    """probability that epsilon does not hold"""
     source: Literal["system", "seed"] = "system"
-    """of the noise: the system's cryptographic one, or the seed, which protects nobody but can be repeated"""
+    """source of the noise: the system's cryptographic one, or the seed, which is repeatable but protects nobody"""
     level: Literal["client", "example"] = "client"
-    """whose data are protected: all that a client has, or each of its examples by itself (DP-SGD)"""
+    """what is protected: all of a client's data, or each single example (DP-SGD)"""
 
 
 @dataclass(frozen=True)
 class Secure:
-    """Masked sums, where clients are at sites: the server learns what their messages add up to, and no single one."""
+    """Masked sums for clients at sites: the server learns the sum of their messages, but no single message."""
 
     sums: bool = False
-    """whether sites mask what their clients send, for methods whose server needs only means"""
+    """mask what sites send, for methods whose server needs only means"""
     threshold: Annotated[float, Range(0.5, 1, above=True)] = 2 / 3
-    """share of a round's sites that must stay to its end, three at least; so many together could open a message"""
+    """share of a round's sites (at least three) that must stay to its end; as many colluding could unmask a message"""
 
 
 @dataclass(frozen=True)
 class Workers(Parsed):
-    """How many clients are handled at the same time, and by what."""
+    """How many clients to train in parallel, and whether in processes or threads."""
 
     kind: Literal["auto", "processes", "threads"] = "auto"
     count: int = 0
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From ``auto``, a number of processes, or ``threads:`` and a number."""
         found = re.fullmatch(r"(auto)|(threads:)?([1-9]\d{0,2})", str(value), re.ASCII)
         count = int(found[3] or 0) if found else 0
         if not found or isinstance(value, bool) or count > 256:
@@ -199,39 +197,38 @@ class Workers(Parsed):
         return cls("auto" if found[1] else "threads" if found[2] else "processes", count)
 
     def plain(self) -> Any:
-        """As `parse` takes it."""
         return {"auto": "auto", "processes": self.count, "threads": f"threads:{self.count}"}[self.kind]
 
 
 @dataclass(frozen=True)
 class Flower:
-    """Flower's simulation: how many nodes, and what each may use."""
+    """The nodes of Flower's simulation, and their resources."""
 
     nodes: Count | None = None
-    """virtual SuperNodes, over which the clients are dealt in turn; none: one for each client"""
+    """virtual SuperNodes, to which clients are assigned in turn; none: one per client"""
     cpus: Positive = 1.0
-    """cores for each node at work"""
+    """cores per active node"""
     gpus: NonNegative = 0.0
-    """share of a GPU for each node at work"""
+    """share of a GPU per active node"""
     ray: str | None = None
-    """address of a Ray cluster that runs already; the data and the run's folder must be there under the same paths"""
+    """address of a running Ray cluster; it must have the data and the run's folder under the same paths"""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Where it runs, and by which shortcuts."""
+    """Where to run, and with which kernels."""
 
     gone: ClassVar[Mapping[str, str]] = {"stack": "kernels", "cache": "kernels"}
 
     kind: str = "local"
-    """local: processes or threads here; flower-sim: Flower's simulation engine; flower: sites, by headwise deploy; or
-    an executor that another package offers"""
+    """local: processes or threads on this machine; flower-sim: Flower's simulation engine; flower: sites, through
+    headwise deploy; or the name of another package's executor"""
     workers: Workers = field(default_factory=Workers)
-    """processes that train clients side by side: auto (one per core where that is worth it), a number, or threads:2"""
+    """processes that train clients in parallel: auto (one per core, for long runs), a number, or threads:2"""
     device: str = "cpu"
     """cpu, cuda (all GPUs, shared by the workers), cuda:1, mps"""
     kernels: Kernels = "fast"
-    """fast: many clients' layers at once, simple networks without autograd, features of a frozen body computed once;
-    plain: autograd for one client after the other, and nothing kept; both agree to about 1e-6"""
+    """fast: stack the layers of many clients, train simple networks without autograd, cache the features of a frozen
+    body; plain: autograd, one client at a time, no caches; the two agree to about 1e-6"""
     flower: Flower = field(default_factory=Flower)
-    """nodes and resources, where Flower runs"""
+    """nodes and resources for flower-sim"""

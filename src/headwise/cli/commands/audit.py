@@ -1,4 +1,4 @@
-"""``headwise audit``: what leaves the clients of a run, and what attacks make of it."""
+"""``headwise audit``: what leaves a run's clients, and what attacks learn from it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from pathlib import Path
 import click
 
 from ...disk.jsontext import to_json
+from ..options import json_option, moved_option
 from ..paths import INPUT_FOLDER
 
 
 @click.command(name="audit")
 @click.argument("run", type=INPUT_FOLDER)
 @click.option(
-    "--clients", default=10, type=click.IntRange(1, 10**9), show_default=True, help="how many clients are attacked"
+    "--clients", default=10, type=click.IntRange(1, 10**9), show_default=True, help="number of clients to attack"
 )
 @click.option(
-    "--seed", default=0, type=click.IntRange(0, 10**9), show_default=True, help="of who is attacked, and where from"
+    "--seed",
+    default=0,
+    type=click.IntRange(0, 10**9),
+    show_default=True,
+    help="seeds the choice of clients and the attacks",
 )
-@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are, if they moved")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@moved_option
+@json_option
 def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: bool) -> None:
-    """Show what leaves the clients of RUN, and how much attacks on it find out beyond guessing.
+    """Show what leaves the clients of RUN, and how much more attacks on it learn than guessing would.
 
-    Every attack is carried out on messages as the run's clients would send them next, and compared with the truth.
+    Each attack gets the messages that the run's clients would send next; its result is compared with the truth.
     """
     from ...audit.auditing import audit
 

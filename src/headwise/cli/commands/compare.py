@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command(name="compare")
 @click.argument("what", nargs=-1, metavar="[METHOD]... [CONFIG.toml]")
-@click.option("--methods", help="methods with commas, each with options: fedavg,fedrep:head_epochs=5")
-@click.option("--seeds", default="1", help="how many seeds, from --seed on")
+@click.option("--methods", help="methods separated by commas, with options: fedavg,fedrep:head_epochs=5")
+@click.option("--seeds", default="1", help="number of seeds, starting at --seed")
 @experiment_options
 def command(
     what: tuple[str, ...],
@@ -37,11 +37,11 @@ def command(
 ) -> None:
     """Run several methods and seeds on one partition.
 
-    Give the same --out again to go on where it stopped: what is finished is not run again.
+    Use the same --out again to continue where it stopped; finished runs are not repeated.
     """
     configs = [w for w in what if w.endswith(".toml")]
     if len(configs) > 1:
-        raise ConfigError(f"there are {len(configs)} TOML files, but only one can be the common base.")
+        raise ConfigError(f"there are {len(configs)} TOML files, but at most one is allowed.")
     named = [w for w in what if not w.endswith(".toml")]
     for text in (methods, flags.pop("method")):
         named += text.split(",") if text else []
@@ -57,7 +57,6 @@ def command(
 
 
 def show(comparison: Comparison, as_json: bool) -> None:
-    """The table, for a program or for a person."""
     if as_json:
         click.echo(to_json(comparison.plain()))
         return
@@ -66,4 +65,4 @@ def show(comparison: Comparison, as_json: bool) -> None:
     title = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition"
     click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
-    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; a page to look at: {comparison.report}")
+    click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; the report is {comparison.report}")

@@ -1,20 +1,24 @@
-"""``headwise describe``: a method's card, or a published table with its settings."""
+"""``headwise describe``: a method's card, or a published table and its settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...settings.experiment import find_class
+from ...settings.fields import dump, field_help, field_types, type_words
+
+if TYPE_CHECKING:
+    from ...records import Record
 
 NEEDS: dict[str, str] = {
-    "none": "what every single client sends",
-    "samples": "only the mean of what clients send, weighted by their samples: it can be masked",
-    "clients": "only the mean of what clients send, in which all count the same: it can be masked",
-    "labels": "only sums of what clients send, label by label",
+    "none": "every client's message",
+    "samples": "only the mean of the messages, weighted by samples: it can be masked",
+    "clients": "only the unweighted mean of the messages: it can be masked",
+    "labels": "only sums of the messages, label by label",
 }
 """`Method.sums` in words"""
 
@@ -22,9 +26,9 @@ NEEDS: dict[str, str] = {
 @click.command(name="describe")
 @click.argument("what", metavar="METHOD|TABLE")
 def command(what: str) -> None:
-    """Show METHOD: paper, what travels, what stays, its records and its options.
+    """Show METHOD: its paper, what travels, what stays, its records and options.
 
-    Or show TABLE, such as fedgmh/2: what it prints, its settings, rules, scales and notes.
+    Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes.
     """
     if "/" in what and not what.endswith(".py"):
         from ...papers.describing import card
@@ -37,11 +41,10 @@ def command(what: str) -> None:
 def _method(method: str) -> None:
     cls = find_class("method", method)
     from ...contract.method import record_types
-    from ...records import Nothing, Record, fields_of
-    from ...settings.fields import field_help, field_types, type_words
 
     click.echo(f"{inspect.getdoc(inspect.getmodule(cls))}\n")
     click.echo(f"{inspect.getdoc(cls)}\n")
+    types = record_types(cls)
     facts = {
         "family": cls.family,
         "travels": cls.travels,
@@ -50,26 +53,13 @@ def _method(method: str) -> None:
         "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
         "cost": f"{cls.cost:g} x FedAvg",
+        "server keeps": _fields(types.server),
+        "message down": _fields(types.down),
+        "message up": _fields(types.up),
+        "client keeps": _fields(types.client),
     }
     for name, text in facts.items():
         click.echo(f"{name:20}{text}")
-
-    def fields(record: type[Record]) -> str:
-        if record is Nothing:
-            return "nothing"
-        words = (inspect.getdoc(record) or "").rstrip(".")
-        return f"{', '.join(fields_of(record))}: {words[:1].lower()}{words[1:]}"
-
-    types = record_types(cls)
-    names = {
-        "server keeps": types.server,
-        "message down": types.down,
-        "message up": types.up,
-        "client keeps": types.client,
-    }
-    for name, record in names.items():
-        click.echo(f"{name:20}{fields(record)}")
-
     click.echo("\noptions" if field_types(cls) else "\nno options")
     for field in dataclasses.fields(cls):
         words = f"{_default(field)}  ({type_words(field_types(cls)[field.name])})"
@@ -78,10 +68,17 @@ def _method(method: str) -> None:
         click.echo(f"  {method}@{name}: " + ", ".join(f"{k} = {v}" for k, v in options.items()))
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    """As a person would type it; nothing where one must be given."""
-    from ...settings.fields import dump
+def _fields(record: type[Record]) -> str:
+    from ...records import Nothing, fields_of
 
+    if record is Nothing:
+        return "nothing"
+    words = (inspect.getdoc(record) or "").rstrip(".")
+    return f"{', '.join(fields_of(record))}: {words[:1].lower()}{words[1:]}"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """As a user would type it; empty if the option is required."""
     if field.default_factory is not dataclasses.MISSING:
         return f" = {dump(field.default_factory())}"
     return "" if field.default is dataclasses.MISSING else f" = {dump(field.default)}"

@@ -1,4 +1,4 @@
-"""``headwise list``: what there is; quick, because nothing heavy is imported."""
+"""``headwise list``: methods, models, data and so on; fast, because it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings import catalog
+from ..options import json_option
 from ..paths import INPUT_FOLDER
 
 KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
@@ -17,8 +18,8 @@ KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data"
 
 @click.command(name="list")
 @click.argument("kind")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
-@click.option("--runs", "folder", default="runs", type=INPUT_FOLDER, help="where runs are  [runs]")
+@json_option
+@click.option("--runs", "folder", default="runs", type=INPUT_FOLDER, help="folder of runs  [runs]")
 def command(kind: str, as_json: bool, folder: Path) -> None:
     """List KIND: methods, models, data, partitions, papers or runs."""
     others = {"runs": lambda: _runs(folder), "papers": _papers}
@@ -27,11 +28,10 @@ def command(kind: str, as_json: bool, folder: Path) -> None:
     rows = others[kind]() if kind in others else _entries(KINDS[kind])
     if as_json:
         click.echo(to_json({kind: rows}))
-        return
-    if not rows:
+    elif not rows:
         click.echo(f"There are no runs in {folder}.")
-        return
-    _print(rows)
+    else:
+        _print(rows)
 
 
 def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
 
 
 def method_facts(entry: catalog.Card) -> dict[str, Any]:
-    """What one asks of a method before choosing it; `tests/contract` holds that all of them bear BatchNorm."""
+    """What to know before choosing a method; `tests/contract` checks that all of them support BatchNorm."""
     whole = "Averaging" in entry.bases and "shared" not in entry.functions
     return {
         **{c: entry.facts.get(c, "") for c in ("family", "travels", "stays")},
@@ -81,14 +81,14 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
             s = run.summary()
             last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
             row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
-        except RunError as error:  # the others can be read all the same
+        except RunError as error:  # list the others anyway
             row |= {"ended": f"can't be read: {error}"}
         rows.append(row)
     return rows
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    """Aligned columns, without a table's frame, so that they can be cut and searched."""
+    """Aligned columns without a frame, for cut and grep."""
     texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
     width = {k: max(len(k), *(len(t[k]) for t in texts)) for k in texts[0]}
     click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())

@@ -1,4 +1,4 @@
-"""``headwise report``: runs as a page, tables and figures."""
+"""``headwise report``: turn runs into a page, tables and figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..paths import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
 @click.command(name="report")
 @click.argument("runs", nargs=-1, required=True, type=INPUT_FOLDER)
-@click.option("-o", "--out", type=OUTPUT_FILE, help="the page to write  [report.html]")
+@click.option("-o", "--out", type=OUTPUT_FILE, help="page to write  [report.html]")
 @click.option("--table", "form", help="print the table of results: latex, markdown or csv")
-@click.option("--figures", type=OUTPUT_FOLDER, help="a folder for figures as SVG and PDF")
+@click.option("--figures", type=OUTPUT_FOLDER, help="folder for figures as SVG and PDF")
 def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures: Path | None) -> None:
-    """Make one page of RUNS: folders of runs, or of comparisons; runs that differ only in their seed are one line.
+    """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
-    With --table or --figures the page is written only if --out names one.
+    With --table or --figures, the page is written only if you give --out.
     """
     from ...report.page import write_page
     from ...report.results import collect

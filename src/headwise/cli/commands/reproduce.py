@@ -1,4 +1,4 @@
-"""``headwise reproduce``: a published table as a command."""
+"""``headwise reproduce``: run a published table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ...papers.variants import swept, with_settings
 from ...settings.experiment import literal
 from ...settings.fields import Seeds, convert
 from ...settings.options import Workers
-from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+from ..options import FLAGS, data_option, json_option, quiet_option
+from ..paths import OUTPUT_FOLDER
 
 if TYPE_CHECKING:
     from ...papers.results import Reproduction
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
 
 @click.command(name="reproduce")
 @click.argument("table")
-@click.option("--columns", multiple=True, help="columns, or words of their names, with semicolons; else all")
-@click.option("--methods", help="methods of the table with commas; else all")
-@click.option("--seeds", default="1", help="how many seeds, from 0 on  [1]")
-@click.option("--scale", help="full, or a smaller variant that headwise describe TABLE names  [full]")
+@click.option("--columns", multiple=True, help="columns, or words of their names, separated by semicolons  [all]")
+@click.option("--methods", help="methods of the table, separated by commas  [all]")
+@click.option("--seeds", default="1", help="number of seeds, starting at 0  [1]")
+@click.option("--scale", help="full, or a smaller scale that headwise describe TABLE lists  [full]")
 @click.option(
-    "--rules", default="paper", help="what the paper says, or what its public code does: paper, code  [paper]"
+    "--rules", default="paper", help="follow the paper, or its public code where they differ: paper, code  [paper]"
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance train.epochs=10")
-@click.option("--sweep", help="a setting in several values, for instance method.beta=0.1,0.3,0.5")
-@click.option("--budget", help="take the largest scale that fits into this time, such as 30m")
-@click.option("--plan", "only_plan", is_flag=True, help="say what would be run and how long it would take; run nothing")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for example train.epochs=10")
+@click.option("--sweep", help="one setting with several values, for example method.beta=0.1,0.3,0.5")
+@click.option("--budget", help="use the largest scale that fits into this time, for example 30m")
+@click.option("--plan", "only_plan", is_flag=True, help="show what would run and how long it would take")
 @click.option("--out", type=OUTPUT_FOLDER, help="folder for the table  [runs/reproduce/PAPER-TABLE...]")
 @click.option("--cells", type=OUTPUT_FOLDER, help="folder for the runs  [runs/reproduce/cells]")
-@click.option("--workers", help="processes that train clients side by side: auto, a number, or threads:2")
-@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
-@click.option("--quiet", is_flag=True, help="show no progress")
+@click.option("--workers", help=FLAGS["workers"][1])
+@data_option
+@json_option
+@quiet_option
 def command(
     table: str,
     columns: tuple[str, ...],
@@ -61,9 +62,9 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run TABLE, such as fedgmh/2, and put what comes out beside what is printed.
+    """Run TABLE, for example fedgmh/2, and compare the results with the printed numbers.
 
-    Give the same command again to go on where it stopped: a cell that is finished is not run again.
+    Repeat the same command to continue where it stopped; finished cells are not run again.
     """
     ask = ask_for(
         table,
@@ -77,7 +78,7 @@ def command(
     ask = swept(ask, sweep) if sweep else ask
     if budget and scale:
         raise ConfigError(
-            f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give one of them."
+            f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."
         )
     count = None if workers is None else Workers.parse(workers, "workers")
 
@@ -107,7 +108,7 @@ def command(
 def _fitting(
     ask: Ask, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
 ) -> tuple[Ask, list[float]]:
-    """The scale that was asked for, or the largest one that fits; with what each open cell will take."""
+    """The scale asked for, or the largest that fits the budget, and the seconds that each open cell will take."""
     from ...papers import cost, reproduce
 
     if not budget:
@@ -128,13 +129,12 @@ def _announce(ask: Ask, seconds: list[float], workers: Workers | None, quiet: bo
     beside = f" on {workers.count} workers" if workers and workers.count > 1 else ""
     click.echo(
         f"{ask.name}, scale {ask.scale.name} ({ask.scale.words}), rules of the {ask.rules}: {len(seconds)} runs to go, "
-        f"about {clock(sum(seconds))}{beside} by what training steps take on this machine now.",
+        f"about {clock(sum(seconds))}{beside} at the current speed of this machine.",
         err=True,
     )
 
 
 def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
-    """What would be run, and how long each run would take."""
     from ...papers import cost, reproduce
 
     runs = list(zip(reproduce.open_cells(ask, cells), seconds, strict=True))
@@ -147,7 +147,6 @@ def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
 
 
 def _shown(found: Reproduction) -> str:
-    """The table and the words for a terminal."""
     from ...papers.results import HEAD
     from ..tables import table_text
 

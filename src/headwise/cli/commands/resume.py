@@ -1,4 +1,4 @@
-"""``headwise resume``: go on with a run that was interrupted."""
+"""``headwise resume``: continue a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import click
 
-from ..options import track_option
+from ..options import json_option, moved_option, quiet_option, track_option
 from ..paths import INPUT_FOLDER
 from .run import show
 
 
 @click.command(name="resume")
 @click.argument("run", type=INPUT_FOLDER)
-@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are, if they moved")
+@moved_option
 @track_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
-@click.option("--quiet", is_flag=True, help="show no progress")
+@json_option
+@quiet_option
 def command(run: Path, data_dir: Path | None, tracked: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Go on with RUN, the folder of a run; it ends with the same bits as one that was never interrupted."""
+    """Continue the run in folder RUN; the result has the same bits as without the interruption."""
     from ...app import launch
     from ...trackers import trackers
     from ..display import watching

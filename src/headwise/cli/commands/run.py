@@ -28,7 +28,7 @@ def command(
     profile: bool,
     **flags: str | None,
 ) -> None:
-    """Train with one method, from the TOML file CONFIG and flags."""
+    """Train with one method, configured by the TOML file CONFIG and flags."""
     experiment = experiment_of(config, changes, flags)
     from ...app import launch
     from ...trackers import trackers
@@ -46,7 +46,6 @@ def command(
 
 
 def show(run: Any, as_json: bool) -> None:
-    """The result of a run, for a program or for a person."""
     summary = run.summary()
     if as_json:
         click.echo(to_json({**summary, "ended": run.ended}))
@@ -68,5 +67,5 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(f"  privacy {run.privacy}")
     if "failed" in summary:
         click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
-    end = "" if run.complete else f"; it ended early ({run.ended}), go on with: headwise resume {run.path}"
+    end = "" if run.complete else f"; it ended early ({run.ended}), continue with: headwise resume {run.path}"
     click.echo(f"  in     {run.path}{end}")

@@ -16,11 +16,11 @@ from ..paths import INPUT_FOLDER
 
 @click.command(name="watch")
 @click.argument("folder", default="runs", type=INPUT_FOLDER)
-@click.option("--port", default="8765", help="on this machine alone; 0 takes any that is free  [8765]")
+@click.option("--port", default="8765", help="local port; 0 picks a free one  [8765]")
 def command(folder: Path, port: str) -> None:
-    """Follow the runs in and below FOLDER in a browser, as their rounds come in.
+    """Follow the runs in and below FOLDER live in a browser.
 
-    The page can be reached from this machine only, and reads only. Ctrl-C ends it; runs don't notice.
+    The page is read-only and available on this machine only. Ctrl-C stops it and leaves the runs alone.
     """
     number = convert(literal(port), Annotated[int, Range(0, 65535)], "port")
     if not folder.is_dir():
@@ -38,6 +38,6 @@ def command(folder: Path, port: str) -> None:
         try:
             door.bind(("127.0.0.1", number))
         except OSError as error:
-            raise ConfigError(f"port is {number}, which can't be had: {error.strerror}; try --port 0.") from error
-        click.echo(f"Follow the runs in {folder} at http://127.0.0.1:{door.getsockname()[1]}/ (Ctrl-C ends it)")
+            raise ConfigError(f"port is {number}, which can't be opened: {error.strerror}; try --port 0.") from error
+        click.echo(f"Follow the runs in {folder} at http://127.0.0.1:{door.getsockname()[1]}/ (Ctrl-C stops)")
         uvicorn.Server(uvicorn.Config(watch_app(folder), log_level="warning")).run(sockets=[door])

@@ -18,7 +18,7 @@ from ..dataset import Dataset, Source
 
 @dataclass(frozen=True)
 class Synthetic(Source):
-    """Prepared-up samples: one cloud of points per class, seen differently by each site."""
+    """Made-up samples: one cloud of points per class, seen differently by each site."""
 
     default_model: ClassVar[str] = "mlp"
 
