@@ -176,7 +176,7 @@ class ClientBench:
             return found  # phases of a round often ask for the same body
         mode = body.training
         with self.clock("features"):
-            found = passed(body, self._train.x, FEATURE_BATCH)
+            found = passed(body, self._train.x, FEATURE_BATCH, fast=self._plan.fast)
         body.train(mode)
         self._features = {k: t.clone() for k, t in state.items()}, found
         return found

@@ -7,13 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .kernels.native.kernel import predicted
+
 
 @torch.no_grad()
-def passed(network: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
-    """The network's output for all rows of `x`, `batch` of them at a time.
+def passed(network: Callable[[Tensor], Tensor], x: Tensor, batch: int, *, fast: bool) -> Tensor:
+    """The network's output for all rows of `x`: by the native kernels if `fast`, else `batch` of them at a time.
 
     They are one client's: what a network says about a sample may depend on the samples beside it, in its last bits.
     """
     if isinstance(network, nn.Module):
         network.eval()
+        if fast and (said := predicted(network, x)) is not None:
+            return said
     return torch.cat([network(part) for part in x.split(batch)])

@@ -182,6 +182,7 @@ def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Sc
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
-    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.evaluate.batch).cpu()
+    x = on(torch.cat([test.x, val.x]), plan.device)
+    said = passed(model, x, plan.evaluate.batch, fast=plan.fast).cpu()
     on_test, on_val = said[: len(test)], said[len(test) :]
     return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None
