@@ -546,6 +546,12 @@ static void cross_entropy(Stage *s, const int32_t *labels, int n) {
     }
 }
 
+static int alive(float g) {
+    uint32_t bits;
+    memcpy(&bits, &g, 4);
+    return bits << 1 != 0;
+}
+
 /* Lists the live gradients of a convolution's image: of each output channel, and of each position. */
 static int list(Stage *s, const Stage *next, int k, int places) {
     const Layer *l = s->l;
@@ -570,11 +576,11 @@ static int list(Stage *s, const Stage *next, int k, int places) {
         if (l->trained)
             for (int c = 0; c < l->oc; c++) {
                 s->by_output[c * a.oh * a.ow + s->counts[c]] = (Live){base + at[chosen ? chosen[c] : 0], g[c]};
-                s->counts[c] += g[c] != 0;
+                s->counts[c] += alive(g[c]);
             }
         if (!places) continue;
         memset(first, 0, 4 * (pixels + 1));
-        for (int c = 0; c < l->oc; c++) first[(chosen ? chosen[c] : 0) + 1] += g[c] != 0;
+        for (int c = 0; c < l->oc; c++) first[(chosen ? chosen[c] : 0) + 1] += alive(g[c]);
         first[0] = listed;
         for (int j = 0; j < pixels; j++) {
             if (first[j + 1]) s->groups[groups++] = (Group){base + at[j], first[j], first[j + 1]};
@@ -582,7 +588,7 @@ static int list(Stage *s, const Stage *next, int k, int places) {
         }
         listed = first[pixels];
         for (int c = 0; c < l->oc; c++)
-            if (g[c] != 0) s->by_place[first[chosen ? chosen[c] : 0]++] = (Live){c, g[c]};
+            if (alive(g[c])) s->by_place[first[chosen ? chosen[c] : 0]++] = (Live){c, g[c]};
     }
     return groups;
 }
@@ -619,25 +625,38 @@ static void convolution_back(Stage *s, const Stage *next, int n, int needed, con
     each_weight(s, TURN);
 }
 
-static void linear_lists(Stage *s, const Stage *next, int n) {
+/* Lists the live gradients of a linear layer: of each output, and of each sample, there with marks at its blocks. */
+static void linear_lists(Stage *s, const Stage *next, int n, int needed) {
     const Layer *l = s->l;
-    const int blocks = (l->oc + OUTPUTS - 1) / OUTPUTS;
-    int32_t *starts = s->counts + l->oc; /* [sample][block + 1] in its list */
-    memset(s->counts, 0, 4 * l->oc);
-    for (int i = 0; i < n; i++) {
-        Live *mine = s->by_place + (int64_t)i * l->oc;
-        int found = 0;
-        for (int o = 0; o < l->oc; o++) {
-            if (o % OUTPUTS == 0) starts[i * (blocks + 1) + o / OUTPUTS] = found;
-            float g = next->slope[i * next->width + o];
-            if (l->relu && next->flat[i * next->width + o] <= 0) g = 0;
-            s->by_output[(int64_t)o * n + s->counts[o]] = (Live){i, g};
-            s->counts[o] += g != 0;
-            mine[found] = (Live){o, g};
-            found += g != 0;
-            if (s->bg) s->bg[o] += g;
+    const int64_t wide = next->width;
+    int32_t *marks = s->counts + l->oc;
+    for (int i = 0; i < n; i++)
+        for (int o = 0; o < l->oc; o += W) {
+            V slope = load(next->slope + i * wide + o);
+            if (l->relu) slope = select_(load(next->flat + i * wide + o) <= splat(0), splat(0), slope);
+            store(next->slope + i * wide + o, slope);
+            if (s->bg) store(s->bg + o, load(s->bg + o) + slope);
         }
-        starts[i * (blocks + 1) + blocks] = found;
+    for (int o = 0; l->trained && o < l->oc; o++) {
+        Live *to = s->by_output + (int64_t)o * n;
+        int found = 0;
+        for (int i = 0; i < n; i++) {
+            to[found] = (Live){i, next->slope[i * wide + o]};
+            found += alive(to[found].g);
+        }
+        s->counts[o] = found;
+    }
+    for (int i = 0; needed && i < n; i++) {
+        Live *to = s->by_place + (int64_t)i * l->oc;
+        int found = 0;
+        for (int b = 0; b < l->oc; b += OUTPUTS) {
+            *marks++ = found;
+            for (int o = b; o < MIN(l->oc, b + OUTPUTS); o++) {
+                to[found] = (Live){o, next->slope[i * wide + o]};
+                found += alive(to[found].g);
+            }
+        }
+        *marks++ = found;
     }
 }
 
@@ -648,7 +667,7 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
     if (s->bg) memset(s->bg, 0, 4 * s->outputs);
     if (s->g) memset(s->g, 0, 4 * s->weights);
     if (needed) memset(s->slope, 0, 4 * n * s->width);
-    linear_lists(s, next, n);
+    linear_lists(s, next, n, needed);
     for (int b = 0; b < blocks; b++)
         for (int u = 0; u < units;) {
             const int some = share(units - u, UNITS);

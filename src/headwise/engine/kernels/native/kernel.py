@@ -17,7 +17,7 @@ from ..base import Feed, Kernel
 from ..base import Rates as Settings
 from .checking import native
 from .library import Library
-from .program import Layer, Rates, described, image_behind, plain_layers
+from .program import Layer, Rates, described, image_behind, plain_layers, weights_of
 
 USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
 """convolutions with pooling and ReLU, flattened, then linear layers; by their first letters"""
@@ -41,7 +41,7 @@ class Native(Kernel):
             return None
         moving = {id(p) for part in parts for p in part.parameters()}
         library = native().library
-        if library is None or not any(id(p) in moving for layer in layers for p in layer.parameters()):
+        if library is None or moving.isdisjoint(map(id, weights_of(layers))):
             return None
         return Native(library, layers, moving, rates)
 

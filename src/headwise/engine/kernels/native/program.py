@@ -51,9 +51,14 @@ def plain_layers(network: nn.Module) -> list[nn.Module] | None:
     layers = layers_of(network, KINDS)
     if not layers or len(layers) > MOST or not all(map(_known, layers)):
         return None
-    weights = [p for layer in layers for p in layer.parameters()]
+    weights = weights_of(layers)
     usual = all(p.dtype is torch.float32 and p.device.type == "cpu" for p in weights)
     return layers if weights and usual and len(set(map(id, weights))) == len(weights) else None
+
+
+def weights_of(layers: Sequence[nn.Module]) -> list[Tensor]:
+    """All of them; `parameters` would take several times as long."""
+    return [p for layer in layers for p in layer._parameters.values() if p is not None]
 
 
 def _known(layer: nn.Module) -> bool:
