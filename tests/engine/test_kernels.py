@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,10 @@ def test_the_profile_names_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixt
     asked = ["--data", "synthetic:80:4:8", "--clients", "4", "--rounds", "1", "--out", str(tmp_path / "run")]
     with pytest.raises(SystemExit, match="0"):
         main(["run", "--method", "fedavg", "--set", "model=mlp:8", "--quiet", "--profile", *asked])
-    assert f"forward and backward, {fastest('stacked')}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"forward and backward, {fastest('stacked')}" in said
+    native_said = re.search(r"native kernels: [\d.]+ GFLOP/s per core, \d+% of this machine's sgemm \([\d.]+\)\.", said)
+    assert bool(native_said) == (fastest("stacked") == "native")
 
 
 @pytest.mark.parametrize("name", ["stack", "cache"])

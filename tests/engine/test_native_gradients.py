@@ -127,6 +127,18 @@ def test_nothing_said_about_no_samples() -> None:
     assert said is None if not BUILDS else said is not None and said.shape == (0, 5)
 
 
+@pytest.mark.parametrize(("part", "times"), [("", 3), ("body", 3), ("head", 2)])
+def test_operations_are_counted_where_gradients_go(part: str, times: int) -> None:
+    """Three products of 4 x 6 and 6 x 5; the first layer needs no gradient by its input."""
+    network = SplitModel(nn.Linear(4, 6), nn.Linear(6, 5))
+    kernel = Native.of(network, [network.get_submodule(part)], PLAIN)
+    if BUILDS:
+        assert kernel is not None
+        kernel.train(some_feed((4,), 5))
+        first = 1 if part == "head" else 2
+        assert kernel.flops == (4 + 3) * 2 * (first * 24 + (times - (part == "body")) * 30)
+
+
 def shared() -> nn.Sequential:
     layer = nn.Linear(4, 4)
     return nn.Sequential(layer, layer)

@@ -50,6 +50,8 @@ class ClientBench:
         """the last body whose features were asked for, and these"""
         self.samples = [0]
         """samples that gradients were taken on, for the speed display; one count for all benches made from this one"""
+        self.flops = [0.0]
+        """of kernels that count them, as above"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
@@ -103,7 +105,9 @@ class ClientBench:
         kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
         with self.clock(kernel.section):
-            return kernel.train(feed)
+            steps = kernel.train(feed)
+        self.flops[0] += kernel.flops
+        return steps
 
     def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""

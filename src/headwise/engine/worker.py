@@ -69,6 +69,8 @@ class Answer:
     """the round that it is for"""
     failure: Failure | None = None
     """why there is nothing else in it, where the run goes on without clients that fail"""
+    flops: float = 0.0
+    """of training, where its kernels count them"""
 
 
 def unanswered(job: Job, reason: str, detail: str) -> Answer:
@@ -173,7 +175,8 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # how many there are tells, too
     with local.clock("evaluation"):
         test, val = (None, None) if model is None else _scores(plan, job.client, model)
-    return Answer(job.task, job.client, n, up, test, val, samples, job.t)
+    flops = 0.0 if plan.privacy.hides_sizes else local.flops[0]
+    return Answer(job.task, job.client, n, up, test, val, samples, job.t, flops=flops)
 
 
 def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:

@@ -80,6 +80,8 @@ class Round(_RoundAlways, Measured, total=False):
     failed: Mapping[str, list[int]]
     """clients by reason"""
     samples: float
+    gflop: float
+    """of training with native kernels, as if no gradient were zero"""
     memory: float
 
 

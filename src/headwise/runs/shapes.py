@@ -25,7 +25,7 @@ MANIFEST: Shape = {
     "partition": {"hash": str, "floor": {"weighted": (float, None)}},
     "data_dir": str,
     "partition_digest?": str,
-    "hardware?": {"cpu?": str, "kernels?": str},
+    "hardware?": {"cpu?": str, "kernels?": str, "chains?": str},
     "versions?": {str: str},
 }
 PARTITION: Shape = {"train": [[int]], "test": [[int]]}

@@ -17,7 +17,7 @@ from ..base import Feed, Kernel
 from ..base import Rates as Settings
 from .checking import native
 from .library import Library
-from .program import Layer, Rates, described, image_behind, plain_layers, weights_of
+from .program import Layer, Rates, described, flops_of, image_behind, plain_layers, weights_of
 
 USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
 """convolutions with pooling and ReLU, flattened, then linear layers; by their first letters"""
@@ -58,6 +58,7 @@ class Native(Kernel):
             bad = self._library.train(layers, len(layers), byref(rates), *numbers, memory)
             if bad >= 0:
                 raise IndexError(f"sample {bad} of {len(x)} is not there, or its label is no class")
+            self.flops = flops_of(layers) * int((batches >= 0).sum())
         return steps
 
 

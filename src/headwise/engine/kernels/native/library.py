@@ -45,6 +45,8 @@ def find(limit: str, *, compiling: bool = True) -> Found:
         return Found(None, f"{LIMIT} is off")
     with _ONCE:  # threads of one process
         path = _path(compiling)
+    if path is None and not compiling and build.compiler():
+        return Found(None, "there is no native library yet; it is compiled at first use, if the compiler can")
     if path is None:
         return Found(None, "there is no native library, and no C compiler that makes one")
     return _opened(path, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any
 
@@ -139,6 +139,19 @@ def _attach(made: Layer, pool: Layer) -> None:
     made.pooled = 1
     made.mh, made.mw, made.msh, made.msw = pool.kh, pool.kw, pool.sh, pool.sw
     made.mph, made.mpw, made.qh, made.qw = pool.ph, pool.pw, pool.oh, pool.ow
+
+
+def flops_of(layers: Iterable[Layer]) -> float:
+    """Of a step, for each sample: there, and back to weights that learn and inputs that gradients must reach."""
+    found, reached = 0.0, False
+    for layer in layers:
+        outputs, window = layer.oc * layer.oh * layer.ow, layer.kh * layer.kw * layer.c
+        if layer.kind == LINEAR:
+            outputs, window = layer.oc, layer.c * layer.h * layer.w
+        if layer.kind in (LINEAR, CONVOLUTION):
+            found += 2.0 * outputs * window * (1 + layer.trained + reached)
+        reached = reached or bool(layer.trained)
+    return found
 
 
 def image_behind(made: Layer) -> tuple[int, int, int]:
