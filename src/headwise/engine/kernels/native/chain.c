@@ -9,8 +9,11 @@
    run of floats. */
 #include "chain.h"
 
-#include <math.h>
 #include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #define UNIT 16  /* floats to which a run of weights is filled up, and gradients are divided by */
 #define UNITS 6  /* that are held in registers */
@@ -65,6 +68,10 @@ typedef struct {
 static void *take(Arena *a, size_t bytes) {
     void *p = a->base ? a->base + a->used : NULL;
     a->used += UP(bytes, 64);
+#ifdef __SANITIZE_ADDRESS__ /* what lies between two arrays is nobody's */
+    if (a->base) __asan_poison_memory_region(a->base + a->used, 64);
+    a->used += 64;
+#endif
     return p;
 }
 
@@ -738,7 +745,8 @@ int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows,
     Arena a = {NULL, 0};
     if (count < 1 || count > LAYERS) return -1;
     lay_out(s, layers, count, rows, rates, &end, &a);
-    return (int64_t)a.used + 4 * UP(rows, 16);
+    take(&a, 4 * rows); /* labels */
+    return (int64_t)a.used;
 }
 
 /* All steps of a phase, on the samples that each row of `batches` names; -1 where a short batch has no more.
