@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headwise.engine.kernels.native.library import LIMIT
+
 SETTINGS = {
     "what it chooses": {},
     "SSE": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
@@ -22,7 +24,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_group_worker_and_site_do_not_show_in_the_bits(settings: dict[str, str]) -> None:
     script = Path(__file__).with_name("awkward_shapes.py")
-    environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1", LIMIT: "off"}  # test_native_bits.py tries that
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "federations agree" in done.stdout

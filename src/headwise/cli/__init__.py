@@ -46,8 +46,19 @@ class Verbs(click.Group):
             formatter.write_dl([*VERBS.items()])
 
 
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from ..engine.kernels.native.library import LIMIT, find
+
+        kernels = find(os.environ.get(LIMIT, ""), compiling=False)
+        click.echo(f"headwise, version {__version__}\nkernels of chains: {kernels}")
+        ctx.exit()
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="headwise")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="show the version and exit"
+)
 @click.option("--traceback", is_flag=True, help="show the traceback of an error, for example in your own file.py")
 @click.pass_context
 def cli(ctx: click.Context, traceback: bool) -> None:

@@ -108,6 +108,8 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
         "seconds": watch.seconds(stored),
         "memory": peak_memory() + sum(executor.clock.memory.values()),
     }
+    if flops := sum(a.flops for a in answers.values()):
+        row["gflop"] = flops / 1e9
     if idle:
         row["bytes_idle"] = sum(idle.values())
     if failed:

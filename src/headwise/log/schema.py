@@ -73,6 +73,8 @@ class Round(Measured, total=False):
     failed: Mapping[str, list[int]]
     """clients by reason of failure"""
     samples: float
+    gflop: float
+    """of training with native kernels, as if no gradient were zero"""
     memory: float
 
 

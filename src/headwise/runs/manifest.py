@@ -85,8 +85,16 @@ def _kernels() -> dict[str, str]:
     """What determines which kernels the libraries choose, and so the last bits: CPU, instruction set and BLAS."""
     import torch  # reading runs must not import torch
 
+    from ..engine.kernels.native.checking import native
+
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-    return {"cpu": _cpu(), "kernels": f"{torch.backends.cpu.get_cpu_capability()}, {blas[1] if blas else 'no BLAS'}"}
+    libraries = [torch.backends.cpu.get_cpu_capability(), blas[1] if blas else "no BLAS"]
+    chains = native()  # whatever its instructions, its bits are the same
+    return {
+        "cpu": _cpu(),
+        "kernels": ", ".join([*libraries, *["native"] * bool(chains.library)]),
+        "chains": str(chains),
+    }
 
 
 def _cpu() -> str:

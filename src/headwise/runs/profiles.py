@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -47,6 +48,30 @@ def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
             kernel = section.removeprefix(part).replace(".", ", ", 1)
             lines.append(Section(name + kernel, spent[section], spent[section] / total, advice))
     return sorted(lines, key=lambda line: -line.seconds)
+
+
+def native_rate(rows: Iterable[Mapping[str, Any]]) -> float:
+    """GFLOP/s of a core in the native kernels, as if no gradient were zero; 0 where they did not run."""
+    found = [
+        (row["gflop"], row["seconds"].get("workers", {}).get("training.native", 0.0)) for row in rows if "gflop" in row
+    ]
+    seconds = sum(s for _, s in found)
+    return sum(g for g, _ in found) / seconds if seconds else 0.0
+
+
+def sgemm_rate(size: int = 768, turns: int = 5) -> float:
+    """GFLOP/s of one core of this machine in torch's product of two matrices."""
+    import torch  # whoever only reads runs need not wait for it
+
+    threads, a = torch.get_num_threads(), torch.ones(size, size)
+    torch.set_num_threads(1)
+    times: list[float] = []
+    for _ in range(1 + turns):
+        begun = time.perf_counter()
+        a.mm(a)
+        times.append(time.perf_counter() - begun)
+    torch.set_num_threads(threads)
+    return 2e-9 * size**3 / min(times[1:])
 
 
 def in_words(lines: list[Section]) -> str:

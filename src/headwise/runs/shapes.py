@@ -116,7 +116,7 @@ MANIFEST = judge_of({
     "partition": {"hash": str, "floor": {"weighted": (float, None)}},
     "data_dir": str,
     "partition_digest?": str,
-    "hardware?": {"cpu?": str, "kernels?": str},
+    "hardware?": {"cpu?": str, "kernels?": str, "chains?": str},
     "versions?": {str: str},
 })  # fmt: skip
 PARTITION = judge_of({"train": [[int]], "test": [[int]]})

@@ -6,6 +6,7 @@ kernel rounds in its own way. Which of these matter differs from CPU to CPU; her
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..engine.kernels.native.library import LIMIT
 from ..memory import LINE, address
 
 _NAMES = """
@@ -38,6 +40,21 @@ class Nervous(TorchDispatchMode):
         super().__init__()
         self.touched = 0
         """results that differ from torch's own"""
+
+    def __enter__(self) -> Nervous:
+        """Without the native kernels, which torch knows nothing of: theirs is no luck."""
+        self._limit = os.environ.get(LIMIT)
+        os.environ[LIMIT] = "off"
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """As it was."""
+        super().__exit__(*error)
+        if self._limit is None:
+            os.environ.pop(LIMIT, None)
+        else:
+            os.environ[LIMIT] = self._limit
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -43,6 +43,10 @@ def command(
         from ...runs import profiles
 
         click.echo(profiles.in_words(profiles.profile(run.rounds)), err=as_json)
+        if rate := profiles.native_rate(run.rounds):
+            most = profiles.sgemm_rate()
+            share = f"{rate / most:.0%} of this machine's sgemm ({most:.1f})"
+            click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=as_json)
 
 
 def show(run: Any, as_json: bool) -> None:

@@ -52,6 +52,8 @@ class ClientBench:
         """the last body whose features were asked for, and its features"""
         self.samples = [0]
         """samples trained on, for the speed display; a list, shared with all benches made from this one"""
+        self.flops = [0.0]
+        """floating-point operations of kernels that count them; shared in the same way"""
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
@@ -100,7 +102,9 @@ class ClientBench:
         kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
         with self.clock(kernel.section):
-            return kernel.train(feed)
+            steps = kernel.train(feed)
+        self.flops[0] += kernel.flops
+        return steps
 
     def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
@@ -166,7 +170,7 @@ class ClientBench:
             return found  # the phases of a round often ask for the same body
         mode = body.training
         with self.clock("features"):
-            found = passed(body, self._train.x, FEATURE_BATCH)
+            found = passed(body, self._train.x, FEATURE_BATCH, fast=self._plan.fast)
         body.train(mode)
         self._features = {k: t.clone() for k, t in state.items()}, found
         return found

@@ -72,6 +72,8 @@ class Answer:
     """the round it is for"""
     failure: Failure | None = None
     """why the answer is empty, in runs that continue without failed clients"""
+    flops: float = 0.0
+    """of training, if its kernels count them"""
 
 
 Handled = tuple[Answer, ClientState | None]
@@ -176,7 +178,8 @@ def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, 
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # sizes reveal something too
     with local.clock("evaluation"):
         test, val = (None, None) if model is None else _scores(plan, job.client, model)
-    return Answer(job.kind, job.client, n, up, test, val, samples, job.t)
+    flops = 0.0 if plan.privacy.hides_sizes else local.flops[0]
+    return Answer(job.kind, job.client, n, up, test, val, samples, job.t, flops=flops)
 
 
 def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
@@ -185,6 +188,7 @@ def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Sc
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
-    said = passed(model, on(torch.cat([test.x, val.x]), plan.device), plan.experiment.evaluate.batch).cpu()
+    x = on(torch.cat([test.x, val.x]), plan.device)
+    said = passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
     on_test, on_val = said[: len(test)], said[len(test) :]
     return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None

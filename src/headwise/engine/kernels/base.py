@@ -32,6 +32,8 @@ class Kernel(ABC):
     """One phase of a client's training."""
 
     name: ClassVar[str]
+    flops: float = 0.0
+    """floating-point operations of the training, as if no gradient were zero; 0 where nobody counts them"""
 
     @property
     def section(self) -> str:

@@ -11,6 +11,7 @@ from .base import Kernel, Rates
 from .chain import Chain
 from .descent import Descent
 from .layers import chain_of
+from .native.kernel import Native
 from .plain import PlainKernel
 from .stacked import Stacked
 
@@ -31,6 +32,8 @@ def choose(
     clipped or projected: everything else takes autograd.
     """
     usual = fast and loss is None and project is None and rates.clip is None
+    if usual and (native := Native.of(network, parts, rates)):
+        return native
     if usual and (layers := chain_of(network, parts)):
         return Stacked(layers, rates)
     descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())

@@ -1,0 +1,810 @@
+/* Plain SGD, and predictions, of networks that are chains of simple layers, in one client's own memory.
+
+   Compiled once for each instruction set; all builds give the same bits. Every result is summed in an order that only
+   the shapes of the layers decide, with fused multiply-add, from the bias or zero on: vectors and blocks divide results
+   among themselves, never the terms of a sum. Behind ReLU and max-pooling most gradients are zero; those that are not
+   are listed first, one by one, and only they are multiplied.
+
+   Images lie with their channels last. A convolution's input has its padding around it, so that a window's row is one
+   run of floats. */
+#include "chain.h"
+
+#include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#define UNIT 16  /* floats to which a run of weights is filled up, and gradients are divided by */
+#define UNITS 6  /* that are held in registers */
+#define TILE 6   /* rows of a product that are held in registers */
+#define PANEL (2 * W)
+#define NEAR 16384 /* bytes of weights that stay in the first cache */
+#define OUTPUTS 32 /* of a linear layer that are updated together */
+#define LAYERS 64
+#define SLACK 64 /* floats behind every array: vectors may read and write a little further */
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define UP(n, by) (((n) + (by) - 1) / (by) * (by))
+
+typedef struct {
+    int32_t at;
+    float g;
+} Live; /* a gradient that is not zero, and what it multiplies */
+
+typedef struct {
+    int32_t at, first, count;
+} Group; /* those of one position */
+
+typedef struct {
+    int32_t row, rows, column, units;
+    int64_t offset;
+} Chunk; /* a part of a convolution's window: `rows` times `units` fit into registers */
+
+/* A layer, and its input. Behind the last layer there is one more, which only has an input: the output. */
+typedef struct {
+    const Layer *l;
+    float *image, *image_slope; /* [sample][row][column][channel], with padding */
+    int64_t row, size, edge;    /* floats to the next row, to the next image, to the first pixel inside the padding */
+    float *flat, *turned, *slope; /* [sample][width]; by panels of samples: [feature][sample]; as flat */
+    int64_t width;
+    float *w, *g, *v, *forward, *b, *bg, *bv; /* weights, gradients, velocities; weights by panels of outputs */
+    int64_t weights, outputs;
+    Chunk *chunks;
+    int chunk_count, owned;
+    int32_t *at, *chosen; /* where each position's window begins; which pixel of its window each maximum was */
+    float *scores;        /* one image behind a convolution, before pooling */
+    float *live;          /* gradients of one cell */
+    Live *by_output, *by_place;
+    int32_t *counts;
+    Group *groups;
+} Stage;
+
+typedef struct {
+    char *base;
+    size_t used;
+} Arena;
+
+static void *take(Arena *a, size_t bytes) {
+    void *p = a->base ? a->base + a->used : NULL;
+    a->used += UP(bytes, 64);
+#ifdef __SANITIZE_ADDRESS__ /* what lies between two arrays is nobody's */
+    if (a->base) __asan_poison_memory_region(a->base + a->used, 64);
+    a->used += 64;
+#endif
+    return p;
+}
+
+static float *floats(Arena *a, size_t count) {
+    float *p = take(a, 4 * (count + SLACK));
+    if (p) memset(p, 0, 4 * (count + SLACK));
+    return p;
+}
+
+/* How many to take next of what is left, so that all blocks are about equally large. */
+static int share(int left, int most) {
+    const int blocks = (left + most - 1) / most;
+    return (left + blocks - 1) / blocks;
+}
+
+/* ---- the two inner loops ---- */
+
+/* to[r][:] = bias + sum over k of from[r][k] w[k][:], or more of that sum; k runs through `rows` runs. */
+INLINE void tile(const int R, const int C, const float *const *from, int64_t row, int rows, int run, const float *w,
+                 const float *bias, float *to, int64_t stride) {
+    V sum[TILE][2];
+    const float *p[TILE];
+    UNROLL for (int r = 0; r < R; r++) {
+        p[r] = from[r];
+        UNROLL for (int c = 0; c < C; c++) sum[r][c] = load(bias ? bias + c * W : to + r * stride + c * W);
+    }
+    for (int y = 0; y < rows; y++) {
+        for (int k = 0; k < run; k++, w += C * W) {
+            V b[2];
+            UNROLL for (int c = 0; c < C; c++) b[c] = load(w + c * W);
+            UNROLL for (int r = 0; r < R; r++) {
+                const V a = splat(p[r][k]);
+                UNROLL for (int c = 0; c < C; c++) sum[r][c] = fma_(a, b[c], sum[r][c]);
+            }
+        }
+        UNROLL for (int r = 0; r < R; r++) p[r] += row;
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) store(to + r * stride + c * W, sum[r][c]);
+    }
+}
+
+static void product(int R, int C, const float *const *from, int64_t row, int rows, int run, const float *w,
+                    const float *bias, float *to, int64_t stride) {
+    switch (R * 2 + C - 1) {
+#define CASE(r)                                                                \
+    case 2 * r: tile(r, 1, from, row, rows, run, w, bias, to, stride); break; \
+    case 2 * r + 1: tile(r, 2, from, row, rows, run, w, bias, to, stride); break;
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#undef CASE
+    }
+}
+
+/* to += sum over the live of g from[at]; or, with a rate, to += rate times that sum. R rows of U units. */
+INLINE void collect(const int R, const int U, const int stepping, float *to, int64_t to_row, const float *from,
+                    int64_t stride, int64_t row, const Live *live, int count, float rate) {
+    V sum[UNITS * UNIT / W];
+    const int each = U * UNIT / W;
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int u = 0; u < each; u++) sum[r * each + u] = stepping ? splat(0) : load(to + r * to_row + u * W);
+    }
+    for (int i = 0; i < count; i++) {
+        const float *p = from + live[i].at * stride;
+        const V g = splat(live[i].g);
+        UNROLL for (int r = 0; r < R; r++) {
+            UNROLL for (int u = 0; u < each; u++)
+                sum[r * each + u] = fma_(g, load(p + r * row + u * W), sum[r * each + u]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int u = 0; u < each; u++) {
+            float *t = to + r * to_row + u * W;
+            store(t, stepping ? fma_(splat(rate), sum[r * each + u], load(t)) : sum[r * each + u]);
+        }
+    }
+}
+
+static void gather(int R, int U, float *to, int64_t to_row, const float *from, int64_t stride, int64_t row,
+                   const Live *live, int count) {
+    switch (R * 8 + U) {
+#define CASE(r, u) \
+    case 8 * r + u: collect(r, u, 0, to, to_row, from, stride, row, live, count, 0); break;
+        CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1)
+        CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(1, 3) CASE(2, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
+#undef CASE
+    }
+}
+
+static void step_by(int U, float *to, const float *from, int64_t stride, const Live *live, int count, float rate) {
+    switch (U) {
+#define CASE(u) \
+    case u: collect(1, u, 1, to, 0, from, stride, 0, live, count, rate); break;
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#undef CASE
+    }
+}
+
+/* w <- w - lr v, where v <- momentum v + (gradient + decay w) */
+static void descend(float *w, float *g, float *v, int64_t count, const Rates *rates) {
+    for (int64_t k = 0; k < count; k += W) {
+        V slope = load(g + k);
+        const V before = load(w + k);
+        if (rates->decay != 0) slope = fma_(splat(rates->decay), before, slope);
+        if (rates->momentum != 0) store(v + k, slope = fma_(splat(rates->momentum), load(v + k), slope));
+        store(w + k, fma_(splat(-rates->lr), slope, before));
+    }
+}
+
+/* ---- memory ---- */
+
+static int is_image(const Layer *l) { return l->kind != LINEAR; }
+
+static int cells(const Layer *l) { return l->pooled ? l->qh * l->qw : l->oh * l->ow; }
+
+static void divide(Stage *s) {
+    const Layer *l = s->l;
+    const int units = UP(l->kw * l->c, UNIT) / UNIT;
+    Chunk *next = s->chunks;
+    int64_t offset = 0;
+    for (int y = 0; y < l->kh;) {
+        const int rows = units <= UNITS ? share(l->kh - y, UNITS / units) : 1;
+        for (int u = 0; u < units;) {
+            const int some = share(units - u, UNITS);
+            *next++ = (Chunk){y, rows, u * UNIT, some, offset};
+            offset += (int64_t)l->oc * rows * some * UNIT;
+            u += some;
+        }
+        y += rows;
+    }
+    s->chunk_count = (int)(next - s->chunks);
+    for (int y = 0; y < l->oh; y++)
+        for (int x = 0; x < l->ow; x++) s->at[y * l->ow + x] = (int32_t)(y * l->sh * s->row + x * l->sw * l->c);
+}
+
+/* The weights of a chunk lie output by output, and for the pass forward by panels of outputs. */
+typedef enum { READ, WRITE, TURN } What;
+
+static void each_weight(Stage *s, What what) {
+    const Layer *l = s->l;
+    const int run = l->kw * l->c;
+    for (int i = 0; i < s->chunk_count; i++) {
+        const Chunk c = s->chunks[i];
+        const int some = MIN(run - c.column, c.units * UNIT);
+        for (int o = 0; o < l->oc; o++) {
+            const int panel = o / PANEL * PANEL, wide = MIN(PANEL, (int)UP(l->oc - panel, W));
+            for (int r = 0; r < c.rows; r++) {
+                float *w = s->w + c.offset + ((int64_t)o * c.rows + r) * c.units * UNIT;
+                const int64_t k = (int64_t)(c.row + r) * run + c.column;
+                float *turned = s->forward + (int64_t)panel * l->kh * run + k * wide + o - panel;
+                float *own = l->weight + o * l->strides[0] + (c.row + r) * l->strides[2];
+                if (what == TURN)
+                    for (int x = 0; x < some; x++) turned[x * wide] = w[x];
+                else
+                    for (int x = 0; x < some; x++) {
+                        const int at = c.column + x;
+                        float *p = own + at % l->c * l->strides[1] + at / l->c * l->strides[3];
+                        if (what == READ)
+                            w[x] = *p;
+                        else
+                            *p = w[x];
+                    }
+            }
+        }
+    }
+}
+
+static void lay_out_input(Stage *s, Arena *a, int rows, int image, int flat, int learning) {
+    const Layer *l = s->l;
+    if (image) {
+        const int padded = l->kind == CONVOLUTION, ph = padded ? l->ph : 0, pw = padded ? l->pw : 0;
+        s->row = (int64_t)(l->w + 2 * pw) * l->c;
+        s->size = (l->h + 2 * ph) * s->row;
+        s->edge = ph * s->row + pw * l->c;
+        s->image = floats(a, rows * s->size);
+        if (learning) s->image_slope = floats(a, rows * s->size);
+    }
+    if (flat) {
+        const int features = l->c * l->h * l->w;
+        s->width = UP(features, UNIT);
+        s->flat = floats(a, rows * s->width);
+        s->turned = floats(a, (size_t)UP(rows, PANEL) * features);
+        if (learning) s->slope = floats(a, rows * s->width);
+    }
+}
+
+static void lay_out_convolution(Stage *s, Arena *a, int learning) {
+    const Layer *l = s->l;
+    const int64_t places = l->oh * l->ow, run = UP(l->kw * l->c, UNIT);
+    s->weights = l->oc * l->kh * run;
+    s->chunks = take(a, sizeof(Chunk) * l->kh * (run / UNIT));
+    s->at = take(a, 4 * places);
+    s->w = floats(a, s->weights);
+    s->forward = floats(a, (size_t)s->outputs * l->kh * l->kw * l->c);
+    s->scores = floats(a, places * s->outputs);
+    if (learning) {
+        s->live = floats(a, s->outputs);
+        s->counts = take(a, 4 * s->outputs);
+        s->by_output = take(a, sizeof(Live) * l->oc * cells(l));
+        s->by_place = take(a, sizeof(Live) * l->oc * cells(l));
+        s->groups = take(a, sizeof(Group) * cells(l) * (l->pooled ? MIN(l->mh * l->mw, l->oc) : 1));
+    }
+    if (a->base) {
+        divide(s);
+        each_weight(s, READ);
+        each_weight(s, TURN);
+    }
+}
+
+static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
+    const Layer *l = s->l;
+    const int64_t features = l->c * l->h * l->w;
+    s->weights = l->oc * s->width;
+    s->owned = features != s->width; /* else the weights are used where they are */
+    s->w = s->owned ? floats(a, s->weights) : l->weight;
+    if (learning) {
+        const int64_t blocks = (l->oc + OUTPUTS - 1) / OUTPUTS;
+        s->counts = take(a, 4 * (l->oc + rows * (blocks + 1)));
+        s->by_output = take(a, sizeof(Live) * l->oc * rows);
+        s->by_place = take(a, sizeof(Live) * l->oc * rows);
+    }
+    if (a->base && s->owned)
+        for (int o = 0; o < l->oc; o++) memcpy(s->w + o * s->width, l->weight + o * features, 4 * features);
+}
+
+/* All memory of a chain; with nothing at `a->base`, only how much it is. */
+static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Rates *rates, Layer *end, Arena *a) {
+    const Layer *last = layers + count - 1;
+    *end = (Layer){.kind = last->kind == LINEAR ? LINEAR : MAXIMUM, .c = last->oc, .h = 1, .w = 1};
+    if (is_image(last)) end->h = last->pooled ? last->qh : last->oh, end->w = last->pooled ? last->qw : last->ow;
+    memset(s, 0, sizeof(Stage) * (count + 1));
+    for (int i = 0; i <= count; i++) {
+        const Layer *l = s[i].l = i < count ? layers + i : end;
+        const int learning = rates != NULL, image = i ? is_image(layers + i - 1) : is_image(l);
+        lay_out_input(s + i, a, rows, image, l->kind == LINEAR, learning);
+        if (i == count) break;
+        s[i].outputs = UP(l->oc, UNIT);
+        if (l->kind == MAXIMUM || l->pooled) s[i].chosen = take(a, 4 * (rows * cells(l) * s[i].outputs + SLACK));
+        if (l->kind == MAXIMUM || l->kind == AVERAGE) continue;
+        s[i].b = floats(a, s[i].outputs);
+        if (l->kind == LINEAR)
+            lay_out_linear(s + i, a, rows, learning);
+        else
+            lay_out_convolution(s + i, a, learning);
+        if (a->base && l->bias) memcpy(s[i].b, l->bias, 4 * l->oc);
+        if (!learning || !l->trained) continue;
+        s[i].bg = floats(a, s[i].outputs);
+        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0) s[i].g = floats(a, s[i].weights);
+        if (rates->momentum != 0) s[i].v = floats(a, s[i].weights), s[i].bv = floats(a, s[i].outputs);
+    }
+}
+
+/* ---- forward ---- */
+
+static void convolve(const Stage *s, const float *x, float *z) {
+    const Layer *l = s->l;
+    const int run = l->kw * l->c, places = l->oh * l->ow;
+    for (int o = 0; o < l->oc; o += PANEL) {
+        const int wide = MIN(PANEL, (int)UP(l->oc - o, W)), near = NEAR / (4 * run * wide) + 1;
+        const float *w = s->forward + (int64_t)o * l->kh * run;
+        for (int y = 0; y < l->kh; y += near) {
+            const int rows = MIN(near, l->kh - y);
+            for (int i = 0; i < places;) {
+                const int some = share(places - i, TILE);
+                const float *from[TILE];
+                for (int r = 0; r < some; r++) from[r] = x + s->at[i + r] + y * s->row;
+                product(some, wide / W, from, s->row, rows, run, w + (int64_t)y * run * wide, y ? NULL : s->b + o,
+                        z + (int64_t)i * s->outputs + o, s->outputs);
+                i += some;
+            }
+        }
+    }
+}
+
+/* As many lanes as there are channels left. */
+INLINE void put(float *to, V v, int left) {
+    if (left >= W)
+        store(to, v);
+    else
+        for (int c = 0; c < left; c++) to[c] = v[c];
+}
+
+typedef struct {
+    int h, w, kh, kw, sh, sw, ph, pw, oh, ow, c;
+} Window;
+
+static Window window(const Layer *l) {
+    if (l->kind != CONVOLUTION)
+        return (Window){l->h, l->w, l->kh, l->kw, l->sh, l->sw, l->ph, l->pw, l->oh, l->ow, l->c};
+    if (!l->pooled) return (Window){l->oh, l->ow, 1, 1, 1, 1, 0, 0, l->oh, l->ow, l->oc};
+    return (Window){l->oh, l->ow, l->mh, l->mw, l->msh, l->msw, l->mph, l->mpw, l->qh, l->qw, l->oc};
+}
+
+/* The largest of each window and which it was; the first of equals, but NaN before all. */
+static void maximum(const Stage *s, const float *z, int64_t row, int64_t pixel, int32_t *chosen, float *to,
+                    int64_t to_row) {
+    const Window a = window(s->l);
+    for (int y = 0; y < a.oh; y++)
+        for (int x = 0; x < a.ow; x++) {
+            const int y0 = y * a.sh - a.ph, x0 = x * a.sw - a.pw, top = y0 < 0 ? -y0 : 0, left = x0 < 0 ? -x0 : 0;
+            const int bottom = MIN(a.kh, a.h - y0), right = MIN(a.kw, a.w - x0);
+            int32_t *which = chosen ? chosen + (int64_t)(y * a.ow + x) * s->outputs : NULL;
+            for (int c = 0; c < a.c; c += W) {
+                const float *from = z + y0 * row + x0 * pixel + c;
+                V best = load(from + top * row + left * pixel);
+                I at = (I){} + (top * a.kw + left);
+                for (int j = top; j < bottom; j++)
+                    for (int k = left; k < right; k++) {
+                        const V v = load(from + j * row + k * pixel);
+                        const I better = (v > best) | (v != v);
+                        best = select_(better, v, best);
+                        at = (better & (j * a.kw + k)) | (~better & at);
+                    }
+                put(to + y * to_row + (int64_t)x * a.c + c, s->l->relu ? rectified(best) : best, a.c - c);
+                if (which) *(AnyI *)(which + c) = at;
+            }
+        }
+}
+
+/* Pixels of a window that an average is over. */
+static int over(const Layer *l, int y, int x) {
+    const int y0 = y * l->sh - l->ph, x0 = x * l->sw - l->pw;
+    if (!l->inside) return l->kh * l->kw;
+    return (MIN(y0 + l->kh, l->h) - (y0 < 0 ? 0 : y0)) * (MIN(x0 + l->kw, l->w) - (x0 < 0 ? 0 : x0));
+}
+
+static void average(const Stage *s, const float *image, float *to, int64_t to_row) {
+    const Layer *l = s->l;
+    for (int y = 0; y < l->oh; y++)
+        for (int x = 0; x < l->ow; x++)
+            for (int c = 0; c < l->c; c++) {
+                float sum = 0;
+                for (int j = y * l->sh - l->ph; j < y * l->sh - l->ph + l->kh; j++)
+                    for (int k = x * l->sw - l->pw; k < x * l->sw - l->pw + l->kw; k++)
+                        if (j >= 0 && j < l->h && k >= 0 && k < l->w) sum += image[j * s->row + k * l->c + c];
+                sum /= over(l, y, x);
+                to[y * to_row + x * l->c + c] = l->relu && sum <= 0 ? 0 : sum;
+            }
+}
+
+/* Between images, channels last, and vectors, channels first. */
+static void flatten(const Stage *s, int n, int back) {
+    const Layer *l = s->l;
+    for (int i = 0; i < n; i++)
+        for (int y = 0; y < l->h; y++)
+            for (int x = 0; x < l->w; x++) {
+                const int64_t pixel = i * s->size + s->edge + y * s->row + x * l->c, plane = l->h * l->w;
+                const int64_t at = i * s->width + y * l->w + x;
+                if (back)
+                    for (int c = 0; c < l->c; c++) s->image_slope[pixel + c] = s->slope[at + c * plane];
+                else
+                    for (int c = 0; c < l->c; c++) s->flat[at + c * plane] = s->image[pixel + c];
+            }
+}
+
+/* Samples side by side, a panel of them after the other; the last panel may be half as wide. */
+static int wide_at(int n, int first) { return n - first > W ? PANEL : W; }
+
+static void turn(const Stage *s, int n) {
+    const int features = s->l->c * s->l->h * s->l->w;
+    for (int i = 0; i < n; i += PANEL) {
+        const int wide = wide_at(n, i), some = MIN(wide, n - i);
+        float *to = s->turned + (int64_t)i * features;
+        for (int r = 0; r < some; r++)
+            for (int k = 0; k < features; k++) to[(int64_t)k * wide + r] = s->flat[(i + r) * s->width + k];
+    }
+}
+
+static void turn_back(const Stage *s, int n, float *to, int64_t width) {
+    const int features = s->l->c * s->l->h * s->l->w;
+    for (int i = 0; i < n; i += PANEL) {
+        const int wide = wide_at(n, i), some = MIN(wide, n - i);
+        const float *from = s->turned + (int64_t)i * features;
+        for (int r = 0; r < some; r++)
+            for (int k = 0; k < features; k++) to[(i + r) * width + k] = from[(int64_t)k * wide + r];
+    }
+}
+
+static void linear(const Stage *s, const Stage *next, int n) {
+    const Layer *l = s->l;
+    const int features = l->c * l->h * l->w;
+    for (int o = 0; o < l->oc;) {
+        const int some = share(l->oc - o, TILE);
+        const float *from[TILE];
+        for (int r = 0; r < some; r++) from[r] = s->w + (o + r) * s->width;
+        for (int i = 0; i < n; i += PANEL) {
+            const int wide = wide_at(n, i);
+            float *to = next->turned + (int64_t)i * l->oc + o * wide;
+            for (int r = 0; r < some; r++)
+                for (int c = 0; c < wide; c += W) store(to + r * wide + c, splat(s->b[o + r]));
+            product(some, wide / W, from, 0, 1, features, s->turned + (int64_t)i * features, NULL, to, wide);
+            if (l->relu)
+                for (int k = 0; k < some * wide; k += W) store(to + k, rectified(load(to + k)));
+        }
+        o += some;
+    }
+}
+
+/* The first stage has its input, and each gives the next one its own. */
+static void pass(Stage *s, int count, int n, int learning) {
+    for (int i = 0; i < count; i++) {
+        Stage *now = s + i, *next = s + i + 1;
+        const Layer *l = now->l;
+        if (l->kind == LINEAR) {
+            if (now->image) flatten(now, n, 0);
+            if (!i || now->image) turn(now, n);
+            linear(now, next, n);
+            if (learning && i + 1 < count) turn_back(next, n, next->flat, next->width);
+            continue;
+        }
+        for (int k = 0; k < n; k++) {
+            const float *image = now->image + k * now->size;
+            float *to = next->image + k * next->size + next->edge;
+            int32_t *chosen = now->chosen ? now->chosen + (int64_t)k * cells(l) * now->outputs : NULL;
+            if (l->kind == AVERAGE)
+                average(now, image, to, next->row);
+            else if (l->kind == MAXIMUM)
+                maximum(now, image, now->row, l->c, chosen, to, next->row);
+            else {
+                convolve(now, image, now->scores);
+                maximum(now, now->scores, now->outputs * l->ow, now->outputs, chosen, to, next->row);
+            }
+        }
+    }
+}
+
+static void take_sample(const Stage *s, const float *x, int i) {
+    const Layer *l = s->l;
+    if (l->kind == LINEAR) {
+        memcpy(s->flat + i * s->width, x, 4 * (size_t)l->c * l->h * l->w);
+        return;
+    }
+    float *to = s->image + i * s->size + s->edge;
+    for (int y = 0; y < l->h; y++) memcpy(to + y * s->row, x + (int64_t)y * l->w * l->c, 4 * (size_t)l->w * l->c);
+}
+
+/* ---- backward ---- */
+
+/* e^x for x <= 0, to one unit in the last place; zero below -86 */
+static V power(V x) {
+    const I tiny = x < splat(-86);
+    const V magic = splat(12582912); /* 1.5 * 2^23: what is added to it is rounded to an integer */
+    x = select_(tiny, splat(-86), x);
+    const V t = fma_(x, splat(1.44269504f), magic), whole = t - magic;
+    V r = fma_(whole, splat(-0.693145752f), x), p = splat(1.f / 5040);
+    r = fma_(whole, splat(-1.42860677e-6f), r);
+    p = fma_(p, r, splat(1.f / 720));
+    p = fma_(p, r, splat(1.f / 120));
+    p = fma_(p, r, splat(1.f / 24));
+    p = fma_(p, r, splat(1.f / 6));
+    p = fma_(p, r, splat(1.f / 2));
+    p = fma_(p, r, splat(1));
+    p = fma_(p, r, splat(1));
+    return (V)(((I)((N)p + ((N)t << 23))) & ~tiny);
+}
+
+/* The slope of the mean cross-entropy by the scores: (p - y) / n; the samples of a panel at once. */
+static void cross_entropy(Stage *s, const int32_t *labels, int n) {
+    const int classes = s->l->c;
+    const float part = 1.f / (float)n;
+    for (int i = 0; i < n; i += PANEL) {
+        const int wide = wide_at(n, i);
+        for (int c = 0; c < wide; c += W) {
+            float *z = s->turned + (int64_t)i * classes + c;
+            V most = load(z), sum = splat(0);
+            for (int k = 1; k < classes; k++) most = select_(load(z + k * wide) > most, load(z + k * wide), most);
+            for (int k = 0; k < classes; k++) {
+                const V e = power(load(z + k * wide) - most);
+                store(z + k * wide, e);
+                sum = sum + e;
+            }
+            for (int k = 0; k < classes; k++) store(z + k * wide, load(z + k * wide) / sum);
+        }
+    }
+    turn_back(s, n, s->slope, s->width);
+    for (int i = 0; i < n; i++) {
+        float *g = s->slope + i * s->width;
+        g[labels[i]] -= 1;
+        for (int k = 0; k < classes; k++) g[k] *= part;
+    }
+}
+
+static int alive(float g) {
+    uint32_t bits;
+    memcpy(&bits, &g, 4);
+    return bits << 1 != 0;
+}
+
+/* Lists the live gradients of a convolution's image: of each output channel, and of each position. */
+static int list(Stage *s, const Stage *next, int k, int places) {
+    const Layer *l = s->l;
+    const Window a = window(l);
+    const int pixels = a.kh * a.kw;
+    int groups = 0, listed = 0;
+    float *g = s->live;
+    int32_t at[pixels], first[pixels + 1];
+    for (int j = 0; j < pixels; j++) at[j] = (int32_t)(j / a.kw * l->sh * s->row + j % a.kw * l->sw * l->c);
+    memset(s->counts, 0, 4 * l->oc);
+    for (int cell = 0; cell < a.oh * a.ow; cell++) {
+        const int y = cell / a.ow, x = cell % a.ow;
+        const int64_t pixel = k * next->size + next->edge + y * next->row + (int64_t)x * l->oc;
+        const int32_t *chosen = s->chosen ? s->chosen + ((int64_t)k * a.oh * a.ow + cell) * s->outputs : NULL;
+        const int base = (int)((y * a.sh - a.ph) * l->sh * s->row + (x * a.sw - a.pw) * l->sw * l->c);
+        for (int c = 0; c < l->oc; c += W) {
+            V slope = load(next->image_slope + pixel + c);
+            if (l->relu) slope = select_(load(next->image + pixel + c) <= splat(0), splat(0), slope);
+            store(g + c, slope);
+            if (s->bg) store(s->bg + c, load(s->bg + c) + slope);
+        }
+        if (l->trained)
+            for (int c = 0; c < l->oc; c++) {
+                s->by_output[c * a.oh * a.ow + s->counts[c]] = (Live){base + at[chosen ? chosen[c] : 0], g[c]};
+                s->counts[c] += alive(g[c]);
+            }
+        if (!places) continue;
+        memset(first, 0, 4 * (pixels + 1));
+        for (int c = 0; c < l->oc; c++) first[(chosen ? chosen[c] : 0) + 1] += alive(g[c]);
+        first[0] = listed;
+        for (int j = 0; j < pixels; j++) {
+            if (first[j + 1]) s->groups[groups++] = (Group){base + at[j], first[j], first[j + 1]};
+            first[j + 1] += first[j];
+        }
+        listed = first[pixels];
+        for (int c = 0; c < l->oc; c++)
+            if (alive(g[c])) s->by_place[first[chosen ? chosen[c] : 0]++] = (Live){c, g[c]};
+    }
+    return groups;
+}
+
+static void convolution_back(Stage *s, const Stage *next, int n, int needed, const Rates *rates) {
+    const Layer *l = s->l;
+    if (l->trained) memset(s->g, 0, 4 * s->weights), memset(s->bg, 0, 4 * s->outputs);
+    for (int k = 0; k < n; k++) {
+        const float *image = s->image + k * s->size;
+        float *below = s->image_slope + k * s->size;
+        const int groups = list(s, next, k, needed);
+        if (needed) memset(below, 0, 4 * s->size);
+        for (int i = 0; i < s->chunk_count; i++) {
+            const Chunk c = s->chunks[i];
+            const int64_t wide = c.units * UNIT, each = c.rows * wide, corner = c.row * s->row + c.column;
+            for (int o = 0; l->trained && o < l->oc; o++)
+                gather(c.rows, c.units, s->g + c.offset + o * each, wide, image + corner, 1, s->row,
+                       s->by_output + o * cells(l), s->counts[o]);
+            for (int p = 0; needed && p < groups; p++)
+                gather(c.rows, c.units, below + s->groups[p].at + corner, s->row, s->w + c.offset, each, wide,
+                       s->by_place + s->groups[p].first, s->groups[p].count);
+        }
+    }
+    if (!l->trained) return;
+    const int run = l->kw * l->c, rest = UP(run, UNIT) - run;
+    for (int i = 0; rest && i < s->chunk_count; i++) { /* what lies behind a run is no weight */
+        const Chunk c = s->chunks[i];
+        if (c.column + c.units * UNIT < run) continue;
+        for (int r = 0; r < l->oc * c.rows; r++)
+            memset(s->g + c.offset + (int64_t)(r + 1) * c.units * UNIT - rest, 0, 4 * rest);
+    }
+    descend(s->w, s->g, s->v, s->weights, rates);
+    descend(s->b, s->bg, s->bv, l->bias ? s->outputs : 0, rates);
+    each_weight(s, TURN);
+}
+
+/* Lists the live gradients of a linear layer: of each output, and of each sample, there with marks at its blocks. */
+static void linear_lists(Stage *s, const Stage *next, int n, int needed) {
+    const Layer *l = s->l;
+    const int64_t wide = next->width;
+    int32_t *marks = s->counts + l->oc;
+    for (int i = 0; i < n; i++)
+        for (int o = 0; o < l->oc; o += W) {
+            V slope = load(next->slope + i * wide + o);
+            if (l->relu) slope = select_(load(next->flat + i * wide + o) <= splat(0), splat(0), slope);
+            store(next->slope + i * wide + o, slope);
+            if (s->bg) store(s->bg + o, load(s->bg + o) + slope);
+        }
+    for (int o = 0; l->trained && o < l->oc; o++) {
+        Live *to = s->by_output + (int64_t)o * n;
+        int found = 0;
+        for (int i = 0; i < n; i++) {
+            to[found] = (Live){i, next->slope[i * wide + o]};
+            found += alive(to[found].g);
+        }
+        s->counts[o] = found;
+    }
+    for (int i = 0; needed && i < n; i++) {
+        Live *to = s->by_place + (int64_t)i * l->oc;
+        int found = 0;
+        for (int b = 0; b < l->oc; b += OUTPUTS) {
+            *marks++ = found;
+            for (int o = b; o < MIN(l->oc, b + OUTPUTS); o++) {
+                to[found] = (Live){o, next->slope[i * wide + o]};
+                found += alive(to[found].g);
+            }
+        }
+        *marks++ = found;
+    }
+}
+
+static void linear_back(Stage *s, const Stage *next, int n, int needed, const Rates *rates) {
+    const Layer *l = s->l;
+    const int blocks = (l->oc + OUTPUTS - 1) / OUTPUTS, units = (int)(s->width / UNIT);
+    const int32_t *starts = s->counts + l->oc;
+    if (s->bg) memset(s->bg, 0, 4 * s->outputs);
+    if (s->g) memset(s->g, 0, 4 * s->weights);
+    if (needed) memset(s->slope, 0, 4 * n * s->width);
+    linear_lists(s, next, n, needed);
+    for (int b = 0; b < blocks; b++)
+        for (int u = 0; u < units;) {
+            const int some = share(units - u, UNITS);
+            for (int i = 0; needed && i < n; i++) {
+                const int32_t *at = starts + i * (blocks + 1) + b;
+                gather(1, some, s->slope + i * s->width + u * UNIT, 0, s->w + u * UNIT, s->width, 0,
+                       s->by_place + (int64_t)i * l->oc + at[0], at[1] - at[0]);
+            }
+            for (int o = b * OUTPUTS; l->trained && o < MIN(l->oc, (b + 1) * OUTPUTS); o++) {
+                const int64_t at = o * s->width + u * UNIT;
+                const Live *live = s->by_output + (int64_t)o * n;
+                if (s->g)
+                    gather(1, some, s->g + at, 0, s->flat + u * UNIT, s->width, 0, live, s->counts[o]);
+                else
+                    step_by(some, s->w + at, s->flat + u * UNIT, s->width, live, s->counts[o], -rates->lr);
+            }
+            u += some;
+        }
+    if (s->g) descend(s->w, s->g, s->v, s->weights, rates);
+    if (s->bg && l->bias) descend(s->b, s->bg, s->bv, s->outputs, rates);
+    if (needed && s->image) flatten(s, n, 1);
+}
+
+static void pool_back(const Stage *s, const Stage *next, int n) {
+    const Layer *l = s->l;
+    memset(s->image_slope, 0, 4 * n * s->size);
+    for (int64_t cell = 0; cell < (int64_t)n * l->oh * l->ow; cell++) {
+        const int64_t k = cell / (l->oh * l->ow);
+        const int y = (int)(cell / l->ow % l->oh), x = (int)(cell % l->ow), y0 = y * l->sh - l->ph, x0 = x * l->sw - l->pw;
+        const int64_t pixel = k * next->size + next->edge + y * next->row + (int64_t)x * l->c;
+        float *below = s->image_slope + k * s->size;
+        for (int c = 0; c < l->c; c++) {
+            float g = next->image_slope[pixel + c];
+            if (l->relu && next->image[pixel + c] <= 0) g = 0;
+            if (l->kind == MAXIMUM) {
+                const int j = s->chosen[cell * s->outputs + c];
+                below[(y0 + j / l->kw) * s->row + (x0 + j % l->kw) * l->c + c] += g;
+            } else {
+                const float part = g / over(l, y, x);
+                for (int j = y0 < 0 ? 0 : y0; j < MIN(y0 + l->kh, l->h); j++)
+                    for (int i = x0 < 0 ? 0 : x0; i < MIN(x0 + l->kw, l->w); i++) below[j * s->row + i * l->c + c] += part;
+            }
+        }
+    }
+}
+
+static void pass_back(Stage *s, int count, int first, int n, const Rates *rates) {
+    for (int i = count - 1; i >= first; i--) {
+        if (s[i].l->kind == LINEAR)
+            linear_back(s + i, s + i + 1, n, i > first, rates);
+        else if (s[i].l->kind == CONVOLUTION)
+            convolution_back(s + i, s + i + 1, n, i > first, rates);
+        else
+            pool_back(s + i, s + i + 1, n);
+    }
+}
+
+/* ---- what Python calls ---- */
+
+#define JOINED(a, b) a##_##b
+#define NAMED(a, b) JOINED(a, b)
+#define EXPORT(name) __attribute__((visibility("default"))) NAMED(name, HEADWISE_BUILD)
+
+/* Bytes of memory that `train` needs, or `predict` where there are no rates. */
+int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows, const Rates *rates) {
+    Stage s[LAYERS + 1];
+    Layer end;
+    Arena a = {NULL, 0};
+    if (count < 1 || count > LAYERS) return -1;
+    lay_out(s, layers, count, rows, rates, &end, &a);
+    take(&a, 4 * rows); /* labels */
+    return (int64_t)a.used;
+}
+
+/* All steps of a phase, on the samples that each row of `batches` names; -1 where a short batch has no more.
+   Returns the first sample that is not there or has no class, before anything is changed; else -1. */
+int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *rates, const float *x, const int64_t *y,
+                               int64_t samples, const int64_t *batches, int64_t steps, int32_t size, char *memory) {
+    Stage s[LAYERS + 1];
+    Layer end;
+    Arena a = {memory, 0};
+    int first = 0;
+    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w;
+    for (int64_t i = 0; i < steps * size; i++)
+        if (batches[i] >= samples || (batches[i] >= 0 && (y[batches[i]] < 0 || y[batches[i]] >= layers[count - 1].oc)))
+            return batches[i];
+    lay_out(s, layers, count, size, rates, &end, &a);
+    int32_t *labels = take(&a, 4 * size);
+    while (!layers[first].trained) first++;
+    for (int64_t t = 0; t < steps; t++, batches += size) {
+        int n = 0;
+        for (int i = 0; i < size; i++)
+            if (batches[i] >= 0) {
+                take_sample(s, x + batches[i] * each, n);
+                labels[n++] = (int32_t)y[batches[i]];
+            }
+        if (!n) continue;
+        pass(s, count, n, 1);
+        cross_entropy(s + count, labels, n);
+        pass_back(s, count, first, n, rates);
+    }
+    for (int i = 0; i < count; i++) {
+        const Layer *l = layers + i;
+        const int64_t features = (int64_t)l->c * l->h * l->w;
+        if (!l->trained) continue;
+        if (l->kind == CONVOLUTION) each_weight(s + i, WRITE);
+        for (int o = 0; s[i].owned && o < l->oc; o++) memcpy(l->weight + o * features, s[i].w + o * s[i].width, 4 * features);
+        if (l->bias) memcpy(l->bias, s[i].b, 4 * l->oc);
+    }
+    return -1;
+}
+
+/* What the chain says about n samples: [n][outputs]; `rows` of them at a time. */
+void EXPORT(headwise_predict)(const Layer *layers, int32_t count, const float *x, int64_t n, int32_t rows, float *out,
+                              char *memory) {
+    Stage s[LAYERS + 1];
+    Layer end;
+    Arena a = {memory, 0};
+    lay_out(s, layers, count, rows, NULL, &end, &a);
+    const int64_t width = (int64_t)end.c * end.h * end.w, each = (int64_t)layers[0].c * layers[0].h * layers[0].w;
+    for (int64_t i = 0; i < n; i += rows) {
+        const int some = (int)MIN(rows, n - i);
+        for (int k = 0; k < some; k++) take_sample(s, x + (i + k) * each, k);
+        pass(s, count, some, 0);
+        if (end.kind == LINEAR)
+            turn_back(s + count, some, out + i * width, width);
+        else {
+            Stage last = s[count];
+            last.flat = out + i * width, last.width = width;
+            flatten(&last, some, 0);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+/* What Python says about a chain of layers, and the vectors that the kernels are written with. */
+#ifndef HEADWISE_CHAIN_H
+#define HEADWISE_CHAIN_H
+
+#include <stdint.h>
+
+enum { CONVOLUTION, LINEAR, MAXIMUM, AVERAGE };
+
+/* One layer with the ReLU behind it; a convolution has the max-pooling behind it, too. `Layer` in layers.py is its
+   mirror. */
+typedef struct {
+    int32_t kind, relu, trained, pooled;
+    int32_t c, h, w;                     /* input */
+    int32_t oc, oh, ow;                  /* output, before pooling */
+    int32_t kh, kw, sh, sw, ph, pw;      /* window, stride, padding of the convolution, or of pooling alone */
+    int32_t mh, mw, msh, msw, mph, mpw;  /* the same of the max-pooling behind a convolution */
+    int32_t qh, qw;                      /* output after it */
+    int32_t inside;                      /* an average counts the pixels inside the image only */
+    float *weight, *bias;
+    int64_t strides[4];                  /* of a convolution's weight: out, in, row, column */
+} Layer;
+
+typedef struct {
+    float lr, momentum, decay;
+} Rates;
+
+/* A build has one width of vectors, in floats. Bits never depend on it: lanes are different results, never parts of one
+   sum. */
+#if defined(HEADWISE_AVX512)
+#include <immintrin.h>
+#define W 16
+#elif defined(HEADWISE_AVX2)
+#include <immintrin.h>
+#define W 8
+#elif defined(HEADWISE_NEON)
+#include <arm_neon.h>
+#define W 4
+#else
+#define W 1
+#endif
+
+typedef float V __attribute__((vector_size(4 * W)));
+typedef int32_t I __attribute__((vector_size(4 * W)));
+typedef uint32_t N __attribute__((vector_size(4 * W)));
+typedef float AnyV __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t AnyI __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#if W > 1
+#define UNROLL _Pragma("GCC unroll 32")
+#else
+#define UNROLL
+#endif
+
+INLINE V load(const float *p) { return *(const AnyV *)p; }
+INLINE void store(float *p, V v) { *(AnyV *)p = v; }
+
+#if defined(HEADWISE_AVX512)
+INLINE V splat(float f) { return (V)_mm512_set1_ps(f); }
+INLINE V fma_(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(HEADWISE_AVX2)
+INLINE V splat(float f) { return (V)_mm256_set1_ps(f); }
+INLINE V fma_(V a, V b, V c) { return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#elif defined(HEADWISE_NEON)
+INLINE V splat(float f) { return (V)vdupq_n_f32(f); }
+INLINE V fma_(V a, V b, V c) { return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+#else
+INLINE V splat(float f) { return (V){f}; }
+INLINE V fma_(V a, V b, V c) { return (V){__builtin_fmaf(a[0], b[0], c[0])}; }
+#endif
+
+/* a where the mask is set, else b */
+INLINE V select_(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
+
+/* max(v, 0), and NaN stays NaN */
+INLINE V rectified(V v) { return select_(v <= splat(0), splat(0), v); }
+
+#endif

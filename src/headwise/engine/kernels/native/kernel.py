@@ -1,0 +1,103 @@
+"""The native kernels as the engine sees them: a kernel that trains, and a function that predicts."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Sequence
+from ctypes import Array, byref
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ....memory import address
+from ..base import Feed, Kernel
+from ..base import Rates as Settings
+from .checking import native
+from .library import Library
+from .program import NativeLayer, NativeRates, described, flops_of, image_behind, plain_layers, weights_of
+
+USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
+"""convolutions with pooling and ReLU, flattened, then linear layers; by their first letters"""
+ROWS = 32
+"""samples of a pass without gradients; bits do not depend on it"""
+
+
+class Native(Kernel):
+    """A network that learns all steps of a phase in one call, by the cross-entropy of its scores."""
+
+    name: ClassVar[str] = "native"
+
+    def __init__(self, library: Library, layers: Sequence[nn.Module], moving: set[int], rates: Settings) -> None:
+        self._library, self._layers, self._moving, self._rates = library, layers, moving, rates
+
+    @staticmethod
+    def of(network: nn.Module, parts: Sequence[nn.Module], rates: Settings) -> Native | None:
+        """The kernel for this network, if it is a chain, something of it learns, and there is a library."""
+        layers = _chain(network)
+        if layers is None or not isinstance(layers[-1], nn.Linear):
+            return None
+        moving = {id(p) for part in parts for p in part.parameters()}
+        library = native().library
+        if library is None or moving.isdisjoint(map(id, weights_of(layers))):
+            return None
+        return Native(library, layers, moving, rates)
+
+    def train(self, feed: Feed) -> int:
+        """All steps at once; weights are renewed where they lie."""
+        x, y, batches = feed.whole()
+        steps, size = batches.shape
+        if steps:
+            rates = NativeRates(self._rates.lr, self._rates.momentum, self._rates.weight_decay)
+            x, layers = _laid_out(self._layers, x, self._moving)
+            memory = _memory(self._library.bytes(layers, len(layers), size, byref(rates)))
+            y, batches = y.long().contiguous(), batches.contiguous()
+            numbers = address(x), address(y), len(x), address(batches), steps, size
+            bad = self._library.train(layers, len(layers), byref(rates), *numbers, memory)
+            if bad >= 0:
+                raise IndexError(f"sample {bad} of {len(x)} is not there, or its label is no class")
+            self.flops = flops_of(layers) * int((batches >= 0).sum())
+        return steps
+
+
+def predicted(network: nn.Module, x: Tensor) -> Tensor | None:
+    """What the network says about all rows of `x`, if it is a chain and there is a library."""
+    layers = None if x.dtype is not torch.float32 or x.device.type != "cpu" else _chain(network)
+    library = native().library if layers else None
+    if layers is None or library is None:
+        return None
+    x, told = _laid_out(layers, x, set())
+    out, rows = x.new_empty(len(x), math.prod(image_behind(told[-1]))), max(1, min(ROWS, len(x)))
+    memory = _memory(library.bytes(told, len(told), rows, None))
+    library.predict(told, len(told), address(x), len(x), rows, out.data_ptr(), memory)
+    return out
+
+
+def _chain(network: nn.Module) -> list[nn.Module] | None:
+    layers = plain_layers(network)
+    return layers if layers and USUAL.fullmatch("".join(type(m).__name__[0] for m in layers)) else None
+
+
+def _laid_out(layers: Sequence[nn.Module], x: Tensor, moving: set[int]) -> tuple[Tensor, Array[NativeLayer]]:
+    """The samples as the kernels read them, images with their channels last, and the layers for their shape."""
+    if x.dtype is not torch.float32 or x.device.type != "cpu":
+        raise TypeError(f"samples are {x.dtype} on {x.device}, but the network's weights are float32 on the CPU")
+    told = described(layers, tuple(x.shape[1:]), lambda w: id(w) in moving)
+    x = x.permute(0, 2, 3, 1) if x.dim() == 4 and isinstance(layers[0], _IMAGES) else x
+    return x.contiguous(), (NativeLayer * len(told))(*told)
+
+
+_IMAGES = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.ReLU)
+_own = threading.local()
+
+
+def _memory(size: int) -> int:
+    """So many bytes for this thread, until it asks again."""
+    if size < 0:
+        raise ValueError("a chain has too many layers")
+    known: Tensor | None = getattr(_own, "memory", None)
+    if known is None or known.numel() < size:
+        known = _own.memory = torch.empty(size, dtype=torch.uint8)
+    return known.data_ptr()

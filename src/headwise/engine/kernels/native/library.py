@@ -1,0 +1,105 @@
+"""The library of the native kernels: found in the package, or compiled into the user's cache at first use.
+
+`HEADWISE_NATIVE` limits it: ``off``, or the name of the build to run (scalar, avx2, avx512, neon). Whatever goes wrong,
+there is no library then, and everything is computed by torch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from ctypes import CDLL, c_char_p, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import build
+
+LIMIT = "HEADWISE_NATIVE"
+_ONCE = threading.Lock()
+
+
+class Library(NamedTuple):
+    """The functions of one build; see chain.c."""
+
+    build: str
+    bytes: Callable[..., int]
+    train: Callable[..., int]
+    predict: Callable[..., None]
+
+
+class Found(NamedTuple):
+    """The library, or why there is none."""
+
+    library: Library | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"native, {self.library.build}" if self.library else f"torch: {self.why}"
+
+
+def find(limit: str, *, compiling: bool = True) -> Found:
+    """The fastest build for this CPU, or the one that `limit` names; a missing library is compiled, if `compiling`."""
+    if limit == "off":
+        return Found(None, f"{LIMIT} is off")
+    with _ONCE:  # threads of one process
+        path = _path(compiling)
+    if path is None and not compiling and build.compiler():
+        return Found(None, "there is no native library yet; it is compiled at first use, if the compiler can")
+    if path is None:
+        return Found(None, "there is no native library, and no C compiler that makes one")
+    return _opened(path, limit)
+
+
+@cache
+def _path(compiling: bool) -> Path | None:
+    """Of the library: the wheel's own, or one in the user's cache; an empty file there says that compiling failed."""
+    own = build.HOME / build.name_of()
+    if own.exists():
+        return own
+    cc = build.compiler()
+    if cc is None or not build.builds():
+        return None
+    try:
+        cached = _cache() / build.name_of(cc, os.stat(cc).st_mtime_ns)
+        if not cached.exists() and (not compiling or not build.compile_to(cached, cc)):
+            if compiling:
+                cached.touch()
+            return None
+        return cached if cached.stat().st_size else None
+    except OSError:
+        return None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise" / "native"
+
+
+@cache
+def _opened(path: Path, limit: str) -> Found:
+    try:
+        lib = CDLL(str(path))
+        lib.headwise_runs.argtypes = (c_char_p,)
+        able = [name for name in build.builds() if lib.headwise_runs(name.encode())]
+        if limit and limit not in able:
+            return Found(None, f"{LIMIT} is {limit!r}, but this CPU has: off, {', '.join(able)}")
+        if not able:
+            return Found(None, "this CPU has no fused multiply-add")
+        return Found(_functions(lib, limit or able[-1]), "")
+    except (OSError, AttributeError) as error:
+        return Found(None, f"the native library can't be loaded: {error}")
+
+
+def _functions(lib: CDLL, name: str) -> Library:
+    layers, rates, numbers = (c_void_p, c_int32), c_void_p, c_void_p
+    kinds: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "bytes": (c_int64, (*layers, c_int32, rates)),
+        "train": (c_int64, (*layers, rates, numbers, numbers, c_int64, numbers, c_int64, c_int32, c_void_p)),
+        "predict": (None, (*layers, numbers, c_int64, c_int32, numbers, c_void_p)),
+    }
+    found: dict[str, Any] = {}
+    for verb, (result, arguments) in kinds.items():
+        found[verb] = getattr(lib, f"headwise_{verb}_{name}")
+        found[verb].restype, found[verb].argtypes = result, arguments
+    return Library(name, **found)

@@ -1,0 +1,100 @@
+/* Random chains through the native kernels, in memory of exactly the size that they ask for: compiled with sanitizers
+   by test_native_memory.py. Arguments: seed, and how many chains. */
+#include "chain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define JOINED(a, b) a##_##b
+#define NAMED(a, b) JOINED(a, b)
+#define BYTES NAMED(headwise_bytes, HEADWISE_BUILD)
+#define TRAIN NAMED(headwise_train, HEADWISE_BUILD)
+#define PREDICT NAMED(headwise_predict, HEADWISE_BUILD)
+
+int64_t BYTES(const Layer *, int32_t, int32_t, const Rates *);
+int64_t TRAIN(const Layer *, int32_t, const Rates *, const float *, const int64_t *, int64_t, const int64_t *, int64_t,
+              int32_t, char *);
+void PREDICT(const Layer *, int32_t, const float *, int64_t, int32_t, float *, char *);
+
+static uint64_t state;
+
+static int any(int low, int high) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return low + (int)((state >> 33) % (uint64_t)(high - low + 1));
+}
+
+static float *numbers(int64_t count) {
+    float *p = malloc(4 * (size_t)count);
+    for (int64_t i = 0; i < count; i++) p[i] = (float)any(-1000, 1000) / 2000;
+    return p;
+}
+
+static void *block(int64_t bytes) {
+    void *p = NULL;
+    return posix_memalign(&p, 64, (size_t)bytes) ? NULL : p;
+}
+
+static int out(int size, int k, int s, int p) { return (size + 2 * p - k) / s + 1; }
+
+static Layer image_layer(int c, int h, int w) {
+    Layer l = {.c = c, .h = h, .w = w, .relu = any(0, 1)};
+    l.kind = (int[]){CONVOLUTION, CONVOLUTION, MAXIMUM, AVERAGE}[any(0, 3)];
+    const int convolution = l.kind == CONVOLUTION;
+    l.kh = any(1, h < 5 ? h : 5), l.kw = any(1, w < 5 ? w : 5), l.sh = any(1, 3), l.sw = any(1, 3);
+    l.ph = any(0, convolution ? 2 : l.kh / 2), l.pw = any(0, convolution ? 2 : l.kw / 2);
+    l.oc = convolution ? any(1, 40) : c, l.oh = out(h, l.kh, l.sh, l.ph), l.ow = out(w, l.kw, l.sw, l.pw);
+    l.inside = any(0, 1);
+    if (!convolution) return l;
+    l.trained = any(0, 1);
+    l.weight = numbers((int64_t)l.oc * c * l.kh * l.kw), l.bias = any(0, 1) ? numbers(l.oc) : NULL;
+    const int last = any(0, 1); /* channels last, or first */
+    const int64_t own[4] = {(int64_t)c * l.kh * l.kw, last ? 1 : l.kh * l.kw, last ? l.kw * c : l.kw, last ? c : 1};
+    for (int i = 0; i < 4; i++) l.strides[i] = own[i];
+    l.pooled = any(0, 1);
+    l.mh = any(1, l.oh < 4 ? l.oh : 4), l.mw = any(1, l.ow < 4 ? l.ow : 4), l.msh = any(1, 3), l.msw = any(1, 3);
+    l.mph = any(0, l.mh / 2), l.mpw = any(0, l.mw / 2);
+    l.qh = out(l.oh, l.mh, l.msh, l.mph), l.qw = out(l.ow, l.mw, l.msw, l.mpw);
+    return l;
+}
+
+static int chain(Layer *layers) {
+    int count = 0, c = any(1, 7), h = any(1, 12), w = any(1, 12);
+    for (int left = any(0, 3); left; left--) {
+        const Layer l = layers[count++] = image_layer(c, h, w);
+        c = l.oc, h = l.pooled ? l.qh : l.oh, w = l.pooled ? l.qw : l.ow;
+    }
+    for (int left = any(1, 3); left; left--) {
+        Layer l = {.kind = LINEAR, .c = c, .h = h, .w = w, .oc = any(1, 70), .relu = left > 1 && any(0, 1)};
+        l.trained = left == 1 || any(0, 1);
+        l.weight = numbers((int64_t)l.oc * c * h * w), l.bias = any(0, 1) ? numbers(l.oc) : NULL;
+        layers[count++] = l;
+        c = l.oc, h = w = 1;
+    }
+    return count;
+}
+
+static void run(void) {
+    Layer layers[8];
+    const int count = chain(layers), samples = any(1, 40), size = any(1, 20), steps = any(0, 3);
+    const int classes = layers[count - 1].oc, each = layers[0].c * layers[0].h * layers[0].w, rows = any(1, 40);
+    const Rates rates = {0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f};
+    float *x = numbers((int64_t)samples * each), *said = malloc(4 * (size_t)(samples * classes));
+    int64_t *y = malloc(8 * (size_t)samples), *batches = malloc(8 * (size_t)(steps * size) + 8);
+    for (int i = 0; i < samples; i++) y[i] = any(0, classes - 1);
+    for (int i = 0; i < steps * size; i++) batches[i] = any(-1, samples - 1);
+    char *memory = block(BYTES(layers, count, size, &rates)), *less = block(BYTES(layers, count, rows, NULL));
+    if (TRAIN(layers, count, &rates, x, y, samples, batches, steps, size, memory) != -1) abort();
+    PREDICT(layers, count, x, samples, rows, said, less);
+    for (int i = 0; i < samples * classes; i++)
+        if (said[i] != said[i]) abort();
+    for (int i = 0; i < count; i++) free(layers[i].weight), free(layers[i].bias);
+    free(x), free(said), free(y), free(batches), free(memory), free(less);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) return 2;
+    state = (uint64_t)atoi(argv[1]);
+    for (int left = atoi(argv[2]); left; left--) run();
+    printf("%s chains without a fault\n", argv[2]);
+    return 0;
+}
