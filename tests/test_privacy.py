@@ -19,7 +19,7 @@ from headwise.contract.averaging import Shared
 from headwise.contract.benches import ClassMeans
 from headwise.engine.client.jobs import Job, handle
 from headwise.engine.mechanism import Releases
-from headwise.errors import ConfigError
+from headwise.errors import AccountingError, ConfigError
 from headwise.methods.fd import FD, Logits
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
@@ -239,6 +239,7 @@ SMALL = {"data": "synthetic:60:3:4:sites=2", "partition": "iid", "model": "mlp:3
 class NoisyControls(ClientGaussian):
     """A new mechanism: SCAFFOLD's model and control variate, protected as one vector."""
 
+    name = "noisy-controls"
     messages = (Trained,)
 
     def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:
@@ -267,3 +268,12 @@ def test_a_run_says_what_it_spent(method: str, tmp_path: Path) -> None:
     assert run.summary()["privacy"] == found
     assert run.privacy == f"epsilon {found['epsilon']:.3g}, delta 1e-05, of one client against the server"
     assert json.loads((run.path / "result.json").read_text())["privacy"] == found
+
+
+def test_a_mechanism_can_be_named() -> None:
+    named = Privacy(clip=1.0, mechanism="noisy-means")
+    assert isinstance(mechanism_for(named, FedGMH()), NoisyMeans)
+    with pytest.raises(AccountingError, match="no known sensitivity"):
+        mechanism_for(named, FedAvg())
+    with pytest.raises(ConfigError, match=r"privacy\.mechanism is 'noisy'"):
+        mechanism_for(Privacy(clip=1.0, mechanism="noisy"), FedAvg())

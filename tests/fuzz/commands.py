@@ -44,10 +44,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "audit": {"run": "run", "clients": "1"},
     "watch": {"folder": "run", "port": "0"},
     "data show": {**{k: v for k, v in SMALL.items() if k not in ("model", "rounds")}, "out": "page.html"},
+    "data init": {"path": "patients.csv", "clients": "hospital", "target": "ill", "out": "new.toml"},
+    "data check": {"file": "patients.toml"},
     "list": {"kind": "methods"},
     "describe": {"what": "fedavg"},
 }
 """parameters with which each verb works; the fixture `room` creates what they name"""
+PATIENTS = 'format = "csv"\npath = "patients.csv"\nclient = "hospital"\ntarget = "ill"\n[features]\nnumber = ["age"]\n'
 REFUSED_ANYWAY = {"site export", "site erase"}
 """because the site has no run"""
 
@@ -182,6 +185,9 @@ def furnish(folder: Path) -> tuple[int, int]:
     for name in ("file", "closed", "file.py", "file.toml"):
         (folder / name).write_text("four years of work")
     (folder / "closed").chmod(0)
+    rows = [f"{'ab'[k % 2]},{k % 7},{'yes' if k % 3 else 'no'}" for k in range(40)]
+    (folder / "patients.csv").write_text("\n".join(["hospital,age,ill", *rows]))
+    (folder / "patients.toml").write_text(PATIENTS)
     (folder / "sites.toml").write_text(
         f'rounds = 2\nclients = 2\ndata = "{SMALL["data"]}"\npartition = "natural"\nmodel = "mlp:4"\n'
     )

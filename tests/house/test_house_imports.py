@@ -32,7 +32,7 @@ ALLOWED = {
     },
     "privacy": {"contract", "data", "engine", "errors", "models", "params", "records", "seeds", "settings"},
     "runs": {"contract", "disk", "engine", "errors", "headwise", "log", "params", "records"},
-    "trackers": {"disk", "engine", "errors", "runs"},
+    "trackers": {"disk", "engine", "errors", "log", "runs"},
     "report": {"disk", "errors", "headwise", "log", "runs", "settings"},
     "app": {
         *("contract", "data", "disk", "engine", "errors", "log", "models", "params", "privacy", "records", "report"),

@@ -225,7 +225,7 @@ def test_a_plan_runs_nothing(call: Call, tmp_path: Path) -> None:
         ([TABLE, "--seeds", "0"], "seeds is 0, but must be from 1 to 10,000."),
         ([TABLE, "--workers", "many"], "workers is 'many', but must be auto, a number"),
         ([TABLE, "--budget", "soon"], "budget is 'soon', but must be a time such as 30m, 1h30m or 90s."),
-        ([TABLE, "--budget", "1h", "--scale", "quick"], "but a budget chooses the scale: give one of them."),
+        ([TABLE, "--budget", "1h", "--scale", "quick"], "but a budget chooses the scale: give only one of them."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(args: list[str], said: str, call: Call, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from ..contract.method import Reply
 from ..errors import HeadwiseError, ServerError
-from ..log.schema import Measured, Round, chosen_by
+from ..log.schema import Measured, Reason, Round, chosen_by
 from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
 from .answers import train_clients
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
-from .events import Event, Observer, Progress, Reason, RoundEnded, RoundStarted, RunEnded, RunStarted
+from .events import Event, Observer, Progress, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
 from .host.clock import peak_memory
 from .plan import Plan

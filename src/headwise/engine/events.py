@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from ..log.schema import ClientLine, PartScores, Round
+from ..log.schema import ClientLine, PartScores, Reason, Round
 from ..records import Record
 from .client.state import States
-
-Reason = Literal["finished", "patience", "budget", "interrupted"]
 
 
 @dataclass(frozen=True)

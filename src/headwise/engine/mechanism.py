@@ -36,6 +36,8 @@ class Mechanism(ABC):
     delta: float = 1e-5
     source: Literal["system", "seed"] = "system"
 
+    name: ClassVar[str]
+    """the `privacy.mechanism` that selects it"""
     unit: ClassVar[str]
     """the `privacy.level` it implements: whose data it protects"""
     messages: ClassVar[tuple[type[Record], ...]]
@@ -61,6 +63,7 @@ class Mechanism(ABC):
 
 
 class Unprotected(Mechanism):
+    name = "none"
     unit = "nobody"
     messages = (Record,)
     relation = "none"

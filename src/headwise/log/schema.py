@@ -6,11 +6,16 @@
 # no `from __future__ import annotations` here: `Required` must not become a string, or it has no effect
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 from .metrics import ACCURACY, VALIDATION, Score
 
 MOMENTS = ("pre", "post", "stale", "global")
+Reason = Literal["finished", "patience", "budget", "interrupted"]
+ENDS: dict[Reason, bool] = {"finished": True, "patience": True, "budget": False, "interrupted": False}
+"""why a session ended, and whether the run is then complete"""
+UNFINISHED = "unfinished"
+"""of a run that was killed, or that is still running"""
 _NUMBERS = {f"{ACCURACY.name}?": float, f"{VALIDATION}?": float, str: (float, None)}
 """as stored: JSON has no infinity, so the loss of a diverged model is null"""
 

@@ -48,6 +48,7 @@ REFUSES = {
 class DPSGD(Mechanism):
     """Clips each example's gradient, adds noise to their sum, and draws batches by Poisson sampling."""
 
+    name = "dp-sgd"
     unit = "example"
     messages = (Record,)
     relation = "one example of a client without effect, the number of its examples known"

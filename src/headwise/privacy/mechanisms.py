@@ -6,7 +6,7 @@ from typing import Any
 
 from ..contract.method import Method, record_types
 from ..engine.mechanism import UNPROTECTED, Mechanism
-from ..errors import AccountingError
+from ..errors import AccountingError, ConfigError, nearest
 from ..records import fields_of
 from ..settings.options import Privacy
 from .dp_sgd import DPSGD
@@ -17,11 +17,14 @@ MECHANISMS: tuple[type[Mechanism], ...] = (NoisyModels, NoisyMeans, DPSGD)
 
 
 def mechanism_for(settings: Privacy, method: Method[Any, Any, Any, Any]) -> Mechanism:
-    """The first mechanism of this level that can protect what the method's clients send."""
+    """The one that `privacy.mechanism` names, or the first that can protect what the method's clients send."""
     if settings.clip is None:
         return UNPROTECTED
+    names = {kind.name: kind for kind in MECHANISMS}
+    if settings.mechanism is not None and settings.mechanism not in names:
+        raise ConfigError(f"privacy.mechanism is {settings.mechanism!r}: {nearest(settings.mechanism, names)}")
     up = record_types(type(method)).up
     for kind in MECHANISMS:
-        if kind.unit == settings.level and issubclass(up, kind.messages):
+        if settings.mechanism in (None, kind.name) and kind.unit == settings.level and issubclass(up, kind.messages):
             return kind(settings.clip, settings.noise, settings.delta, settings.source)
     raise AccountingError(f"what it sends ({', '.join(fields_of(up))}) has no known sensitivity")

@@ -16,6 +16,7 @@ from .gaussian import ClientGaussian
 class NoisyMeans(ClientGaussian):
     """Protects class means, as one vector, and hides which classes the client holds."""
 
+    name = "noisy-means"
     messages = (ClassMeans,)
 
     def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:

@@ -16,6 +16,7 @@ from .gaussian import ClientGaussian
 class NoisyModels(ClientGaussian):
     """Protects a shared model with the same parameters as the one sent to the client."""
 
+    name = "noisy-models"
     messages = (Shared, Nothing)
 
     def noisy(self, down: Record, up: Record, classes: int, rng: torch.Generator | None) -> Record:

@@ -13,12 +13,10 @@ from typing import Any, cast
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
 from ..log.metrics import ACCURACY, VALIDATION, metrics
-from ..log.schema import MOMENTS, ClientLine, Round, evaluated, figures
+from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
 from .manifest import read_manifest
 from .shapes import PARTITION, RESULT, check
-
-ENDS = ("finished", "patience", "budget", "interrupted", "unfinished")
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,16 @@ class Run:
     @property
     def _result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        found = read_json(path, absent=b'{"ended": "unfinished"}')
+        found = read_json(path, absent=f'{{"ended": "{UNFINISHED}"}}'.encode())
         check(found, RESULT, path)
-        if found["ended"] not in ENDS:
+        if found["ended"] not in (*ENDS, UNFINISHED):
             raise RunError(f"{path} is damaged: its ended is {found['ended']!r}.")
         return found
 
     @property
     def complete(self) -> bool:
         """Whether no rounds are left to run."""
-        return self.ended in ("finished", "patience")
+        return any(done for reason, done in ENDS.items() if reason == self.ended)
 
     @cached_property
     def _read(self) -> dict[str, Any]:

@@ -24,8 +24,10 @@ OURS = {
 }
 SITES = ("flower-sim", "flower")
 """kinds of engine whose clients are at sites; `headwise deploy` makes the executor for `flower`"""
-KINDS = ("local", *SITES)
-"""built-in values of `engine.kind`; for local, `engine.workers` selects one of our executors"""
+LOCAL = ("serial", "pool", "threads")
+"""what `local` stands for: `engine.workers` selects one of them"""
+KINDS = ("local", "flower", *(name for name in OURS if name not in LOCAL))
+"""built-in values of `engine.kind`"""
 
 
 def check_name(kind: str) -> None:

@@ -167,6 +167,8 @@ class Privacy:
     """probability that epsilon does not hold"""
     source: Literal["system", "seed"] = "system"
     """source of the noise: the system's cryptographic one, or the seed, which is repeatable but protects nobody"""
+    mechanism: str | None = None
+    """name of the mechanism; none: the first that protects this level and what the method sends"""
     level: Literal["client", "example"] = "client"
     """what is protected: all of a client's data, or each single example (DP-SGD)"""
 

@@ -13,6 +13,7 @@ from ..disk.files import read_json, write_json
 from ..disk.jsontext import leaves
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
 from ..errors import RunError
+from ..log.schema import ENDS
 from ..runs.manifest import read_manifest
 from . import numbers
 
@@ -48,7 +49,7 @@ class MLflowTracker:
                 self._client.log_batch(self._id, metrics=found)
             case RunEnded(reason):
                 self._client.set_tag(self._id, "ended", reason)
-                done = reason in ("finished", "patience")
+                done = ENDS[reason]
                 self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
             case _:
                 pass

@@ -49,7 +49,7 @@ def _method(method: str) -> None:
         "family": cls.family,
         "travels": cls.travels,
         "stays": cls.stays,
-        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, c own classes)",
+        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, C classes, c own classes)",
         "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
         "cost": f"{cls.cost:g} x FedAvg",
