@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
@@ -18,7 +18,7 @@ from ...engine.client.jobs import Answer, Failure, Job, JobKind, sent_with
 from ...errors import ClientError, ConfigError
 from ...log.metrics import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
-from ...settings.fields import Natural, build, convert
+from ...settings.fields import Natural, Range, build, convert
 
 
 class SiteMessage(NamedTuple):
@@ -125,6 +125,7 @@ class _PlainAnswer:
     failure: tuple[str, ...] | None
     up: Natural | None
     state: str
+    flops: Annotated[float, Range(0, 1e21)] = 0.0
 
 
 def pack_order(order: Order) -> SiteMessage:
@@ -207,7 +208,7 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
             failure = None if said.failure is None else Failure(*said.failure)
             up = None if said.up is None else decode(types.up, message.records[said.up])
             plain = (said.kind, said.client, said.n, up, test, val, said.samples, said.t, failure)
-            answers.append((Answer(*plain), said.state))
+            answers.append((Answer(*plain, flops=said.flops), said.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}
         masked = from_bytes(message.records[values["masked"]]) if "masked" in values else None
         return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
