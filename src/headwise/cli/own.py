@@ -11,6 +11,7 @@ import click
 
 from ..disk.jsontext import to_json
 from ..errors import DataError, RunError
+from .options import json_option
 from .paths import INPUT_FILE, OUTPUT_FILE
 
 MOST_CLASSES = 100
@@ -43,15 +44,13 @@ def init(path: Path, clients: str, target: tuple[str, ...], out: Path) -> None:
     listed = classes if task == "classification" and len(classes) <= MOST_CLASSES else ()
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, commented(found, beside, listed, task).encode())
-    click.echo(f"{out} describes {_words(loaded)}.")
-    for note in loaded.dataset.notes:
-        click.echo(f"{note[0].upper()}{note[1:]}")
+    _describe(out, loaded)
     click.echo(f"Look at its comments, then: headwise data check {out}")
 
 
 @click.command(name="check")
 @click.argument("file", type=INPUT_FILE)
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@json_option
 def check(file: Path, as_json: bool) -> None:
     """Read everything that the data.toml FILE describes, and say what is wrong where."""
     from ..data.own.check import check as find
@@ -66,13 +65,17 @@ def check(file: Path, as_json: bool) -> None:
         for finding in findings:
             click.echo(f"{finding.level:7}  {finding}")
         if loaded is not None:
-            click.echo(f"{file} describes {_words(loaded)}.")
-            for note in loaded.dataset.notes:
-                click.echo(f"{note[0].upper()}{note[1:]}")
+            _describe(file, loaded)
     if errors:
         raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: no run takes such data.")
     if not as_json:
         click.echo(f"No errors{f', {len(findings)} warnings' if findings else ''}: headwise run --data {file}")
+
+
+def _describe(file: Path, loaded: Any) -> None:
+    click.echo(f"{file} describes {_words(loaded)}.")
+    for note in loaded.dataset.notes:
+        click.echo(f"{note[0].upper()}{note[1:]}")
 
 
 def _words(loaded: Any) -> str:

@@ -134,11 +134,6 @@ class FederatedData:
         y, classes = self.dataset.y, len(self.dataset.classes)
         return {part: histograms(y, indices, classes).tolist() for part, indices in groups.items()}
 
-    @property
-    def has_validation(self) -> bool:
-        """Whether some client has samples for choosing between models."""
-        return any(len(p.val) for p in self.parts)
-
     def client(self, c: int) -> ClientData:
         """This client's samples, as tensors."""
         return self.clients().client(c)

@@ -12,7 +12,7 @@ from .metrics import ACCURACY, VALIDATION, Score
 
 MOMENTS = ("pre", "post", "stale", "global")
 Reason = Literal["finished", "patience", "budget", "interrupted"]
-ENDS: dict[Reason, bool] = {"finished": True, "patience": True, "budget": False, "interrupted": False}
+ENDS: Mapping[str, bool] = {"finished": True, "patience": True, "budget": False, "interrupted": False}
 """why a session ended, and whether the run is then complete"""
 UNFINISHED = "unfinished"
 """of a run that was killed, or that is still running"""

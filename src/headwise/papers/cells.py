@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..disk.files import digest
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, nearest
 from ..settings.experiment import Choice, Experiment, experiment_from, find_class
@@ -86,7 +86,7 @@ class Cell:
     def key(self) -> str:
         """The same for the same experiment, wherever it runs, and in a later version that has more settings."""
         values = {k: v for k, v in changed(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
-        return hashlib.sha256(to_json(values, sort_keys=True).encode()).hexdigest()[:16]
+        return digest(to_json(values, sort_keys=True).encode())[:16]
 
     @property
     def folder(self) -> str:

@@ -59,7 +59,7 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether no rounds are left to run."""
-        return any(done for reason, done in ENDS.items() if reason == self.ended)
+        return ENDS.get(self.ended, False)
 
     @cached_property
     def _read(self) -> dict[str, Any]:

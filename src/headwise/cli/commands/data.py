@@ -10,9 +10,9 @@ import click
 
 from ...disk.jsontext import to_json
 from ...settings.experiment import read_toml
-from ..options import FLAGS, experiment_of
+from ..options import FLAGS, data_option, experiment_of, json_option
 from ..own import check, init, is_description, show_targets
-from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE
+from ..paths import INPUT_FILE, OUTPUT_FILE
 
 USED = ("data", "partition", "split", "clients")
 MOST_CLIENTS, MOST_CLASSES = 40, 20
@@ -36,8 +36,8 @@ def _flags(f: Any) -> Any:
 @_flags
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance data_seed=1")
 @click.option("-o", "--out", type=OUTPUT_FILE, help="a page with the partition's picture")
-@click.option("--data-dir", type=INPUT_FOLDER, help="where public data sets are  [HEADWISE_DATA]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else there")
+@data_option
+@json_option
 def show(
     config: Path | None,
     changes: tuple[str, ...],

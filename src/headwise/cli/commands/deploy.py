@@ -9,6 +9,7 @@ import click
 
 from ...settings.experiment import experiment_from, literal, override, read_toml
 from ...settings.fields import NonNegative, convert
+from ..options import json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
 from .run import show
 
@@ -19,7 +20,7 @@ from .run import show
 @click.option("--out", required=True, type=OUTPUT_FOLDER, help="folder for the results; an existing run is resumed")
 @click.option("--wait", default="600", help="seconds to wait for sites before the first round  [600]")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance rounds=5")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else")
+@json_option
 def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str, ...], as_json: bool) -> None:
     """Train the experiment CONFIG at the sites of a server on this machine."""
     patience = convert(literal(wait), NonNegative, "wait")

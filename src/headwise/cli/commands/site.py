@@ -13,7 +13,7 @@ from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
 from ...settings.experiment import Choice, experiment_from, read_toml
-from ..options import PORT
+from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
@@ -129,7 +129,7 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
 
 @command.command(name="list")
 @HOME
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object on stdout and nothing else")
+@json_option
 def list_(folder: Path, as_json: bool) -> None:
     """List the personal models of the site in FOLDER, and the privacy each client has spent."""
     from ...sites.site.holdings import holdings, spent

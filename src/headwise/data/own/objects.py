@@ -11,9 +11,7 @@ What comes back is the path of a data.toml. Nothing is imported for it: objects 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...disk.files import digest, write_bytes
 from ...errors import DataError
 from ...settings.fields import build
 from .description import Description, read_description
@@ -55,15 +54,17 @@ def store(
         raise DataError("clients has tables and arrays: all clients need the same.")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
-        d = write_tables(pieces, Path(name), client, targets) if all(tables) else write_arrays(pieces, Path(name))
+        draft = Path(name) / "draft"
+        draft.mkdir()
+        d = write_tables(pieces, draft, client, targets) if all(tables) else write_arrays(pieces, draft)
         d = replace(d, **_checked(settings))
         d = replace(d, sha256=fingerprint(d))
         text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
-        (Path(name) / "data.toml").write_text(text, "utf-8")
-        read_description(Path(name) / "data.toml")  # what can't be, is refused before anything is there
-        home = folder / f"data-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        (draft / "data.toml").write_text(text, "utf-8")
+        read_description(draft / "data.toml")  # what can't be, is refused before anything is there
+        home = folder / f"data-{digest(text.encode())[:16]}"
         if not home.exists():  # the same content and settings have the same name
-            shutil.copytree(name, home)
+            draft.rename(home)  # at once: a folder of this name is always whole
     return home / "data.toml"
 
 
@@ -80,8 +81,8 @@ def _named(path: Path, folder: Path, settings: Mapping[str, Any]) -> Path:
     d = replace(d, sha256=fingerprint(d))
     folder.mkdir(parents=True, exist_ok=True)
     text = toml_of(d, os.path.abspath(d.path))
-    home = folder / f"data-{hashlib.sha256(text.encode()).hexdigest()[:16]}.toml"
-    home.write_text(text, "utf-8")
+    home = folder / f"data-{digest(text.encode())[:16]}.toml"
+    write_bytes(home, text.encode())
     return home
 
 
