@@ -20,6 +20,7 @@ from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
 from ..errors import ConfigError
 from ..models.base import Model, Task
+from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
@@ -111,8 +112,7 @@ def _check_task(dataset: Dataset) -> None:
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = choice.make("model")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(experiment.seed, "model", k))
+    with drawing(seed_of(experiment.seed, "model", k)):
         model = family.build(task)
     model.batchnorm = experiment.buffers
     return laid_out(model.eval())

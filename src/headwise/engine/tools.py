@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import torch
 from torch import nn
 
 from ..contract.benches import M
+from ..models.drawing import drawing
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
@@ -37,8 +37,10 @@ class Tools:
         return on(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
-        with _DRAWING, torch.random.fork_rng(devices=[]):  # clients in threads share torch's generator
-            torch.manual_seed(seed_of(self._plan.experiment.seed, "draw", *key))
+        with (
+            _DRAWING,
+            drawing(seed_of(self._plan.experiment.seed, "draw", *key)),
+        ):  # clients in threads share torch's generator
             return on(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:
