@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from headwise.data.federated import Clients
@@ -52,7 +53,7 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
     if channels_last(model):
         x = x.contiguous(memory_format=torch.channels_last)
-    ends = [[c * each + load.samples, c * each + load.samples, (c + 1) * each] for c in range(load.clients)]
+    ends = each * np.arange(load.clients)[:, None] + np.array([load.samples, load.samples, each])
     usual: dict[str, Any] = {
         "train": Train(batch=load.batch, epochs=load.epochs, lr=0.01),
         "sampling": Sampling((load.sampled or load.clients) / load.clients),

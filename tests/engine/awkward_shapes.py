@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import torch
 
 from headwise.data.federated import Clients
@@ -60,7 +61,10 @@ def plan(
     x = torch.randn(ends[-1], *shape)
     x = x.contiguous(memory_format=torch.channels_last) if channels_last(net) else x
     data = Clients(
-        task, x, torch.randint(classes, (ends[-1],)), [[a, a, b] for a, b in zip(ends[::2], ends[1::2], strict=True)]
+        task,
+        x,
+        torch.randint(classes, (ends[-1],)),
+        np.array([[a, a, b] for a, b in zip(ends[::2], ends[1::2], strict=True)]),
     )
     experiment = Experiment(rounds=rounds, train=Train(batch=batch, lr=0.1))
     return Plan(experiment, catalog.find("method", method)(), (net,), data)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def test_networks_without_batchnorm_can_be_trained(family: Any, shape: tuple[int
     task, rng = Task(shape, 3, vocabulary), torch.Generator().manual_seed(0)
     size = (5, *shape)
     x = torch.randint(1, vocabulary, size, generator=rng) if vocabulary else torch.randn(size, generator=rng)
-    data = Clients(task, x, torch.tensor([0, 1, 2, 1, 0]), [[5, 5, 5]])
+    data = Clients(task, x, torch.tensor([0, 1, 2, 1, 0]), np.array([[5, 5, 5]]))
     model = family.build(task).eval()
     plan = replace(toy_plan(FedAvg(), models=[model], train=ALL_AT_ONCE), data=data, privacy=QUIET)
     _, sent = trained(plan)

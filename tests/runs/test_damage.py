@@ -155,8 +155,7 @@ def places_of(make: Callable[[torch.Tensor], torch.Tensor]) -> Change:
 
 def slot(column: int, value: int) -> Change:
     def put(places: torch.Tensor) -> torch.Tensor:
-        live = places[:, 0] >= 0
-        places[live, column] = value
+        places[:, column] = value
         return places
 
     return places_of(put)
@@ -167,11 +166,12 @@ FORGED = {
     "places in a row": places_of(lambda p: p.flatten()),
     "places as fractions": places_of(lambda p: p.float()),
     "places too narrow": places_of(lambda p: p[:, :3].clone()),
-    "slot size": slot(0, 1),
-    "slot number": slot(1, 2**62),
-    "slot before the file": slot(1, -1),
-    "slot length": slot(2, 2**40),
-    "one slot for all": slot(1, 0),
+    "one client": slot(0, 0),
+    "slot size": slot(1, 1),
+    "slot number": slot(2, 2**62),
+    "slot before the file": slot(2, -1),
+    "slot length": slot(3, 2**40),
+    "one slot for all": slot(2, 0),
     "no sizes": note_of(sizes={}),
     "sizes as text": note_of(sizes={"rounds.jsonl": "1", "clients.jsonl": 1}),
     "sizes below nothing": note_of(sizes={"rounds.jsonl": -1, "clients.jsonl": -1}),

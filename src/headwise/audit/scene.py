@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,6 +144,6 @@ def _only(data: Clients, client: int, kept: Tensor) -> Clients:
     first, (train, _, last) = data.start(client), data.ends[client]
     index = torch.cat([torch.arange(first), first + kept, torch.arange(train, len(data.y))])
     less = train - first - len(kept)
-    ends = [[e - less * (e >= train) for e in each] if c >= client else each for c, each in enumerate(data.ends)]
+    ends = data.ends - less * (data.ends >= train) * (np.arange(len(data)) >= client)[:, None]
     assert ends[client][2] == last - less
     return replace(data, x=data.x[index], y=data.y[index], ends=ends)

@@ -42,7 +42,7 @@ class Clients:
     task: Task
     x: Tensor
     y: Tensor
-    ends: list[list[int]]
+    ends: NDArray[np.int64]
     """for each client, where its training, validation and test samples end"""
     told: Mapping[int, tuple[int, ...]] | None = None
     """the classes of clients' training samples as their sites told them, where the samples are elsewhere"""
@@ -52,12 +52,12 @@ class Clients:
 
     def sizes(self, c: int) -> tuple[int, int, int]:
         """How many training, validation and test samples this client has."""
-        train, val, test = self.ends[c]
+        train, val, test = self.ends[c].tolist()
         return train - self.start(c), val - train, test - val
 
     def start(self, c: int) -> int:
         """Where this client's samples begin."""
-        return self.ends[c - 1][2] if c else 0
+        return int(self.ends[c - 1, 2]) if c else 0
 
     def labels(self, c: int) -> tuple[int, ...]:
         """The classes of this client's training samples."""
@@ -76,7 +76,7 @@ class ClientData:
     """One client's three parts; only the training part is never empty."""
 
     def __init__(self, clients: Clients, c: int) -> None:
-        self._clients, self._start, self._ends = clients, clients.start(c), clients.ends[c]
+        self._clients, self._start, self._ends = clients, clients.start(c), clients.ends[c].tolist()
 
     @property
     def train(self) -> Samples:
@@ -147,8 +147,8 @@ class FederatedData:
     def _convert(self, channels_last: bool) -> Clients:
         parts = [part for p in self.parts for part in (p.train, p.val, p.test)]
         order = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3).tolist()
-        who = np.repeat(np.arange(len(ends)), np.diff([0, *(e[2] for e in ends)]))
+        ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3)
+        who = np.repeat(np.arange(len(ends)), np.diff(ends[:, 2], prepend=0))
         first = self._input(order[:1], who[:1])
         x = self._room((len(order), *first.shape[1:]), first, channels_last)
         for at in range(0, len(order), CHUNK):

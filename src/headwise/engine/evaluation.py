@@ -20,6 +20,7 @@ from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
+from .sampling import measured
 from .server_bench import ServerBench, broadcasts
 
 
@@ -44,19 +45,22 @@ class Evaluation:
 
     def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
-        moments, everyone = self.plan.experiment.evaluate.moments, range(len(self.plan.data))
+        evaluate = self.plan.experiment.evaluate
+        moments = evaluate.moments
+        everyone = measured(evaluate.clients, len(self.plan.data), self.plan.experiment.seed)
         sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
             sent += 0 if "pre" in moments or not untrained else self._ask(untrained)
             fallback = {c: self.scores["pre"][c] for c in untrained if c in self.scores["pre"]}
-            self.scores["stale"] = self.last | fallback
+            among = set(everyone)
+            self.scores["stale"] = {c: parts for c, parts in self.last.items() if c in among} | fallback
         if "global" in moments:
             sent += self._ask_global(everyone)
         wanted = [m for m in MOMENTS if m in self.scores and (m in moments or m == "stale")]
         found = {m: _summary(self.scores[m]) for m in wanted}
         if "stale" in found:
-            found["stale"]["untrained"] = len(self.scores["stale"]) - len(self.last)
+            found["stale"]["untrained"] = sum(c not in self.last for c in self.scores["stale"])
         return cast(Measured, {**found, "bytes_evaluation": sent})
 
     def lines(self, traffic: Mapping[int, Mapping[str, int]]) -> list[ClientLine]:

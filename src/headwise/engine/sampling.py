@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -17,6 +18,14 @@ def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     low = high if sampling.ratio_low is None else _share(sampling.ratio_low, clients)
     m = int(torch.randint(low, high + 1, (), generator=rng)) if low < high else high
     return sorted(torch.randperm(clients, generator=rng)[:m].tolist())
+
+
+def measured(share: float, clients: int, seed: int) -> Sequence[int]:
+    """The clients that are measured in every round, ascending."""
+    if share == 1:
+        return range(clients)
+    rng = torch.Generator().manual_seed(seed_of(seed, "measured"))
+    return sorted(torch.randperm(clients, generator=rng)[: _share(share, clients)].tolist())
 
 
 def _share(ratio: float, clients: int) -> int:

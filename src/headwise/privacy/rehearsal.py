@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..contract.method import Reply
@@ -60,7 +61,7 @@ def _small(plan: Plan) -> Plan:
     """The plan with at least two clients, one or more per architecture, and with blank samples."""
     count, task = max(2, len(plan.models)), plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
-    data = Clients(task, x, torch.arange(count) % task.classes, [[c + 1] * 3 for c in range(count)])
+    data = Clients(task, x, torch.arange(count) % task.classes, np.arange(1, count + 1).repeat(3).reshape(-1, 3))
     whole = replace(plan.experiment.train, drop_last=False)  # or one sample would give no batch
     return replace(plan, data=data).changed(train=whole, faults=Faults())
 

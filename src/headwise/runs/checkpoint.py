@@ -1,8 +1,8 @@
 """Checkpoints: what a run needs after each round to continue with the same bits.
 
 A round writes the states of the clients that trained into free slots (`slots.py`), then one file with the server's
-state and the slot of every client. The round counts once that file exists; its name contains its checksum. The last two
-are kept: if the newest is damaged, the one before it is used.
+state and the slot of every client that has one. The round counts once that file exists; its name contains its checksum.
+The last two are kept: if the newest is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT = 2
 TRIES = 100
 """attempts to read a run that keeps replacing its checkpoints"""
 NAME = re.compile(r"round-([0-9]{7,10})-([0-9a-f]{8})\.safetensors")
-NOWHERE = Slot(-1, -1, -1, -1)
+WIDTH = 1 + len(Slot._fields)
 
 
 class Checkpoint(NamedTuple):
@@ -46,7 +46,8 @@ class Checkpoints:
     def __init__(self, folder: Path, types: RecordTypes) -> None:
         self.folder, self.types = folder, types
         self._slots = Slots(folder)
-        self._places = torch.empty(0, len(NOWHERE), dtype=torch.int64)
+        self._places: dict[int, Slot] = {}
+        """where the states are of those clients that have one"""
         self._files: list[Path] = []
         """the kept checkpoints, newest last"""
         self._replaced: list[Slot] = []
@@ -54,13 +55,13 @@ class Checkpoints:
 
     def __iter__(self) -> Iterator[int]:
         """The clients that have a state."""
-        return iter((self._places[:, 0] >= 0).nonzero().flatten().tolist())
+        return iter(self._places)
 
     def read(self, client: int) -> bytes | None:
         """A client's state in the newest checkpoint; None if it has none."""
-        slot = self._slot(client)
+        slot = self._places.get(client)
         try:
-            return None if slot == NOWHERE else self._slots.read(slot)
+            return None if slot is None else self._slots.read(slot)
         except (OSError, ValueError) as error:
             raise RunError(f"{self.folder} is damaged, or was overwritten while being read: {error}.") from error
 
@@ -72,9 +73,9 @@ class Checkpoints:
         """Write this round's checkpoint, then free what no kept checkpoint needs."""
         with failing_clearly(self.folder):
             self.folder.mkdir(exist_ok=True)
-        before = {c: self._slot(c) for c in changed}
+        before = [self._places[c] for c in changed if c in self._places]
         for c, data in changed.items():
-            self._put(c, self._slots.write(data))
+            self._places[c] = self._slots.write(data)
         self._slots.flush()
         tensors, scalars = pack(progress.server)
         note = {
@@ -85,7 +86,11 @@ class Checkpoints:
             "digests": {name: extent.digest for name, extent in lines.items()},
             "scalars": scalars,
         }
-        named = {"places": self._places, **{f"server.{k}": t for k, t in tensors.items()}}
+        places = [[c, *slot] for c, slot in self._places.items()]
+        named = {
+            "places": torch.tensor(places, dtype=torch.int64).view(-1, WIDTH),
+            **{f"server.{k}": t for k, t in tensors.items()},
+        }
         data = to_bytes(Packed(named, {"note": json.dumps(note)}))
         path = self.folder / f"round-{progress.t:07}-{checksum(data):08x}.safetensors"
         write_bytes(path, data)
@@ -94,7 +99,7 @@ class Checkpoints:
             with failing_clearly(self.folder):
                 self._files.pop(0).unlink(missing_ok=True)
         self._slots.release(self._replaced)
-        self._replaced = [slot for slot in before.values() if slot != NOWHERE]
+        self._replaced = before
 
     def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
         """The newest checkpoint that is intact and that `fits` does not reject by raising; None if there are none."""
@@ -155,12 +160,10 @@ class Checkpoints:
         if note["round"] != int(match[1]):
             raise ValueError(f"it is of round {note['round']}")
         places = tensors.pop("places", None)
-        if places is None or places.dtype != torch.int64 or places.dim() != 2 or places.shape[1] != len(NOWHERE):
-            raise ValueError("it does not say where the clients' states are")
-        self._places = places
+        self._places = _places_of(places)
         own = {k.removeprefix("server."): t for k, t in tensors.items()}
         server = unpack(self.types.server, Packed(own, note["scalars"]))
-        live = [self._slot(c) for c in self]
+        live = list(self._places.values())
         if len({slot[:2] for slot in live}) < len(live):
             raise ValueError("two clients share a slot")
         for slot in live:
@@ -170,11 +173,14 @@ class Checkpoints:
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
 
-    def _slot(self, client: int) -> Slot:
-        return Slot(*self._places[client].tolist()) if client < len(self._places) else NOWHERE
 
-    def _put(self, client: int, slot: Slot) -> None:
-        if client >= len(self._places):
-            more = torch.full((client + 1 - len(self._places), len(NOWHERE)), -1, dtype=torch.int64)
-            self._places = torch.cat([self._places, more])
-        self._places[client] = torch.tensor(slot)
+def _places_of(rows: torch.Tensor | None) -> dict[int, Slot]:
+    if rows is None or rows.dtype != torch.int64 or rows.dim() != 2 or rows.shape[1] not in (WIDTH - 1, WIDTH):
+        raise ValueError("it does not say where the clients' states are")
+    if rows.shape[1] == WIDTH:
+        places = {c: Slot(*slot) for c, *slot in rows.tolist()}
+        if len(places) < len(rows):
+            raise ValueError("a client has two slots")
+        return places
+    # until version 0.2: a row for every client up to the last that has a state
+    return {c: Slot(*slot) for c, slot in enumerate(rows.tolist()) if slot[0] >= 0}

@@ -59,6 +59,8 @@ class Evaluate:
     """rounds between evaluations; the last round is always evaluated"""
     moments: tuple[Moment, ...] = ("pre", "post")
     """pre: all clients, after a fresh download; post: participants, after training; global: one model, all clients"""
+    clients: Share = 1.0
+    """share of the clients that pre, stale and global measure: the same ones in every round, drawn from the seed"""
     batch: Count = 100
     """samples per forward pass"""
 

@@ -179,7 +179,7 @@ class Apart:
 def _only(data: Clients, client: int) -> Clients:
     """The clients, with a copy of this one's samples and none for the others."""
     a, (*_, b) = data.start(client), data.ends[client]
-    ends = [[min(max(end, a), b) - a for end in own] for own in data.ends]
+    ends = data.ends.clip(a, b) - a
     told = {c: data.labels(c) for c in range(len(data))}
     return dataclasses.replace(data, x=data.x[a:b].clone(), y=data.y[a:b].clone(), ends=ends, told=told)
 

@@ -50,7 +50,7 @@ def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:
         raise RunError(f"the stored state of client {client} can't be used: {error}.") from error
 
 
-HOT = 256 * 2**20
+HOT = 64 * 2**20
 """most bytes of states that stay in memory although they are stored elsewhere"""
 
 

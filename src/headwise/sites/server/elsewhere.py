@@ -31,7 +31,7 @@ class Elsewhere:
         known = {c: t.labels[0] for c, t in self._told.items() if t.labels is not None}
         labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in known.items()}
         sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
-        ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS)).tolist()
+        ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS))
         nothing = torch.empty((0, *self.task.shape))
         return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels)
 
