@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning — Wang et al., *Federated Evaluation of On-device Personalization*, 2019.
 https://arxiv.org/abs/1910.10252
 
-Training is FedAvg's. To be used, the global model is copied by each client and trained further on its own data;
-the copy is thrown away, so nothing personal is kept. FedALA's tables call it FedAvg-C.
+Training is FedAvg's. Before use, each client copies the global model and trains the copy on its own data; the copy is
+then discarded, so nothing personal is kept. FedALA's tables call it FedAvg-C.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FedAvgFT(Averaging[Nothing]):
     finetune_epochs: EpochsOrNone = 1
     """epochs of fine-tuning before use; 0 is FedAvg"""
     finetune: Literal["all", "head"] = "all"
-    """what is fine-tuned"""
+    """what to fine-tune: the whole model, or only the head"""
 
     def client_init(self, local: Local) -> Nothing:
         return Nothing()

@@ -1,6 +1,6 @@
 """Standalone — every client alone with its own data; the yardstick that every federated method must beat.
 
-A client trains whenever it is drawn, as often as it would with any other method, and never sends anything.
+A client trains whenever it is selected, as often as with any other method, and never sends anything.
 """
 
 from __future__ import annotations
