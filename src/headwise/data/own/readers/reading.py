@@ -132,7 +132,7 @@ class Encoder:
         cells = block.columns[name]
 
         def wrong(i: int) -> None:
-            text = f"{cells[i]!r} is neither a number nor listed in missing."
+            text = f"{cells[i]!r} is not a number and not listed in missing."
             report(DataFinding("error", "not a number", text, block.file, block.row(i), name))
 
         found = to_numbers(cells, self._d.missing, wrong)
