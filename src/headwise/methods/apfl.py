@@ -38,7 +38,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class APFL(Averaging[Own]):
-    """FedAvg, beside which every client trains a model of its own for use in a learned mixture with the global one."""
+    """FedAvg plus a personal model per client, used in a learned mixture with the global one."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"

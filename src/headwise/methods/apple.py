@@ -57,10 +57,10 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class APPLE(Method[Cores, Own, Down, Shared]):
-    """Every client uses its own combination of everybody's core models, and learns it with its own core model."""
+    """Every client learns its own core model and its own weighted combination of all clients' core models."""
 
     family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "everybody's core models down, one's own up"
+    travels: ClassVar[str] = "all core models down, own core model up"
     stays: ClassVar[str] = "relationship with the others"
     leaves: ClassVar[tuple[str, ...]] = ("core",)
     down: ClassVar[str] = "?"  # P for each other client that has trained, and N

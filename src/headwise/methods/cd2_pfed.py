@@ -39,7 +39,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class CD2PFed(Averaging[Own]):
-    """Some channels of every layer are averaged, the others private, and each half learns to predict as the other."""
+    """Some channels of every layer are averaged, the rest private, and each half learns to predict like the other."""
 
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "shared channels"

@@ -56,7 +56,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class ClusterFL(Method[Clusters, Own, Shared, Shared]):
-    """Every client trains a model of its own, pulled to the mean of those in its cluster of similar models."""
+    """Every client trains its own model, pulled to the mean of its cluster of similar models."""
 
     family: ClassVar[str] = "clusters"
     travels: ClassVar[str] = "whole model"

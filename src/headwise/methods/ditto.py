@@ -34,7 +34,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class Ditto(Averaging[Own]):
-    """FedAvg, beside which every client trains a model of its own that is pulled towards the global one."""
+    """FedAvg plus a personal model per client, pulled towards the global one."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"

@@ -48,7 +48,7 @@ class Everyone(Record):
 
 @dataclass(frozen=True)
 class FD(Method[Everyone, Own, Logits, Logits]):
-    """Every client trains a model of its own, which also imitates what the others predict for each label on average."""
+    """Every client trains its own model, which also imitates the others' average prediction for each label."""
 
     family: ClassVar[str] = "distillation by class"
     travels: ClassVar[str] = "mean logits of each class"

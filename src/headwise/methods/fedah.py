@@ -45,7 +45,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedAH(Averaging[Own]):
-    """FedRep, whose clients start each round from a learned element-wise mixture of their own and the global head."""
+    """FedRep in which clients start a round from a learned element-wise mixture of their own and the global head."""
 
     family: ClassVar[str] = "aggregated head"
     travels: ClassVar[str] = "whole model"

@@ -42,7 +42,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedALA(Averaging[Own]):
-    """FedAvg, whose clients start each round from a learned element-wise mixture of their own and the global model."""
+    """FedAvg in which clients start a round from a learned element-wise mixture of their own and the global model."""
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"

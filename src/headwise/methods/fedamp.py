@@ -47,7 +47,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedAMP(Method[Models, Own, Shared, Shared]):
-    """Every client trains a model of its own, pulled to a mixture of the models that resemble it."""
+    """Every client trains its own model, pulled to a mixture of similar models."""
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"

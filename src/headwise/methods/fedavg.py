@@ -22,7 +22,7 @@ from ..records import Nothing
 
 @dataclass(frozen=True)
 class FedAvg(Averaging[Nothing]):
-    """One global model, the mean of what the clients trained it to."""
+    """One global model, the mean of the clients' locally trained copies."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

@@ -18,7 +18,7 @@ from ..settings.fields import EpochsOrNone
 
 @dataclass(frozen=True)
 class FedAvgFT(Averaging[Nothing]):
-    """FedAvg, whose global model every client fine-tunes before it uses it."""
+    """FedAvg, with the global model fine-tuned by each client before use."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

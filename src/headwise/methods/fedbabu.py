@@ -26,7 +26,7 @@ from ..settings.fields import EpochsOrNone
 
 @dataclass(frozen=True)
 class FedBABU(Averaging[Nothing]):
-    """A shared body, trained under one random head that never changes; every client fine-tunes before use."""
+    """A shared body, trained with one fixed random head; every client fine-tunes before use."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"

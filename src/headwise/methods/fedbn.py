@@ -36,10 +36,10 @@ class Norms(Record):
 
 @dataclass(frozen=True)
 class FedBN(Averaging[Norms]):
-    """FedAvg, whose clients keep the BatchNorm layers to themselves."""
+    """FedAvg in which BatchNorm layers stay local."""
 
     family: ClassVar[str] = "partial sharing"
-    travels: ClassVar[str] = "whole model but for BatchNorm layers"
+    travels: ClassVar[str] = "whole model except BatchNorm layers"
     stays: ClassVar[str] = "BatchNorm layers"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 

@@ -61,7 +61,7 @@ class Up(Record):
 
 @dataclass(frozen=True)
 class FedCAC(Method[Server, Own, Down, Up]):
-    """Critical parameters are averaged over the clients to which the same ones are critical, the others over all."""
+    """Each client's critical parameters are averaged over clients with similar ones, the rest over all clients."""
 
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "two models down; one and a mask up"

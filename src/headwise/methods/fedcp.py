@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class FedCP(Averaging[Head]):
-    """A small network divides each sample's features into a part for one's own head and a part for the global head."""
+    """A small network divides each sample's features into a part for the personal head and one for the global head."""
 
     family: ClassVar[str] = "two heads"
     travels: ClassVar[str] = "whole model and policy network"

@@ -68,10 +68,10 @@ class Up(Record):
 
 @dataclass(frozen=True)
 class FedFomo(Method[Server, Own, Down, Up]):
-    """Every client mixes the models that are better than its own on its validation samples, and trains on."""
+    """Every client mixes in the models that do better on its validation samples, then keeps training."""
 
     family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "up to M whole models down; whole model and its weights of them up"
+    travels: ClassVar[str] = "up to M whole models down; whole model and a weight for each up"
     stays: ClassVar[str] = "whole model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
     down: ClassVar[str] = "?"  # M * P, less until M others have trained

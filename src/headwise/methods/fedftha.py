@@ -53,7 +53,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedFTHA(Method[Server, Head, Shared, Up]):
-    """A shared body under personal heads that are fine-tuned, and a global head that is their mean."""
+    """A shared body with fine-tuned personal heads, and a global head that is their mean."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body down, body and head up"

@@ -52,7 +52,7 @@ ONE = -1  # the label of the single head, in variants that have one
 
 @dataclass(frozen=True)
 class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
-    """One global head per label; a client merges those of its own labels into its head where that is critical."""
+    """One global head per label; a client merges those of its labels into the critical parameters of its own head."""
 
     family: ClassVar[str] = "server-trained head"
     travels: ClassVar[str] = "heads of the client's labels down, class means up"

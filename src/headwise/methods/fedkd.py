@@ -64,7 +64,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedKD(Method[Server, Own, Down, Change]):
-    """A model of one's own and a shared one teach each other, the more the better they are; one travels, compressed."""
+    """A private and a shared model teach each other, the better they are the more; only one travels, compressed."""
 
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "changes of a second model, factorized"

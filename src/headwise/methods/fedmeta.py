@@ -47,7 +47,7 @@ class Slope(Record):
 
 @dataclass(frozen=True)
 class FedMeta(Method[Learner, Nothing, Learner, Slope]):
-    """The server learns a start, and a rate for each parameter if asked, from what one step does at every client."""
+    """The server learns an initialisation, and optionally per-parameter rates, that adapt to a client in one step."""
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model down, its meta-gradient up"

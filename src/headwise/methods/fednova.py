@@ -41,7 +41,7 @@ class Trained(Record):
 
 @dataclass(frozen=True)
 class FedNova(Method[Shared, Nothing, Shared, Trained]):
-    """FedAvg, whose clients count by their data and not by how many steps they took."""
+    """FedAvg in which clients count by their data, not by how many steps they took."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, number of steps up"

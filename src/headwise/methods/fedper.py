@@ -26,7 +26,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedPer(Averaging[Head]):
-    """A shared body under a head of one's own, both trained together."""
+    """A shared body with a personal head, trained together."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"

@@ -42,7 +42,7 @@ class Inherited(Record):
 
 @dataclass(frozen=True)
 class FedPHP(Averaging[Inherited]):
-    """FedAvg, whose clients keep a moving average of their trained models, use it, and let it guide their training."""
+    """FedAvg in which each client keeps a moving average of its models, uses it, and lets it guide its training."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"

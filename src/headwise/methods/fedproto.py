@@ -52,7 +52,7 @@ class Known(Record):
 
 @dataclass(frozen=True)
 class FedProto(Method[Known, Own, Prototypes, Prototypes]):
-    """Every client trains a model of its own, whose features are pulled towards the mean of all clients' features."""
+    """Every client trains its own model, with features pulled towards the class means over all clients."""
 
     family: ClassVar[str] = "prototypes"
     travels: ClassVar[str] = "class means"

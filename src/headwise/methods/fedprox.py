@@ -24,7 +24,7 @@ from ..settings.fields import NonNegative
 
 @dataclass(frozen=True)
 class FedProx(Averaging[Nothing]):
-    """FedAvg, whose clients are pulled back towards the model they were sent."""
+    """FedAvg with a pull back to the model that clients were sent."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

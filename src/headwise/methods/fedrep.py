@@ -31,7 +31,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedRep(Averaging[Head]):
-    """A shared body under a head of one's own: first the head is trained, then the body."""
+    """A shared body with a personal head: first the head is trained, then the body."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"

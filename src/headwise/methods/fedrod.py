@@ -35,7 +35,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedRoD(Averaging[Own]):
-    """A generic model that is trained as if all classes were equally frequent, and a head of one's own added to it."""
+    """A generic model trained as if all classes were equally frequent, plus a personal head."""
 
     family: ClassVar[str] = "two heads"
     travels: ClassVar[str] = "whole model"

@@ -34,7 +34,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FML(Averaging[Own]):
-    """A model of one's own and a shared one learn from each other's predictions; only the shared one travels."""
+    """A private and a shared model learn from each other's predictions; only the shared one travels."""
 
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "second model"

@@ -57,7 +57,7 @@ class Guides(NamedTuple):
 
 @dataclass(frozen=True)
 class GPFL(Averaging[Head]):
-    """One body learns global features, led by shared class embeddings, and personal ones for a head of one's own."""
+    """One body learns global features, guided by shared class embeddings, and personal ones for a personal head."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body, class embeddings and valve"

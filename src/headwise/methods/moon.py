@@ -36,7 +36,7 @@ class Previous(Record):
 
 @dataclass(frozen=True)
 class MOON(Averaging[Previous]):
-    """FedAvg, whose clients keep their features near the global model's and away from their own last model's."""
+    """FedAvg in which clients keep features near the global model's and away from their previous local model's."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

@@ -33,7 +33,7 @@ from ..settings.fields import NonNegative
 
 @dataclass(frozen=True)
 class PerFedAvg(Averaging[Nothing]):
-    """One start for everybody, from which a single step on a client's own data makes its personal model."""
+    """One initialisation for all, from which a single step on a client's data gives its personal model."""
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model"

@@ -39,7 +39,7 @@ class Personal(Record):
 
 @dataclass(frozen=True)
 class PFedMe(Averaging[Personal]):
-    """A personal model that is pulled towards the global one, which in turn follows the personal models."""
+    """A personal model pulled towards the global one, which in turn follows the personal models."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"

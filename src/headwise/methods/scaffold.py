@@ -52,7 +52,7 @@ class Control(Record):
 
 @dataclass(frozen=True)
 class Scaffold(Method[Global, Control, Global, Trained]):
-    """One global model, whose clients correct each step by what sets their own gradients apart from everybody's."""
+    """One global model; clients correct each step for how their gradients differ from the average."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, control variates"

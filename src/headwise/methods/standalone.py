@@ -22,7 +22,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class Standalone(Method[Nothing, Own, Nothing, Nothing]):
-    """Every client trains a model of its own, alone."""
+    """Every client trains its own model, alone."""
 
     family: ClassVar[str] = "no sharing"
     travels: ClassVar[str] = "nothing"

@@ -101,7 +101,7 @@ def test_a_table_for_each_client(tmp_path: Path) -> None:
     assert loaded.dataset.y.tolist() == [1, 0, 1, 0] * 2
     with pytest.raises(DataError, match="client 'va' has a table: target must name the column to predict"):
         store({"va": FRAME}, tmp_path)
-    with pytest.raises(DataError, match="client 'rome' has no column 'age', as 'va' has"):
+    with pytest.raises(DataError, match="client 'rome' has no column 'age', but 'va' does"):
         store({"va": FRAME, "rome": Frame(sex=["f"], ill=[1])}, tmp_path, target="ill")
     with pytest.raises(DataError, match="clients has both tables and arrays"):
         store({"va": FRAME, "rome": (X, Y)}, tmp_path, target="ill")
