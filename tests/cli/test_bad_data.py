@@ -74,8 +74,8 @@ def test_a_data_folder_that_is_a_file_is_named(headwise: Headwise, here: Path, d
         (b"", "can't be unpacked"),
         (b"this is no archive", "can't be unpacked"),
         (GOOD[: len(GOOD) // 2], "can't be unpacked"),
-        (archive(("../outside", b"x")), "'../outside' would be written outside of its folder"),
-        (archive(("/tmp/headwise-outside", b"x")), "would be written outside of its folder"),
+        (archive(("../outside", b"x")), "'../outside' would be written outside its folder"),
+        (archive(("/tmp/headwise-outside", b"x")), "would be written outside its folder"),
         (archive(("elsewhere/file", b"x")), "can't be unpacked"),
         (archive(("cifar-10-batches-py/data_batch_1", batch())), "must hold data_batch_1, data_batch_2"),
     ],
@@ -94,9 +94,9 @@ def test_a_broken_or_hostile_archive_is_refused(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (pickle.dumps({b"data": Hostile(), b"labels": [0]}, 2), "is refused: it asks for posix.system"),
-        (batch()[:100], "is no pickle of images and labels, or it is damaged"),
-        (pickle.dumps([1, 2, 3]), "is no pickle of images and labels"),
+        (pickle.dumps({b"data": Hostile(), b"labels": [0]}, 2), "is refused: it names posix.system"),
+        (batch()[:100], "is not a pickle of images and labels, or is damaged"),
+        (pickle.dumps([1, 2, 3]), "is not a pickle of images and labels"),
         (b"", "is empty"),
     ],
     ids=["hostile", "truncated", "another", "empty"],

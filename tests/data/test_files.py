@@ -101,7 +101,7 @@ def test_no_archive_writes_outside_of_its_folder(
 ) -> None:
     home = fill(tmp_path / "data")
     pack(home / name, {"set/b.txt": b"hello", evil: b"boo"})
-    with pytest.raises(DataError, match=sentence("outside of its folder")):
+    with pytest.raises(DataError, match=sentence("outside its folder")):
         locate(home, packed(name))
     assert [path.name for path in home.iterdir()] == [name]
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

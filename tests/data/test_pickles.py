@@ -166,7 +166,7 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, bomb: bytes) -> None:
     """A reader that believes these few bytes asks for a hundred megabytes; with a few other ones, for gigabytes."""
     path = write(tmp_path, bomb)
     tracemalloc.start()
-    with pytest.raises(DataError, match=sentence("is no pickle of images and labels, or it is damaged")):
+    with pytest.raises(DataError, match=sentence("is not a pickle of images and labels, or is damaged")):
         read_pickle(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

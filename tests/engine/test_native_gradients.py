@@ -108,7 +108,7 @@ def test_a_label_that_is_no_class_changes_nothing(build: str, monkeypatch: pytes
     for label, rows in ((3, [[0, 1]]), (-1, [[1, 0]]), (0, [[0, 2]])):
         kernel = Native.of(network, [network], PLAIN)
         assert kernel is not None
-        with pytest.raises(IndexError, match="is not there, or its label is no class"):
+        with pytest.raises(IndexError, match="does not exist, or its label is not a class"):
             kernel.train(feed_of(torch.randn(2, 4), torch.tensor([label, 0]), torch.tensor(rows)))
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
 

@@ -59,7 +59,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path
 
 def test_without_a_compiler_everything_runs_on_torch(monkeypatch: pytest.MonkeyPatch, unbuilt: Path) -> None:
     monkeypatch.setenv("CC", str(unbuilt / "none"))
-    assert str(checking.native()) == "torch: there is no native library, and no C compiler that makes one"
+    assert str(checking.native()) == "torch: there is no native library, and no C compiler that can build it"
     assert predicted(dense(), torch.randn(2, 4)) is None
     for made, shape, name in ((dense, (4,), "stacked"), (convolutional, (1, 4, 4), "chain")):
         network = made()

@@ -66,7 +66,7 @@ def test_the_server_has_no_state_and_no_label_that_was_not_told(tmp_path: Path) 
 
 
 def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not tell which classes"):
+    with pytest.raises(DataError, match="does not share which classes"):
         served(four(tmp_path, "labels = false"), experiment("fedgmh"), tmp_path / "run")
 
 

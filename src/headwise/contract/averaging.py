@@ -52,7 +52,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """the default of `weights`"""
 
     weights: Literal["samples", "clients"] = "samples"
-    """how clients count in the server's mean: by their samples, or all the same"""
+    """how clients count in the server's mean: by their samples, or equally"""
     server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
     """how the server applies the clients' mean: directly, or as a step of FedAvgM, FedAdam or FedYogi"""
     server_lr: Positive = 1.0

@@ -1,4 +1,4 @@
-"""What a source of data yields: all samples in one array each, before anything is divided over clients."""
+"""What a data source yields: all samples and labels, before they are divided among clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples, labels, and what is known about them. The public train and test sets are merged, in this order."""
+    """Samples, labels and metadata. The public training set comes first, then the public test set."""
 
     x: NDArray[Any]
     """[n, ...]: uint8 images [n, channels, height, width], float32 features, or int32 tokens [n, length]"""
@@ -25,31 +25,30 @@ class Dataset:
     classes: tuple[str, ...]
     """the label names"""
     mean: tuple[float, ...] = ()
-    """with `std`, per channel: uint8 images become (x / 255 - mean) / std; empty: x is used as it is"""
+    """with `std`, per channel: uint8 images become (x / 255 - mean) / std; empty: x is used unchanged"""
     std: tuple[float, ...] = ()
     official_test: NDArray[np.bool_] | None = None
-    """[n] which samples belong to the public test set, where there is one"""
+    """[n] which samples belong to the public test set, if there is one"""
     owner: NDArray[np.int64] | None = None
-    """[n] the natural client of each sample (hospital, domain), where there is one"""
+    """[n] the natural client of each sample (hospital, domain), if the data has natural clients"""
     owners: tuple[str, ...] = ()
     """the natural clients' names"""
     vocabulary: int = 0
     """number of tokens, for text"""
     notes: tuple[str, ...] = field(default=())
-    """what a user should know about this copy of the data, for instance that it is a subset"""
+    """what a user should know about this copy of the data, such as that it is a subset"""
     task: str = "classification"
-    """what kind of prediction: other tasks have other targets"""
+    """the kind of prediction, which decides the type and shape of the targets"""
     part: NDArray[np.int8] | None = None
-    """[n] 0, 1, 2: whether its owner wants a sample for training, validation or test, where the data says so"""
+    """[n] 0, 1 or 2: training, validation or test, if the data assigns each sample to a part"""
     split: str = "75/25"
-    """how to divide a client's samples where the data does not say it"""
+    """how to divide a client's samples if `part` is not set"""
     recipe: Preprocessing | None = None
-    """what is fitted on training samples and done to all; none: x is used as described above"""
+    """preprocessing, fitted on training samples and applied to all; None: x is used as described above"""
     model: str = ""
-    """the model that suits it, where only the data tells; else it is the source's"""
+    """the default model, if it depends on the data; empty: the source's default"""
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
-        """Only these samples."""
         test = None if self.official_test is None else self.official_test[kept]
         owner = None if self.owner is None else self.owner[kept]
         part = None if self.part is None else self.part[kept]
@@ -57,11 +56,11 @@ class Dataset:
 
 
 class Source(ABC):
-    """A data set that can be located, or downloaded, and read. A frozen dataclass; its fields are its options."""
+    """A data set that can be found or downloaded, and read. Subclasses are frozen dataclasses; fields are options."""
 
     default_model: ClassVar[str] = "cnn"
-    """the model that is used when none is named"""
+    """the model to use when none is named"""
 
     @abstractmethod
     def load(self, folder: Path) -> Dataset:
-        """Read the public files below `folder`, fetching them into it first if they are missing."""
+        """Read the public files below `folder`, downloading missing ones first."""

@@ -21,7 +21,7 @@ from .preprocessing.fitting import Fitted, fit_all
 from .splits import Parts
 from .stats import Summary, histograms, summarize
 
-CHUNK = 4096  # samples that are converted at once
+CHUNK = 4096  # samples converted at a time
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Clients:
-    """All samples in one tensor, client after client: what the engine needs of the data, in whatever process it is."""
+    """All samples in one tensor, client after client: all the data an engine needs, in any process."""
 
     task: Task
     x: Tensor
@@ -45,7 +45,7 @@ class Clients:
     ends: NDArray[np.int64]
     """for each client, where its training, validation and test samples end"""
     told: Mapping[int, tuple[int, ...]] | None = None
-    """the classes of clients' training samples as their sites told them, where the samples are elsewhere"""
+    """the classes of each client's training samples as reported by its site, if the samples stay there"""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -64,11 +64,11 @@ class Clients:
         if self.told is None:
             return tuple(self.client(c).train.y.unique().tolist())
         if c not in self.told:
-            raise DataError(f"the site of client {c} does not tell which classes it has: labels = true there lets it.")
+            raise DataError(f"the site of client {c} does not share which classes it has: set labels = true there.")
         return self.told[c]
 
     def client(self, c: int) -> ClientData:
-        """This client's samples; not copied unless their place among the others' would show in what is computed."""
+        """This client's samples, copied only if their position in memory could change the last bits of a result."""
         return ClientData(self, c)
 
 
@@ -80,31 +80,28 @@ class ClientData:
 
     @property
     def train(self) -> Samples:
-        """What it learns from."""
         return self._part(self._start, self._ends[0])
 
     @property
     def val(self) -> Samples:
-        """What it chooses by."""
         return self._part(self._ends[0], self._ends[1])
 
     @property
     def test(self) -> Samples:
-        """What its models are measured on."""
         return self._part(self._ends[1], self._ends[2])
 
     def _part(self, a: int, b: int) -> Samples:
         x, y = self._clients.x[a:b], self._clients.y[a:b]
-        return Samples(aligned(x) if x.is_floating_point() else x, y)  # whole numbers are never rounded
+        return Samples(aligned(x) if x.is_floating_point() else x, y)  # integers are never rounded
 
 
 class FederatedData:
-    """A data set divided over clients. All methods that are compared share one, known by its hash."""
+    """A data set divided among clients. Methods that are compared share one, identified by its hash."""
 
     def __init__(self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = ()) -> None:
         self.dataset, self.parts = dataset, parts
         self.names = tuple(names) or tuple(map(str, range(len(parts))))
-        """how clients are called: natural ones by their own names"""
+        """the clients' names: numbers, unless natural clients have names"""
         self._converted: dict[bool, Clients] = {}
 
     def __len__(self) -> int:
@@ -112,13 +109,12 @@ class FederatedData:
 
     @property
     def task(self) -> Task:
-        """What a model must know."""
         shape = self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
         return Task(shape, len(self.dataset.classes), self.dataset.vocabulary)
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """What a user's own data go through, fitted on the clients' training samples."""
+        """The preprocessing of a user's own data, fitted on the clients' training samples."""
         recipe = self.dataset.recipe
         return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts])
 
@@ -135,11 +131,10 @@ class FederatedData:
         return {part: histograms(y, indices, classes).tolist() for part, indices in groups.items()}
 
     def client(self, c: int) -> ClientData:
-        """This client's samples, as tensors."""
         return self.clients().client(c)
 
     def clients(self, *, channels_last: bool = False) -> Clients:
-        """All samples as tensors, converted once; with `channels_last`, images lie as some networks like them best."""
+        """All samples as tensors, converted once; some networks are faster on `channels_last` images."""
         if channels_last not in self._converted:
             self._converted[channels_last] = self._convert(channels_last)
         return self._converted[channels_last]
@@ -162,7 +157,7 @@ class FederatedData:
         return torch.from_numpy(self.fitted.transform(self.dataset.x[indices], who))
 
     def _room(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
-        """Room for all samples: in a file, where those that were read lie in one, because memory is too small."""
+        """An empty tensor for all samples: in a mapped file if the data set is in one, since it may exceed memory."""
         last = channels_last and like.dim() == 4
         if isinstance(self.dataset.x, np.memmap):
             lying = (shape[0], *shape[2:], shape[1]) if last else shape

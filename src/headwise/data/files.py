@@ -1,4 +1,4 @@
-"""Public files: found below a folder, else unpacked, else downloaded and checked; read without trusting them."""
+"""Public files: found below a folder, unpacked or downloaded if missing, and read without trusting them."""
 
 from __future__ import annotations
 
@@ -35,19 +35,17 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Download:
-    """A public file, or an archive of them, and the checksum without which it is not accepted."""
+    """A public file or archive; a download whose checksum differs is refused."""
 
     url: str
     sha256: str
 
     @property
     def name(self) -> str:
-        """The file's name: the last part of its address."""
         return self.url.rpartition("/")[2]
 
     @property
     def is_archive(self) -> bool:
-        """Whether it has to be unpacked."""
         return self.name.endswith((".tar.gz", ".zip"))
 
 
@@ -56,21 +54,21 @@ class Layout:
     """The public files of a data set, and the folders in which people keep them."""
 
     homes: tuple[str, ...]
-    """the usual sub-folders; downloads go into, and archives contain, the first"""
+    """the usual sub-folders; downloads go into the first, and archives contain it"""
     files: tuple[str, ...]
-    """their names; those that end in .gz may be unpacked, too"""
+    """their names; a .gz file may also be there unpacked"""
     downloads: tuple[Download, ...] = ()
-    """what brings the files: one archive, or one download each; empty: a user has to put them there"""
+    """one archive, or one download per file; empty: the user must provide the files"""
     telling: bool = True
-    """whether the names say which data set it is, so that the folder itself may hold them, whatever its name"""
+    """whether the file names identify the data set, so that any folder may hold them"""
 
     def places(self, folder: Path) -> list[Path]:
-        """Where to look, in this order."""
+        """Where to look, in order."""
         itself = self.telling or any(folder.resolve().match(home) for home in self.homes)
         return [folder / home for home in self.homes] + [folder] * itself
 
     def find(self, folder: Path) -> list[Path]:
-        """All files, from the first place that has every one of them; empty if there is none."""
+        """All files, from the first place that is complete; empty if no place is."""
         for place in self.places(folder):
             found = [_present(place / name) for name in self.files]
             if all(found):
@@ -79,7 +77,7 @@ class Layout:
 
 
 def locate(folder: Path, *layouts: Layout) -> list[Path]:
-    """The files of the first layout that is complete below `folder`, after unpacking or downloading if need be."""
+    """The files of the first layout that is complete below `folder`, unpacked or downloaded if necessary."""
     for layout in layouts:
         if found := layout.find(folder):
             return found
@@ -92,25 +90,24 @@ def locate(folder: Path, *layouts: Layout) -> list[Path]:
 
 
 def read_bytes(path: Path, limit: int = LARGEST_FILE) -> bytes:
-    """The file's bytes, unpacked if its name ends in .gz; limited so that no small file can fill the memory."""
+    """The file's bytes, unpacked if its name ends in .gz; limited so that a small .gz can't exhaust memory."""
     packed = path.suffix == ".gz"
     try:
-        most = limit if packed else min(limit, path.stat().st_size)  # as much as is asked for is set aside at once
+        most = limit if packed else min(limit, path.stat().st_size)  # read allocates what it is asked for
         with gzip.open(path) if packed else path.open("rb") as file:
             data = file.read(most + 1)
     except _DAMAGE as error:
         raise DataError(f"{path} can't be read: {_reason(error)}.") from None
     if not data or len(data) > limit:
-        raise DataError(f"{path} is {'larger than it may be' if data else 'empty'}.")
+        raise DataError(f"{path} is {f'larger than {limit:,} bytes' if data else 'empty'}.")
     return data
 
 
 def read_text(path: Path) -> str:
-    """The file's text, which must be UTF-8."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no UTF-8 text: byte {error.start} is wrong.") from None
+        raise DataError(f"{path} is not UTF-8 text: byte {error.start} is invalid.") from None
 
 
 def checked_labels(labels: NDArray[Any], classes: int, samples: int, path: Path) -> NDArray[np.int64]:
@@ -123,26 +120,26 @@ def checked_labels(labels: NDArray[Any], classes: int, samples: int, path: Path)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack the folder `target.name` of a .zip or .tar.gz as `target`: all of it, or nothing."""
+    """Unpack the folder `target.name` of a .zip or .tar.gz to `target`, all or nothing."""
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as temporary:
             _extract(archive, Path(temporary).resolve())
             if not target.exists():
                 os.replace(Path(temporary) / target.name, target)
     except _DAMAGE as error:
-        raise DataError(f"{archive} can't be unpacked as {target}: {_reason(error)}.") from None
+        raise DataError(f"{archive} can't be unpacked to {target}: {_reason(error)}.") from None
 
 
 def download(item: Download, folder: Path, wanted: str) -> Path:
-    """Fetch a file into `folder` and check it, or leave no trace; `wanted` is what a user can provide instead."""
-    import pooch  # slow to import, and seldom needed
+    """Download a file into `folder` and check it, or leave no trace; `wanted` says what to provide instead."""
+    import pooch  # slow to import, and rarely needed
 
     pooch.get_logger().setLevel(logging.CRITICAL)
     created = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
     try:
         known_hash, bar = f"sha256:{item.sha256}", sys.stderr.isatty()
         pooch.retrieve(item.url, known_hash, fname=item.name, path=folder, progressbar=bar)
-    except (OSError, ValueError) as error:  # the network's and the file system's, and a wrong checksum
+    except (OSError, ValueError) as error:  # network or file system; ValueError is a wrong checksum
         for each in created:
             with suppress(OSError):
                 each.rmdir()
@@ -152,7 +149,6 @@ def download(item: Download, folder: Path, wanted: str) -> Path:
 
 
 def _bring(layout: Layout, folder: Path) -> None:
-    """Download what is missing, and unpack it."""
     home = folder / layout.homes[0]
     if not layout.downloads:
         wanted = ", ".join(str(home / name) for name in layout.files)
@@ -172,18 +168,18 @@ def _local_archive(layout: Layout, folder: Path) -> Path | None:
 
 
 def _present(path: Path) -> Path | None:
-    """The file, or its unpacked form; `os.path` because a forbidden folder is no reason to stop looking."""
+    """The file, or its unpacked form. `os.path` does not raise on a folder without read permission."""
     forms = (path, path.with_suffix("")) if path.suffix == ".gz" else (path,)
     return next((form for form in forms if os.path.isfile(form)), None)
 
 
 def _extract(archive: Path, room: Path) -> None:
-    """Write the plain files of the archive below `room`; links and devices are none, and so never come to be."""
+    """Write the archive's regular files below `room`; links and devices are skipped."""
     total = 0
     for name, size, stream in _members(archive):
         path = (room / name).resolve()
         if not path.is_relative_to(room):
-            raise DataError(f"{archive} is refused: its file {name!r} would be written outside of its folder.")
+            raise DataError(f"{archive} is refused: its file {name!r} would be written outside its folder.")
         if (total := total + size) > LARGEST_ARCHIVE:
             raise DataError(f"{archive} is refused: it unpacks to more than {LARGEST_ARCHIVE >> 30} GiB.")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,11 +188,11 @@ def _extract(archive: Path, room: Path) -> None:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """The archive's plain files: name, size, content."""
+    """The archive's regular files: name, size, content."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as bundle:
             for info in bundle.infolist():
-                if not info.filename.endswith("/"):  # `is_dir` fails where there is no name
+                if not info.filename.endswith("/"):  # `is_dir` fails on an empty name
                     yield info.filename, info.file_size, bundle.open(info)
     else:
         with tarfile.open(archive, "r:gz") as bundle:
@@ -206,6 +202,6 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _reason(error: Exception) -> str:
-    """Why, on one line: the system's words without the path, which the sentence names already."""
+    """The reason on one line, without the path, which the message already names."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()).rstrip(".") or type(error).__name__

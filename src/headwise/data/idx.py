@@ -19,7 +19,7 @@ _UNSIGNED_BYTE = 8
 
 
 def layout(url: str, hashes: tuple[str, str, str, str], homes: tuple[str, ...], telling: bool) -> Layout:
-    """The four files of a data set in MNIST's form, all below one address."""
+    """The four files of a data set in MNIST's format, all below one URL."""
     downloads = tuple(Download(url + name, sha256) for name, sha256 in zip(NAMES, hashes, strict=True))
     return Layout(homes, NAMES, downloads, telling)
 
@@ -33,13 +33,13 @@ def read_pair(images: Path, labels: Path, classes: int) -> tuple[NDArray[np.uint
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The array of unsigned bytes that the file holds, packed or not."""
+    """The file's array of unsigned bytes, gzipped or not."""
     data = read_bytes(path)
     if data[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
-        raise DataError(f"{path} does not begin like an idx file of bytes in {dimensions} dimensions.")
+        raise DataError(f"{path} does not start like an idx file of bytes with {dimensions} dimensions.")
     start = 4 + 4 * dimensions
     if len(data) < start:
-        raise DataError(f"{path} ends within its header.")
+        raise DataError(f"{path} ends inside its header.")
     shape = struct.unpack(f">{dimensions}I", data[4:start])
     if len(data) - start != math.prod(shape):
         raise DataError(f"{path} holds {len(data) - start} values, but its header says {math.prod(shape)}.")

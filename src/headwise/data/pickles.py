@@ -1,7 +1,7 @@
-"""The pickles in which CIFAR is published, read without running anything they name.
+"""CIFAR's pickles, read without running anything they name.
 
-A pickle may call any function. These need arrays only, so the few names that an array's pickle holds are given inert
-stand-ins that keep what the file says; the array is made from that afterwards. Every other name is refused.
+A pickle may call any function, but these only hold arrays. The few names in an array's pickle get inert stand-ins that
+record their arguments, from which the array is built afterwards; any other name is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIXELS = (3, 32, 32)
 
 
 class _Recorded:
-    """Stands for an array or its type: keeps what the file says about it, and does nothing."""
+    """Stands for an array or its dtype: records its arguments and state, and does nothing."""
 
     def __init__(self, *given: Any) -> None:
         self.given = given
@@ -34,21 +34,19 @@ class _Recorded:
 
 
 class _Careful(pickle.Unpickler):
-    """Knows the names of `known` and refuses all others."""
-
     known: dict[str, Any]
     path: Path
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         name = f"{module_name}.{global_name}"
         if name not in self.known:
-            raise DataError(f"{self.path} is refused: it asks for {name}, which no file of images needs.")
+            raise DataError(f"{self.path} is refused: it names {name}, which image files don't need.")
         return self.known[name]
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary that the file holds, arrays as uint8, texts of Python 2 as bytes."""
-    kept = type("Kept", (_Recorded,), {})  # afresh, so that no file leaves anything behind for the next
+    """The file's dictionary: arrays as uint8, Python 2 strings as bytes."""
+    kept = type("Kept", (_Recorded,), {})  # a new class per file, so that nothing leaks into the next
     data = read_bytes(path)
     reader = _Careful(io.BytesIO(data), encoding="bytes")
     reader.path = path
@@ -65,12 +63,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
         return {key: _array(value) if isinstance(value, _Recorded) else value for key, value in content.items()}
     except DataError:
         raise
-    except Exception:  # hostile bytes make a pickle fail in any way there is
-        raise DataError(f"{path} is no pickle of images and labels, or it is damaged.") from None
+    except Exception:  # hostile bytes can raise anything
+        raise DataError(f"{path} is not a pickle of images and labels, or is damaged.") from None
 
 
 def read_batch(path: Path, key: str, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images [n, 3, 32, 32] and the labels [n] that the batch holds under `key`."""
+    """Images [n, 3, 32, 32], and the labels [n] under `key`."""
     batch = read_pickle(path)
     x, y = batch.get("data"), batch.get(key)
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
@@ -81,7 +79,7 @@ def read_batch(path: Path, key: str, classes: int) -> tuple[NDArray[np.uint8], N
 
 
 def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
-    """The label names that the file lists under `key`."""
+    """The label names under `key`."""
     names = read_pickle(path).get(key)
     if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
         raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
@@ -89,14 +87,14 @@ def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
 
 
 def _check_sizes(data: bytes) -> None:
-    """Refuse what makes the reader ask for much memory: texts longer than the file, and far places to keep them."""
+    """Refuse what would make the reader allocate much memory: strings longer than the file, huge memo indices."""
     for operation, argument, _ in pickletools.genops(data):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
             raise ValueError
 
 
 def _array(kept: _Recorded) -> NDArray[np.uint8]:
-    """An array of bytes in the usual order, from the state that numpy pickles."""
+    """A C-ordered array of bytes from numpy's pickled state."""
     _, shape, kind, is_fortran, raw = kept.state
     if kind.given[0] not in ("u1", b"u1") or is_fortran or not isinstance(raw, bytes):
         raise ValueError
@@ -104,7 +102,7 @@ def _array(kept: _Recorded) -> NDArray[np.uint8]:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2; other encodings are never used for it."""
+    """How Python 3 pickles bytes in protocol 2; it always uses latin1."""
     if encoding != "latin1":
         raise ValueError
     return text.encode("latin1")

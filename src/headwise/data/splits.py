@@ -1,10 +1,10 @@
-"""Each client's samples in parts for training, validation and test.
+"""Divides each client's samples into training, validation and test.
 
 75/25           training and test
 8:1:1           training, validation and test
-official        the public test set, shared out as the public training set was
-official:4:1    the same, with validation samples cut out of the training ones
-own             as a user's own data says it: each sample's part, or a ratio
+official        tests on the public test set, divided like the public training set
+official:4:1    the same, with validation samples taken from the training set
+own             as the user's data.toml says: the part of each sample, or a ratio
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class Split:
-    """How much of a client's samples is for training, validation and test, in whole numbers of any scale."""
+    """The ratio of training to validation to test samples, in integers of any scale."""
 
     train: int
     val: int
     test: int
     official: bool = False
-    """test on the public test set: the numbers then divide the public training set"""
+    """test on the public test set; the ratio then divides the public training set"""
     own: bool = False
-    """as the data says it"""
+    """as the data.toml says"""
 
 
 def parse(text: str) -> Split:
-    """A split by its name.
+    """Parse a split as a user writes it.
 
     >>> parse("8:1:1")
     Split(train=8, val=1, test=1, official=False)
@@ -67,20 +67,20 @@ def parse(text: str) -> Split:
 def divide_all(
     dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator
 ) -> list[Parts]:
-    """All samples over clients, and each client's samples in parts."""
+    """Divide all samples among clients, and each client's samples into parts."""
     if split.own:
         return _divide_by_owner(dataset, partition, clients, rng)
     if split.official:
         groups = partition_official(dataset, partition, clients, rng)
     else:
         groups = partition.divide(dataset.y, clients, rng, dataset.owner)
-    # a natural client's parts depend on its own samples only: it can find them alone, where nobody else's are
+    # a natural client's parts depend only on its own samples, so a site can compute them without the others'
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
     return [divide(indices, split, r, dataset.official_test) for indices, r in zip(groups, rngs, strict=True)]
 
 
 def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator) -> list[Parts]:
-    """As the data says: by each sample's part, else by its ratio."""
+    """As the data.toml says: by each sample's part, else by ratio."""
     if (part := dataset.part) is None:
         return divide_all(dataset, partition, parse(dataset.split), clients, rng)
     groups = partition.divide(dataset.y, clients, rng, dataset.owner)
@@ -88,14 +88,14 @@ def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: 
 
 
 def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: int, seed: int) -> list[Parts]:
-    """The parts of natural clients whose samples are all that is here, one after the other; the others' are empty.
+    """The parts of the natural clients at one site, whose samples follow each other; other clients' parts are empty.
 
-    `own` says how many samples each of them has. Each comes to the same as by `divide_all` on everybody's samples.
+    `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
     nothing, at = np.empty(0, np.int64), 0
     parts = [Parts(nothing, nothing, nothing)] * clients
     for client, n in own.items():
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # one that `spawn` would give
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
         parts[client] = divide(np.arange(at, at + n), split, rng, dataset.official_test)
         at += n
     return parts
@@ -104,9 +104,9 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 def partition_official(
     dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator
 ) -> Sequence[Indices]:
-    """The public training set by the partition, then the public test set so that its class shares are the same."""
+    """Divide the public training set by the partition, then the public test set with the same class shares."""
     y, owner, public_test = dataset.y, dataset.owner, _known(dataset.official_test)
-    if isinstance(partition, Natural):  # test samples have owners of their own
+    if isinstance(partition, Natural):  # test samples have owners too
         return partition.divide(y, clients, rng, owner)
     seen, unseen = np.flatnonzero(~public_test), np.flatnonzero(public_test)
     parts = partition.divide(y[seen], clients, rng, None if owner is None else owner[seen])
@@ -120,7 +120,7 @@ def partition_official(
 def divide(
     indices: Indices, split: Split, rng: np.random.Generator, official_test: NDArray[np.bool_] | None = None
 ) -> Parts:
-    """One client's samples in parts, at random and not stratified."""
+    """Divide one client's samples at random, not stratified."""
     order, public = rng.permutation(indices), indices[:0]
     if split.official:
         tests = _known(official_test)[order]
@@ -133,11 +133,11 @@ def divide(
 
 
 def sizes(n: int, split: Split) -> list[int]:
-    """Whole numbers by rounding down, the rest to the last part; a single sample is for training, two for test too."""
+    """Sizes rounded down, the remainder to the last part; one sample trains, a second one tests."""
     weights = (split.train, split.val, split.test)
     found = [w * n // sum(weights) for w in weights]
     found[max(i for i, w in enumerate(weights) if w)] += n - sum(found)
-    for part in (0, 2, 1):  # no part that was asked for stays empty as long as another has two samples
+    for part in (0, 2, 1):  # a requested part is only empty if no other part has two samples
         if weights[part] and not found[part] and max(found) > (0 if part == 0 else 1):
             found[found.index(max(found))] -= 1
             found[part] = 1

@@ -1,4 +1,4 @@
-"""What a partition looks like: its fingerprint, its sizes, and what guessing alone would score on it."""
+"""Statistics of a partition: its hash, its sizes, and the accuracy of guessing the majority class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Floor", "Spread", "Summary", "histograms", "majority_floor", "partit
 
 @dataclass(frozen=True)
 class Floor:
-    """The accuracy of predicting each client's most frequent training class; none without test samples."""
+    """The accuracy of predicting each client's most frequent training class; None without test samples."""
 
     weighted: float | None
     """over all test samples"""
@@ -40,20 +40,19 @@ class Summary:
 
     clients: int
     train: int
-    """samples of all clients together"""
+    """samples of all clients"""
     val: int
     test: int
     sizes: Spread
-    """samples per client, all parts together"""
+    """samples per client, over all parts"""
     classes: Spread
-    """different classes per client, all parts together"""
+    """classes per client, over all parts"""
     floor: Floor
     """what a trained personal model must beat"""
     hash: str
 
 
 def summarize(labels: NDArray[np.int64], parts: Sequence[Parts], classes: int) -> Summary:
-    """Everything at a glance."""
     train, val, test = (
         histograms(labels, groups, classes)
         for groups in ([p.train for p in parts], [p.val for p in parts], [p.test for p in parts])
@@ -72,7 +71,7 @@ def summarize(labels: NDArray[np.int64], parts: Sequence[Parts], classes: int) -
 
 
 def majority_floor(train: Counts, test: Counts) -> Floor:
-    """From the clients' histograms. Accuracies below it say that a model has learned nothing about its client."""
+    """From the clients' histograms. A model below this floor has learned nothing about its client."""
     sizes = test.sum(1)
     hits = np.take_along_axis(test, train.argmax(1, keepdims=True), axis=1)[:, 0]
     if not sizes.any():

@@ -1,4 +1,4 @@
-"""Methods: one file each, which reads like its paper and is found by its name.
+"""Methods: one file each, found by its name and written to be read beside its paper.
 
 Imports the contract, models and records, and no other method: mathematics only.
 """

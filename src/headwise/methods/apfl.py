@@ -6,10 +6,10 @@
     alpha_i   me.alpha    how much of v_i is in the mixture
     v-bar_i   -           the mixture alpha_i v_i + (1 - alpha_i) w_i, which is evaluated
 
-All three are updated from their values before the batch; another order decides whether alpha rises or falls.
+All three are updated from their values before the batch: any other order can turn a rising alpha into a falling one.
 
-Departs from the paper: the server weights the w_i by their samples, Algorithm 1 takes their plain mean (`apfl@paper`).
-alpha moves with every batch, at the model's rate.
+Departs from the paper: the server weights the w_i by samples, Algorithm 1 takes the plain mean (`apfl@paper`). alpha is
+updated on every batch, at the model's learning rate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class APFL(Averaging[Own]):
-    """FedAvg, beside which every client trains a model of its own for use in a learned mixture with the global one."""
+    """FedAvg plus a personal model per client, used in a learned mixture with the global one."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
@@ -48,9 +48,9 @@ class APFL(Averaging[Own]):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     alpha: Unit = 0.5
-    """mixing coefficient before the first round: 1 is the own model alone, 0 the global one"""
+    """initial mixing coefficient: 1 uses only the client's own model, 0 only the global one"""
     adaptive: bool = True
-    """learn the mixing coefficient; off: it stays as it is"""
+    """learn the mixing coefficient; off: it stays fixed"""
 
     def client_init(self, local: Local) -> Own:
         return Own(local.init().state(), torch.tensor(self.alpha))
@@ -61,9 +61,9 @@ class APFL(Averaging[Own]):
         alpha = mixing["alpha"]
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Its gradients are those of Algorithm 1: f_i(w) moves w alone, f_i(v-bar) moves v and alpha.
+            """Gradients as in Algorithm 1: f_i(w) updates only w, f_i(v-bar) updates v and alpha.
 
-            Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, here kept within [0, 1].
+            Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, clipped to [0, 1].
             """
             mixture = own.given(_mixed(own.weights(), world.weights().map(Tensor.detach), alpha))
             return local.loss(world, x, y) + local.loss(mixture, x, y)
@@ -80,7 +80,7 @@ class APFL(Averaging[Own]):
         return self._mixture(me, local.model(down.w), local)
 
     def _mixture(self, me: Own, world: SplitModel, local: Local) -> SplitModel:
-        """The mixed model; its BatchNorm statistics are those that the mixture has gathered."""
+        """The mixed model, with the BatchNorm statistics that it gathered in training."""
         w = world.weights().map(Tensor.detach)
         return local.model(Params({**me.v, **_mixed(me.v.restrict(w), w, me.alpha)}))
 

@@ -2,17 +2,17 @@
 https://arxiv.org/abs/2110.08394
 
     paper       here          meaning
-    w_i^(c)     me.core       client i's core model: all that is uploaded
-    p_i         me.p          its directed relationship: what it takes of everybody's core model
+    w_i^(c)     me.core       client i's core model, all that it uploads
+    p_i         me.p          its directed relationship: its weight for each client's core model
     w_i^(p)     mixture       its personal model: sum_j p_ij w_j^(c)
-    p_0         down.p_0      where p_i starts: everybody's share of all samples
+    p_0         down.p_0      initial p_i: each client's share of all samples
     eta_1       train.lr      learning rate of core models
     eta_2       relation_lr   learning rate of p_i
-    lambda(r)   _pull         how strongly p_i is drawn to p_0: falls from 1 to 0 within the first L of all rounds
+    lambda(r)   _pull         how strongly p_i is pulled to p_0: falls from 1 to 0 over the first share L of all rounds
 
-Departs from the paper: all core models are downloaded, and with them p_0, as a client doesn't know how many samples the
-others have. By the chain rule a core model moves by p_ii times the gradient, and the personal model by p_ii^2, which is
-next to nothing with many clients: `core_lr = "scaled"` multiplies the rate by N, as PFLlib does.
+Departs from the paper: all core models are downloaded, and p_0 with them, because a client doesn't know how many
+samples the others have. By the chain rule a core model moves by p_ii times the gradient, and the personal model by
+p_ii^2, close to zero with many clients; `core_lr = "scaled"` multiplies the rate by N, as PFLlib does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cores(Record):
 
 
 class Down(Record):
-    """The core models of others that have trained, and everybody's share of all samples."""
+    """The core models of the other clients that have trained, and each client's share of all samples."""
 
     cores: dict[int, Params]
     p_0: Tensor
@@ -48,7 +48,7 @@ class Down(Record):
 
 
 class Own(Record):
-    """A client's core model and its relationship with everybody's, none before it first took part."""
+    """A client's core model and its relationship to all core models, None until it first takes part."""
 
     core: Params
     p: Tensor | None
@@ -57,10 +57,10 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class APPLE(Method[Cores, Own, Down, Shared]):
-    """Every client uses its own combination of everybody's core models, and learns it with its own core model."""
+    """Every client learns its own core model and its own weighted combination of all clients' core models."""
 
     family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "everybody's core models down, one's own up"
+    travels: ClassVar[str] = "all core models down, own core model up"
     stays: ClassVar[str] = "relationship with the others"
     leaves: ClassVar[tuple[str, ...]] = ("core",)
     down: ClassVar[str] = "?"  # P for each other client that has trained, and N
@@ -68,13 +68,13 @@ class APPLE(Method[Cores, Own, Down, Shared]):
     cost: ClassVar[float] = 1.5
 
     relation_lr: NonNegative = 0.001
-    """learning rate of the relationship; 0: it stays where it starts"""
+    """learning rate of the relationship; 0 keeps its initial value"""
     mu: NonNegative = 0.1
-    """weight of the pull of the relationship to where it started"""
+    """weight of the pull of the relationship to its initial value"""
     L: Unit = 0.2
-    """share of all rounds in which that pull falls to zero"""
+    """share of all rounds over which that pull falls to zero"""
     core_lr: Literal["local", "scaled"] = "local"
-    """learning rate of core models: `train.lr`, or that times the number of clients"""
+    """learning rate of core models: `train.lr`, or `train.lr` times the number of clients"""
 
     def server_init(self, central: Central) -> Cores:
         return Cores({})
@@ -121,7 +121,7 @@ def _others(down: Down, local: Local) -> dict[int, Params]:
 
 
 def _mixture(core: Params, p: Tensor, others: Mapping[int, Params], i: int) -> Params:
-    """w_i^(p) = sum_j p_ij w_j^(c); layers that never travel are one's own."""
+    """w_i^(p) = sum_j p_ij w_j^(c); layers that never travel stay the client's own."""
     names = [k for k in core if k in next(iter(others.values()), core)]
     mixed = {k: p[i] * core[k] + sum(p[j] * w[k] for j, w in others.items()) for k in names}
     return Params({**core, **mixed})

@@ -7,10 +7,10 @@ Federated Learning*, CVPR 2022. https://arxiv.org/abs/2204.03880
 
     (1)  l(theta) + lambda / 2 (KL(y_p || y_s) + KL(y_s || y_p)), the first of each pair taken as a constant
 
-y_s and y_p are the predictions with all that is private, or shared, set to zero, in evaluation mode. Channels are a
-layer's outputs; the last ones are private. The head's outputs are classes, no channels: its weight is divided by the
-features it takes, its bias is shared. Departs from the paper, or fills in what we could not read in it (the equation is
-numbered here): the private share grows linearly; a channel that turns private starts from its last shared value.
+y_s and y_p are the predictions with the private, or the shared, parameters set to zero, in evaluation mode. Channels
+are a layer's outputs; the last ones are private. The head's outputs are classes, not channels, so its weight is split
+by input feature and its bias is shared. Departs from the paper, or fills in what we could not find in it (the equation
+number is ours): the private share grows linearly; a channel that turns private starts from its last shared value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..settings.fields import NonNegative, Unit
 
 
 class Own(Record):
-    """A client's model: what it shares, as it last was, and what is private."""
+    """A client's model: its shared channels as last trained, and its private ones."""
 
     shared: Params
     private: Params
@@ -39,7 +39,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class CD2PFed(Averaging[Own]):
-    """Some channels of every layer are averaged, the others private, and each half learns to predict as the other."""
+    """Some channels of every layer are averaged, the rest private, and each half learns to predict like the other."""
 
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "shared channels"
@@ -49,11 +49,11 @@ class CD2PFed(Averaging[Own]):
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5
-    """share of each layer's channels that are private in the end; 0 is FedAvg"""
+    """final share of each layer's channels that are private; 0 is FedAvg"""
     growth: Unit = 0.5
-    """share of all rounds in which the private share grows; 0: it is p from the first round"""
+    """share of all rounds over which the private share grows; 0: it is p from the first round"""
     lam: NonNegative = 1.0
-    """weight of cyclic distillation; 0: channel decoupling alone"""
+    """weight of cyclic distillation; 0 is channel decoupling alone"""
 
     def shared(self, central: Central) -> Params:
         return _divided(central.init(), 0.0).shared  # all channels, before the first one turns private
@@ -88,13 +88,13 @@ def _cyclic(m: SplitModel, ones: Params, x: Tensor) -> Tensor:
 
 
 def _channels(m: SplitModel) -> dict[str, int]:
-    """The dimension of every tensor that runs over channels; those without one are shared as a whole."""
+    """The channel dimension of each tensor; tensors without one are shared whole."""
     words = [k for k in m.state() if isinstance(m.get_submodule(k.rpartition(".")[0]), nn.Embedding)]
     return {k: d for k, t in m.state().items() if t.ndim > (d := int(k.startswith("head.") or k in words))}
 
 
 def _halves(t: Tensor, d: int, ratio: float) -> tuple[Tensor, Tensor]:
-    shared = t.shape[d] - int(round(ratio * t.shape[d], 6))  # floor of the product, which alone may be 6.999 for 7
+    shared = t.shape[d] - int(round(ratio * t.shape[d], 6))  # floor, but 6.9999999 counts as 7
     return t.narrow(d, 0, shared), t.narrow(d, shared, t.shape[d] - shared)
 
 
@@ -115,7 +115,7 @@ def _divided(m: SplitModel, ratio: float) -> Own:
 
 
 def _joined(me: Own, down: Shared, local: Local) -> SplitModel:
-    """One's own model, but for the channels that were sent."""
+    """The client's own model, with the received channels replaced."""
     across, whole = _channels(local.init()), dict(down.w)
     for k in down.w.keys() & across.keys():
         own = torch.cat([me.shared[k], me.private[k]], across[k])

@@ -5,20 +5,20 @@ MobiSys 2021. Its longer version in ACM TOSN: https://doi.org/10.1145/3554980
     w_i      me.w          client i's model; the server keeps everybody's last one
     F        cluster       which cluster a client is in
     Omega    down.w        the mean model of its cluster
-    alpha    decay         2 (alpha - beta): all models are drawn to zero
-    beta     pull          2 beta: models are drawn to the mean of their cluster
+    alpha    decay         2 (alpha - beta): all models are pulled to zero
+    beta     pull          2 beta: models are pulled to the mean of their cluster
 
-Kept of the paper: its objective, that of clustered multi-task learning, which for normalised indicators F of clusters
-is (2); clients and server take turns, clients lower it in their w_i, the server chooses F anew.
+Kept from the paper: its objective (1), clustered multi-task learning, which equals (2) if F holds normalised cluster
+indicators. Clients and server take turns: clients lower it in their w_i, the server chooses F again.
 
     (1)  sum_i l_i(w_i) + alpha tr(W W^T) - beta tr(F^T W W^T F)
     (2)  sum_i l_i(w_i) + (alpha - beta) ||w_i||^2 + beta ||w_i - mean of i's cluster||^2
 
 Departs from the paper: there are no ADMM copies of the means with multipliers, F is not relaxed, and no slow or unlike
-clients are dropped. F comes from k-means on the rows of the relation matrix, the cosines between the models as they
-differ from the mean model (the authors' code compares outputs on samples that its server owns; ours has none), which
-need not lower (1). A client that has not trained yet is sent the mean of all. The authors' code has pull = 0.001; ours
-is 0.1, to be felt within a few epochs.
+clients are dropped. F comes from k-means on the rows of the relation matrix, the cosines between the models'
+differences from the mean model, which need not lower (1); the authors' code compares outputs on samples that its server
+owns, and ours has none. A client that has not trained yet is sent the mean of all models. The authors' code has
+pull = 0.001; ours is 0.1, so that it has an effect within a few epochs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Clusters(Record):
 
     models: dict[int, Params]
     cluster: Tensor
-    """[clients that have trained] int64, in their order"""
+    """int64, one per entry of `models`, in the same order"""
 
 
 class Own(Record):
@@ -56,7 +56,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class ClusterFL(Method[Clusters, Own, Shared, Shared]):
-    """Every client trains a model of its own, pulled to the mean of those in its cluster of similar models."""
+    """Every client trains its own model, pulled to the mean of its cluster of similar models."""
 
     family: ClassVar[str] = "clusters"
     travels: ClassVar[str] = "whole model"
@@ -66,9 +66,9 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
     up: ClassVar[str] = "P"
 
     clusters: Count = 3
-    """clusters of clients; fewer, while fewer clients have trained"""
+    """number of clusters; fewer until that many clients have trained"""
     pull: NonNegative = 0.1
-    """2 beta: weight of the pull to the mean of one's cluster; 0, without decay, is Standalone"""
+    """2 beta: weight of the pull to the cluster's mean; 0, without decay, is Standalone"""
     decay: NonNegative = 0.001
     """2 (alpha - beta): weight decay"""
 
@@ -105,7 +105,7 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
 
 
 def _relation(models: Mapping[int, Params], central: Central) -> Tensor:
-    """[n, n]: cosines between the models, as they differ from their mean."""
+    """[n, n]: cosines between the models' differences from their mean."""
     names = central.init().live()
     W = torch.stack([torch.cat([w[k].flatten() for k in names]) for w in models.values()])
     directions = normalize(W - W.mean(0), dim=1)
@@ -113,7 +113,7 @@ def _relation(models: Mapping[int, Params], central: Central) -> Tensor:
 
 
 def _k_means(rows: Tensor, k: int) -> Tensor:
-    """The cluster of each row; starts from the first row and, one by one, that farthest from those chosen."""
+    """The cluster of each row; centres start at the first row, then at the row farthest from all chosen so far."""
     chosen = [0]
     while len(chosen) < min(k, len(rows)):
         chosen.append(int(torch.cdist(rows, rows[chosen]).min(1).values.argmax()))

@@ -6,9 +6,9 @@ https://arxiv.org/abs/2012.04221
     v_k     me.v       client k's own model; it never leaves the client
     lambda  lam        how strongly v_k is pulled towards w^t
 
-Departs from the paper: the server weights the w_k by their samples, Algorithm 1 takes their plain mean (`ditto@paper`);
-all of v_k's epochs come before those of w, while the authors' code takes turns; neither model reaches the other within
-a round. Every client has the same lambda; the paper may choose it for each.
+Departs from the paper: the server weights the w_k by samples, Algorithm 1 takes the plain mean (`ditto@paper`). All of
+v_k's epochs come before those of w, where the authors' code alternates; neither model affects the other within a round.
+Every client has the same lambda; the paper can choose one per client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class Ditto(Averaging[Own]):
-    """FedAvg, beside which every client trains a model of its own that is pulled towards the global one."""
+    """FedAvg plus a personal model per client, pulled towards the global one."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
@@ -43,7 +43,7 @@ class Ditto(Averaging[Own]):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     lam: NonNegative = 1.0
-    """pull of the own model towards the global one; 0: it is trained alone"""
+    """pull of the own model towards the global one; 0 trains it alone"""
     personal_epochs: Epochs | None = None
     """epochs on the own model; none: `train.epochs`, as in the paper (public code: always 1)"""
 

@@ -3,12 +3,12 @@ Non-IID Private Data*, 2018. https://arxiv.org/abs/1811.11479
 
     paper      here          meaning
     w_k        me.w          client k's model, of any architecture; it never leaves the client
-    F-_k,l     up.means      mean logits of client k's samples of label l, gathered while it trains
+    F-_k,l     up.means      mean logits of client k's samples of label l, gathered in training
     F^_k,l     down.means    mean of the F-_j,l of all other clients j
     lambda     lam           weight of distillation
 
-Departs from the paper: no samples are generated (FAug). Logits are averaged as they are, and become targets by a
-softmax; without it, as in some public code, training diverges. What a client sent last counts until it sends anew.
+Departs from the paper: no samples are generated (FAug). Raw logits are averaged, then a softmax turns them
+into targets; without it, as in some public code, training diverges. A client's last message counts until its next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Logits(ClassMeans):
 
 
 class Everyone(Record):
-    """The mean logits that every client sent last."""
+    """The last mean logits from each client."""
 
     known: Tensor
     """[N, C] whether there are any, by client and label"""
@@ -48,7 +48,7 @@ class Everyone(Record):
 
 @dataclass(frozen=True)
 class FD(Method[Everyone, Own, Logits, Logits]):
-    """Every client trains a model of its own, which also imitates what the others predict for each label on average."""
+    """Every client trains its own model, which also imitates the others' average prediction for each label."""
 
     family: ClassVar[str] = "distillation by class"
     travels: ClassVar[str] = "mean logits of each class"

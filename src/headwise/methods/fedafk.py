@@ -9,12 +9,12 @@
     mu_i       me.mu      how much of theta_i stays when theta_G is mixed in
     lambda     lam        weight of knowledge transfer
 
-Departs from the paper, which leaves these open: features become distributions by a softmax (Eq. (8) needs them); mu is
-clipped to [0, 1]; Eq. (6) differentiates a loss that does not contain mu, so its gradient is taken along
-theta_i - theta_G (`chain`) or through the mixture (`exact`). Algorithm 1 and Section 4.3 differ in their order, and
-Eq. (5) prints the received theta_G^{t-1} where Section 4.3 has the trained one: `order` and `target` choose. Momentum
-and weight decay, where an experiment has them, act on the bodies, anew in each pass as mixing overwrites theta_i, and
-on the head; never on mu.
+Departs from the paper, which leaves these open: a softmax turns features into the distributions that Eq. (8) needs; mu
+is clipped to [0, 1]; Eq. (6) differentiates a loss that does not contain mu, so its gradient is taken along
+theta_i - theta_G (`chain`) or through the mixture (`exact`). Algorithm 1 and Section 4.3 order the steps differently,
+and Eq. (5) prints the received theta_G^{t-1} where Section 4.3 has the trained one: `order` and `target` choose.
+Momentum and weight decay, if set, apply to the head and the bodies (momentum restarts in each pass, because mixing
+overwrites theta_i), never to mu.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ class FedAFK(Averaging[Own]):
     family: ClassVar[str] = "mixed body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
-    leaves: ClassVar[tuple[str, ...]] = ("theta",)  # where mu has come to 0, it is a copy of the global body
+    leaves: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body
     down: ClassVar[str] = "F + L * global_head"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 
     lam: Unit = 0.3
-    """weight of knowledge transfer against the supervised loss; 0: without knowledge transfer"""
+    """weight of knowledge transfer against the supervised loss; 0 disables it"""
     mu: Unit = 0.5
-    """mixing coefficient before the first round: 1 keeps one's own body, 0 takes the global one"""
+    """initial mixing coefficient: 1 keeps the client's own body, 0 takes the global one"""
     mix: Literal["epoch", "batch", "never"] = "epoch"
-    """when the bodies are mixed; never: without adaptive feature aggregation"""
+    """when the bodies are mixed; never disables adaptive feature aggregation"""
     mu_grad: Literal["chain", "exact"] = "chain"
     """gradient of mu: along the difference of the bodies, or through their mixture (one more pass)"""
     kl: Literal["local_global", "global_local"] = "local_global"
     """direction of the divergence between the bodies' features"""
     order: Literal["joint", "sequential"] = "joint"
-    """of an epoch: all from their values before each batch; or a pass on the global body, one on the own, one on mu"""
+    """in an epoch, update everything on each batch, or make one pass each for the global body, the own body and mu"""
     target: Literal["trained", "received"] = "trained"
-    """the global body whose features are imitated: as the client trains it, or frozen as it was received"""
+    """the global body whose features are imitated: the one in training, or a frozen copy of the one received"""
     random_head: Literal["shared", "per_client"] = "shared"
-    """who shares the fixed random head"""
+    """one fixed random head for all clients, or one per client"""
     global_head: bool = False
-    """train a global head with the global body instead, and send it too: there is then a global model"""
+    """train and send a global head with the global body instead, which gives a global model"""
     head_epochs: EpochsOrNone = 1
     """epochs on the own head, with the body frozen, at the end of a round"""
 
@@ -113,7 +113,7 @@ class FedAFK(Averaging[Own]):
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
 
     def _learned(self, now: Params, part: str, train: Sequence[nn.Module], loss: Loss, local: Local) -> Params:
-        """A pass over the data on quantities of these names; mixing after each batch may change others."""
+        """One pass over the data on the entries named `part...`; mixing after each batch may change others."""
         rest = {k: t for k, t in now.items() if not k.startswith(part)}
 
         def project(p: Params) -> Params:
@@ -141,7 +141,7 @@ class FedAFK(Averaging[Own]):
         x: Tensor,
         y: Tensor,
     ) -> Tensor:
-        """The sum of the three losses: each reaches only its own quantities, so one step updates all of them."""
+        """The sum of three losses: each has gradients only for its own quantities, so one step updates them all."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
         f_G = world.body_given(theta_G.select("body."))(x)
         head = world.head_given(theta_G.select("head.")) if self.global_head else world.head
@@ -183,5 +183,5 @@ def _clipped(p: Params) -> Params:
 
 
 def _renewed(m: SplitModel, params: Params, local: Local) -> SplitModel:
-    """The model with these parameters; its BatchNorm statistics are those it has gathered."""
+    """The model with these parameters and the BatchNorm statistics that it has gathered."""
     return local.model(Params({**m.state(), **params}))

@@ -9,14 +9,14 @@ https://arxiv.org/abs/2412.01295
     eta      weight_lr       learning rate of the weights (Eqs. (4)-(6); Algorithm 1 swaps the two symbols)
     alpha    train.lr        learning rate of the model
 
-Departs from the paper: the k_i are normalised over the round's clients (Eq. (2) prints a sum over all). The text says
-that the weights learn at the model's rate, at which they hardly leave 1: the default is the 1.0 of the authors' code,
-the text is `fedah@paper` (decision 8).
+Departs from the paper: the k_i are normalised over the round's clients (Eq. (2) prints a sum over all). The text
+trains the weights at the model's rate, at which they hardly move from 1: our default is 1.0, as in the authors' code,
+and `fedah@paper` follows the text (decision 8).
 
-BatchNorm, of which the paper says nothing: while W and the head learn, the body is frozen and in evaluation mode, with
-the running statistics that this client kept (`buffers = "all"`: the downloaded ones), and these don't move. In the
-authors' code both phases run in training mode: each batch is normalised by itself; the running statistics move in the
-head phase, in the weight phase only those of a copy. Only the body phase is the same in both.
+The paper does not mention BatchNorm. Here, while W and the head are trained, the body is frozen in evaluation mode; it
+uses the running statistics that this client kept (with `buffers = "all"`, the downloaded ones) and does not change
+them. The authors' code runs both phases in training mode: each batch is normalised by its own statistics, and running
+statistics change in the head phase; in the weight phase only those of a copy do. The body phase is the same in both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedAH(Averaging[Own]):
-    """FedRep, whose clients start each round from a learned element-wise mixture of their own and the global head."""
+    """FedRep in which clients start a round from a learned element-wise mixture of their own and the global head."""
 
     family: ClassVar[str] = "aggregated head"
     travels: ClassVar[str] = "whole model"
@@ -59,15 +59,15 @@ class FedAH(Averaging[Own]):
     }
 
     weight_lr: NonNegative | Literal["local"] = 1.0
-    """learning rate of the aggregation weights; local: that of the model"""
+    """learning rate of the aggregation weights; local: the model's"""
     weight_epochs: EpochsOrNone = 1
     """epochs on the aggregation weights"""
     initial_weight: Unit = 1.0
-    """weights before the first round: 1 starts from the global head, 0 from one's own"""
+    """initial aggregation weights: 1 starts from the global head, 0 from the client's own"""
     head_epochs: EpochsOrNone = 1
     """epochs on the head, with the body frozen, before the body's `train.epochs`"""
     refresh: Literal["selected", "all"] = "selected"
-    """who learns weights in a round: the clients drawn, or all of them, as the authors' code does"""
+    """which clients learn weights in a round: those selected, or all, as in the authors' code"""
 
     def client_init(self, local: Local) -> Own:
         h = local.init().state("head")
@@ -90,7 +90,7 @@ class FedAH(Averaging[Own]):
         return Own(m.state("head"), W)
 
     def _aggregated(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params]:
-        """Algorithm 1, lines 6 and 7: the global body under the Aggregated Head, and the weights that made it."""
+        """Algorithm 1, lines 6 and 7: the global body with the Aggregated Head, and the weights behind it."""
         m = local.model(down.w)
         h_i, step = me.h, m.state("head") - me.h  # h - h_i, constant while W is learned
 

@@ -3,15 +3,15 @@ https://arxiv.org/abs/2212.01197
 
     paper         here        meaning
     Theta^{t-1}   down.w      the global model
-    Theta_i       me.theta    client i's own model of its last participation: of its p highest layers
+    Theta_i       me.theta    client i's own model after its last participation: its p highest layers
     W_i           me.W        element-wise aggregation weights of these layers, in [0, 1]
     eta           weight_lr   learning rate of the weights
     s             share       share of the samples that the weights are learned on
-    p             p           layers that are aggregated; those below are taken from the global model
+    p             p           number of layers aggregated; those below come from the global model
 
-Departs from the paper: in the first round that a client's layers differ from the global ones, the weights are learned
-until the standard deviation of the last 10 epochs' mean losses is below `threshold`, but for `cap` epochs at most. The
-authors' code counts p in tensors (2 are weight and bias of one layer), ours in layers.
+Departs from the paper: in the first round in which a client's layers differ from the global ones, the weights are
+learned until the standard deviation of the last 10 epochs' mean losses is below `threshold`, for at most `cap` epochs.
+Our p counts layers; the authors' code counts tensors (the weight and bias of one layer are 2).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..params import Params
 from ..records import Record
 from ..settings.fields import Count, NonNegative, Positive, Share
 
-RECENT = 10  # epochs whose losses must agree for the weights to have converged
+RECENT = 10  # epochs whose losses must agree before the weights count as converged
 
 
 class Own(Record):
-    """A client's own highest layers, their aggregation weights, and whether these have been learned before."""
+    """A client's own highest layers, their aggregation weights, and whether these have been learned yet."""
 
     theta: Params
     W: Params
@@ -42,7 +42,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedALA(Averaging[Own]):
-    """FedAvg, whose clients start each round from a learned element-wise mixture of their own and the global model."""
+    """FedAvg in which clients start a round from a learned element-wise mixture of their own and the global model."""
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
@@ -51,15 +51,15 @@ class FedALA(Averaging[Own]):
     cost: ClassVar[float] = 1.4
 
     p: Count = 1
-    """layers, from the output down, that are aggregated element by element; 1 is the head"""
+    """number of layers, from the output down, to aggregate element by element; 1 is the head"""
     share: Share = 0.8
-    """share of the samples, a random window of them, that the weights are learned on"""
+    """share of the samples, a random window, used to learn the weights"""
     weight_lr: NonNegative = 1.0
-    """learning rate of the weights; 0 is FedAvg: they stay 1"""
+    """learning rate of the weights; 0 keeps them at 1, which is FedAvg"""
     threshold: Positive = 0.1
-    """standard deviation of the last losses below which the weights have converged, in a client's first such round"""
+    """standard deviation of recent losses below which the weights count as converged, the first time they learn"""
     cap: Count = 100
-    """epochs on the weights at most, in that round; in all later ones it is one epoch"""
+    """most epochs on the weights that first time; in later rounds it is one epoch"""
 
     def client_init(self, local: Local) -> Own:
         m = local.init()
@@ -80,10 +80,10 @@ class FedALA(Averaging[Own]):
         return [name for name in m.live() if name.rpartition(".")[0] in layers[-self.p :]]
 
     def _aggregated(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
-        """The initialised local model, the weights that made it, and whether they have been learned."""
+        """The initialised local model, its aggregation weights, and whether they have been learned."""
         m, theta = local.model(down.w), down.w.restrict(me.W)
         if not self.weight_lr or all(torch.equal(t, theta[k]) for k, t in me.theta.items()):
-            return m, me.W, me.begun  # as in round 1, there is nothing to learn
+            return m, me.W, me.begun  # nothing to learn, as in round 1
         window, losses, now = local.window(self.share), list[Tensor](), me.W
         on_features = all(k.startswith("head.") for k in me.W)
 

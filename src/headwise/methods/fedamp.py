@@ -3,7 +3,7 @@ https://arxiv.org/abs/2007.03797
 
     paper     here     meaning
     w_i       me.w     client i's personal model; the server keeps everybody's last one
-    u_i       down.w   its cloud model: a mixture of all clients' models, those near to w_i above all
+    u_i       down.w   its cloud model: a mixture of all clients' models that favours those close to w_i
     alpha_k   alpha    step of the message passing
     lambda    lam      weight of collaboration
     sigma     sigma    how fast attention falls with the squared distance: A(x) = 1 - exp(-x / sigma)
@@ -11,10 +11,10 @@ https://arxiv.org/abs/2007.03797
 The server sends u_i = (1 - sum a_j) w_i + sum a_j w_j with a_j = alpha_k A'(||w_i - w_j||^2) over all j other than i;
 the client minimises F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2.
 
-Departs from the paper: its experiments use alpha_k of 1,000 and more, at which a model that is trained on from w_i does
-not feel the pull lambda / alpha_k; our default alpha_k = sigma makes the attention exp(-x / sigma) and leaves a pull.
-Where the weights of the others exceed one, they are scaled to sum to one. Distances are between parameters, without
-statistics. A client that has not trained yet has the initial model, and counts for nobody else.
+Departs from the paper: its experiments use alpha_k of 1,000 and more, at which the pull lambda / alpha_k has no effect
+on a model that continues from w_i; our default alpha_k = sigma makes the attention exp(-x / sigma) and keeps the pull.
+Where the others' weights sum to more than one, they are scaled to sum to one. Distances are between parameters, without
+BatchNorm statistics. A client that has not trained yet has the initial model, and is in nobody else's mixture.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedAMP(Method[Models, Own, Shared, Shared]):
-    """Every client trains a model of its own, pulled to a mixture of the models that resemble it."""
+    """Every client trains its own model, pulled to a mixture of similar models."""
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
@@ -61,11 +61,11 @@ class FedAMP(Method[Models, Own, Shared, Shared]):
     lam: NonNegative = 1.0
     """weight of collaboration; 0 is Standalone (with start = own)"""
     sigma: Positive = 10.0
-    """squared distance of models at which attention has fallen to 1/e"""
+    """squared distance between models at which attention has fallen to 1/e"""
     start: Literal["own", "cloud"] = "own"
-    """where local training starts: from one's own model, or from the cloud model"""
+    """where local training starts: from the client's own model, or from the cloud model"""
     detach_reg: bool = False
-    """the proximal term without a gradient, as PFLlib has it since March 2023: that is Standalone"""
+    """drop the proximal term's gradient, as PFLlib does since March 2023; this is Standalone"""
 
     def server_init(self, central: Central) -> Models:
         return Models({})

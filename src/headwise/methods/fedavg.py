@@ -6,8 +6,8 @@ https://arxiv.org/abs/1602.05629
     E       train.epochs   local epochs per round
     n_k     Reply.n        samples of client k
 
-Departs from the paper: the mean is over the n_k of the round's clients, which is how Algorithm 1 must be read when only
-some clients take part.
+Departs from the paper: the n_k are normalised over the round's clients, as Algorithm 1 must be read when only some
+clients take part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..records import Nothing
 
 @dataclass(frozen=True)
 class FedAvg(Averaging[Nothing]):
-    """One global model, the mean of what the clients trained it to."""
+    """One global model, the mean of the clients' locally trained copies."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

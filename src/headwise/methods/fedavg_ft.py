@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning — Wang et al., *Federated Evaluation of On-device Personalization*, 2019.
 https://arxiv.org/abs/1910.10252
 
-Training is FedAvg's. To be used, the global model is copied by each client and trained further on its own data;
-the copy is thrown away, so nothing personal is kept. FedALA's tables call it FedAvg-C.
+Training is FedAvg's. Before use, each client copies the global model and trains the copy on its own data; the copy is
+then discarded, so nothing personal is kept. FedALA's tables call it FedAvg-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..settings.fields import EpochsOrNone
 
 @dataclass(frozen=True)
 class FedAvgFT(Averaging[Nothing]):
-    """FedAvg, whose global model every client fine-tunes before it uses it."""
+    """FedAvg, with the global model fine-tuned by each client before use."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
@@ -27,7 +27,7 @@ class FedAvgFT(Averaging[Nothing]):
     finetune_epochs: EpochsOrNone = 1
     """epochs of fine-tuning before use; 0 is FedAvg"""
     finetune: Literal["all", "head"] = "all"
-    """what is fine-tuned"""
+    """what to fine-tune: the whole model, or only the head"""
 
     def client_init(self, local: Local) -> Nothing:
         return Nothing()

@@ -3,13 +3,12 @@ https://arxiv.org/abs/2106.06042
 
     paper        here               meaning
     theta_ext    down.w             the shared extractor: the body
-    theta_cls    init().head        the head, drawn at random, the same for all and never trained in the federation
+    theta_cls    init().head        the head: random, the same for all clients, never trained in the federation
     tau          train.epochs       local epochs per round
     tau_f        finetune_epochs    epochs of fine-tuning before use
 
-Departs from the paper: bodies are weighted by n_i. To be used, the body under the common head is copied by each client
-and fine-tuned; the copy is thrown away, so nothing personal is kept. A client's model right after training is not
-fine-tuned.
+Departs from the paper: bodies are weighted by n_i. Before use, each client fine-tunes a copy of the body with the
+common head and then discards it, so nothing personal is kept. A client's model right after training is not fine-tuned.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..settings.fields import EpochsOrNone
 
 @dataclass(frozen=True)
 class FedBABU(Averaging[Nothing]):
-    """A shared body, trained under one random head that never changes; every client fine-tunes before use."""
+    """A shared body, trained with one fixed random head; every client fine-tunes before use."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
@@ -35,9 +34,9 @@ class FedBABU(Averaging[Nothing]):
     down: ClassVar[str] = "F"
 
     finetune_epochs: EpochsOrNone = 5
-    """epochs of fine-tuning before use; 0: the body under the common random head"""
+    """epochs of fine-tuning before use; 0 uses the body with the common random head"""
     finetune: Literal["all", "head"] = "all"
-    """what is fine-tuned"""
+    """what to fine-tune: the whole model, or only the head"""
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")

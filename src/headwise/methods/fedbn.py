@@ -5,10 +5,10 @@ https://arxiv.org/abs/2102.07623
     w_{0,k}^l   me.norms    the parameters of client k's BatchNorm layers, here with their running statistics
     w^l         down.w      the parameters of all other layers
 
-Which layers stay is decided by their type, not by a name that contains "bn". Whatever `buffers` says of the run, they
-stay. Without BatchNorm it is FedAvg.
+BatchNorm layers are recognised by type, not by "bn" in their name, and stay whatever the run's `buffers` setting is.
+Without BatchNorm this is FedAvg.
 
-Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 prints the plain one (`fedbn@paper`).
+Departs from the paper: the mean is weighted by n_k, as in FedAvg; Algorithm 1 takes the plain mean (`fedbn@paper`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Norms(Record):
 
 @dataclass(frozen=True)
 class FedBN(Averaging[Norms]):
-    """FedAvg, whose clients keep the BatchNorm layers to themselves."""
+    """FedAvg in which BatchNorm layers stay local."""
 
     family: ClassVar[str] = "partial sharing"
-    travels: ClassVar[str] = "whole model but for BatchNorm layers"
+    travels: ClassVar[str] = "whole model except BatchNorm layers"
     stays: ClassVar[str] = "BatchNorm layers"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
@@ -67,6 +67,6 @@ def _norms(m: SplitModel) -> Params:
 
 
 def _others(m: SplitModel) -> Params:
-    """What may travel of all other layers."""
+    """What may travel from all other layers."""
     norms = _norms(m)
     return Params({k: t for k, t in m.params().items() if k not in norms})

@@ -10,8 +10,8 @@ Aggressive Collaboration*, ICCV 2023. https://arxiv.org/abs/2309.11103
     (3)  i's collaborators: O_ij >= mean O + t / beta (max O - mean O), over all pairs
     (4)  theta_i <- M_i * mean over its collaborators + (1 - M_i) * mean over all
 
-(Numbered here.) Departs from the paper, in which all take part: the mean over all is that over the round's clients,
-collaborators are all that have trained, with their last models and masks.
+(The numbers are ours.) Departs from the paper, in which all clients take part: the mean over all is over the round's
+clients; collaborators can be all that have trained, with their last models and masks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..settings.fields import Count, Unit
 
 
 class Server(Record):
-    """The mean over all, and of the clients that have trained their last models and masks, and who resembles whom."""
+    """The mean over all, the last model and mask of each client that has trained, and who collaborates with whom."""
 
     w: Params
     models: dict[int, Params]
@@ -40,13 +40,13 @@ class Server(Record):
 
 
 class Own(Record):
-    """Which parameters are critical; none before the client first took part."""
+    """Which parameters are critical; None until the client first takes part."""
 
     mask: Params | None
 
 
 class Down(Record):
-    """The mean over all, and that over this client's collaborators."""
+    """The mean over all clients, and over this client's collaborators."""
 
     w: Params
     custom: Params
@@ -61,19 +61,19 @@ class Up(Record):
 
 @dataclass(frozen=True)
 class FedCAC(Method[Server, Own, Down, Up]):
-    """Critical parameters are averaged over the clients to which the same ones are critical, the others over all."""
+    """Each client's critical parameters are averaged over clients with similar ones, the rest over all clients."""
 
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "two models down; one and a mask up"
     stays: ClassVar[str] = "mask (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("mask",)
     down: ClassVar[str] = "2 * P"
-    up: ClassVar[str] = "P + P / 4"  # a truth value is a byte
+    up: ClassVar[str] = "P + P / 4"  # a boolean takes one byte
 
     tau: Unit = 0.5
     """share of each tensor's parameters that are critical; 0 is FedAvg with equal weights"""
     beta: Count = 100
-    """rounds until critical parameters are shared with nobody: the overlap that is asked for rises to the largest"""
+    """rounds over which the required overlap rises to the largest; after them critical parameters are not shared"""
 
     def server_init(self, central: Central) -> Server:
         return Server(central.init().params(), {}, {}, torch.ones(0, 0, dtype=torch.bool))
@@ -122,7 +122,7 @@ def _merged(me: Own, down: Down, local: Local) -> SplitModel:
 
 
 def _alike(masks: Iterable[Params], progress: float) -> Tensor:
-    """Eq. (3); everybody is its own collaborator."""
+    """Eq. (3); every client is its own collaborator."""
     flat = torch.stack([torch.cat([t.flatten() for t in M.values()]) for M in masks]).float()
     size, own = flat.sum(1), torch.eye(len(flat), dtype=torch.bool)
     overlap = 1 - (size[:, None] + size - 2 * flat @ flat.T).double() / (2 * size[:, None]).clamp(min=1)  # Eq. (2)

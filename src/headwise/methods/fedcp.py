@@ -4,13 +4,13 @@ Policy*, KDD 2023. https://arxiv.org/abs/2307.01217
     paper      here          meaning
     W_fe, W_hd down.w        global feature extractor and head; clients train a copy of the first, the second is frozen
     W_hd_i     me.h          personalized head
-    CPN        cpn           conditional policy network: which share of each feature is personal, which is global
-    v_i        v             context of the client: the sum of its head's rows, of length one
+    CPN        cpn           conditional policy network: splits each feature into a personal and a global share
+    v_i        v             the client's context: the sum of its head's rows, scaled to length one
     r_i, s_i   a, b          the two shares, a + b = 1
-    lambda     lam           weight of keeping features where the global extractor has them
+    lambda     lam           weight of keeping features close to the global extractor's
 
-Departs from the paper: the policy is sampled (Gumbel-softmax) in training only, models are measured with the plain
-softmax. The context of the first round is that of the initial head, in the public code it is random.
+Departs from the paper: the policy is sampled (Gumbel-softmax) only in training; evaluation uses the plain softmax. The
+first round's context comes from the initial head; in the public code it is random.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Head(Record):
 
 
 class Parts(NamedTuple):
-    """The global body under the client's own head, the global model, the policy network and the client's context."""
+    """The global body with the client's own head, the global model, the policy network and the client's context."""
 
     m: SplitModel
     world: SplitModel
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class FedCP(Averaging[Head]):
-    """A small network divides each sample's features into a part for one's own head and a part for the global head."""
+    """A small network divides each sample's features into a part for the personal head and one for the global head."""
 
     family: ClassVar[str] = "two heads"
     travels: ClassVar[str] = "whole model and policy network"
@@ -58,7 +58,7 @@ class FedCP(Averaging[Head]):
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0
-    """weight of the discrepancy between the features of the local and of the global body; 0: without"""
+    """weight of the discrepancy between the features of the local and the global body; 0 disables it"""
 
     def shared(self, central: Central) -> Params:
         m = central.init()
@@ -94,7 +94,7 @@ def _parts(me: Head, down: Shared, local: Local) -> Parts:
 
 
 def _forward(x: Tensor, parts: Parts, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Section 3: the scores h_i(a f) + h_g(b f), and f; the policy is sampled where there is a generator for it."""
+    """Section 3: the scores h_i(a f) + h_g(b f), and f; the policy is sampled if there is a generator."""
     m, world, cpn, v = parts
     f = m.body(x)
     policy = cpn(f * v).view(len(f), 2, -1)

@@ -2,9 +2,9 @@
 https://arxiv.org/abs/2012.08565
 
     paper       here       meaning
-    theta_i     me.w       client i's personal model as it was trained last; the server keeps everybody's
-    theta_i^old me.old     the model from which that training began
-    w_n         weights    how much model n lowers the loss of theta_i^old on i's validation samples, per distance
+    theta_i     me.w       client i's personal model after its last training; the server keeps every client's
+    theta_i^old me.old     the model that training started from
+    w_n         weights    how much model n lowers theta_i^old's loss on i's validation samples, per unit of distance
     P           P          affinities: the sums of all w_n so far; they decide which models a client is sent
     M           M          models sent per client and round
 
@@ -12,9 +12,9 @@ https://arxiv.org/abs/2012.08565
     (2)  theta_i <- theta_i^old + sum_n w_n (theta_n - theta_i^old), the positive w_n scaled to sum to one
     (3)  P[i, n] <- P[i, n] + w_n
 
-Departs from the paper: the M best of P are sent, without its random exploration, except that equal affinities (all, at
-first) are ordered by chance; one's own model is always a candidate and never sent back. Where no w_n is positive,
-Eq. (2) leaves theta_i^old, which is trained again; public code goes on with theta_i there.
+Departs from the paper: the M best by P are sent, without its random exploration, except that ties (at first, all) are
+broken at random; a client's own model is always a candidate and never sent back. Where no w_n is positive, Eq. (2)
+keeps theta_i^old, which is trained again; public code continues from theta_i there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Natural, Unit
 
-EPSILON = 1e-5  # keeps the weight of an equal model finite
+EPSILON = 1e-5  # keeps the weight of an identical model finite
 
 
 class Server(Record):
@@ -40,11 +40,11 @@ class Server(Record):
 
     models: dict[int, Params]
     P: Tensor
-    """[N, N]: row i are the affinities of client i"""
+    """[N, N]: row i holds the affinities of client i"""
 
 
 class Own(Record):
-    """A client's own model, and the one from which its training began."""
+    """A client's own model, and the one its training started from."""
 
     w: Params
     old: Params
@@ -57,7 +57,7 @@ class Down(Record):
 
 
 class Up(Record):
-    """A client's model, and its weights of those it was sent."""
+    """A client's model, and its weights for the models it was sent."""
 
     w: Params
     clients: Tensor
@@ -68,21 +68,21 @@ class Up(Record):
 
 @dataclass(frozen=True)
 class FedFomo(Method[Server, Own, Down, Up]):
-    """Every client mixes the models that are better than its own on its validation samples, and trains on."""
+    """Every client mixes in the models that do better on its validation samples, then keeps training."""
 
     family: ClassVar[str] = "personal aggregation"
-    travels: ClassVar[str] = "up to M whole models down; whole model and its weights of them up"
+    travels: ClassVar[str] = "up to M whole models down; whole model and a weight for each up"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of what the server has
+    leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
     down: ClassVar[str] = "?"  # M * P, less until M others have trained
     up: ClassVar[str] = "?"  # P + 2 for each model that was sent
     cost: ClassVar[float] = 1.2
     shows: ClassVar[Mapping[str, str]] = {"server.P": "client client"}
 
     M: Natural = 5
-    """models that a client is sent; 0: it trains alone, and goes back where validation samples show no gain"""
+    """models sent to each client; 0: it trains alone, and reverts if validation samples show no gain"""
     validation: Unit = 0.2
-    """share of the training samples to compare models on, where the split has no validation part"""
+    """share of the training samples held out to compare models, if the split has no validation part"""
 
     def server_init(self, central: Central) -> Server:
         return Server({}, torch.eye(central.N))

@@ -8,8 +8,8 @@ https://research-repository.rmit.edu.au/articles/journal_contribution/FedFTHA_A_
     tau_sync   train.epochs   epochs on body and head together
     tau_head   head_epochs    epochs of head fine-tuning
 
-Departs from the paper: Eq. (7) prints an update of the pair; the sentence before it says that only the head moves,
-which is what we do. Eq. (8) divides by all N clients; we take the mean over those that uploaded (`include_unseen`).
+Departs from the paper: Eq. (7) prints an update of body and head, but the sentence before it says that only the head is
+updated, as we do. Eq. (8) divides by all N clients; we average over those that have uploaded (see `include_unseen`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..settings.fields import EpochsOrNone
 
 
 class Server(Record):
-    """The body, the dictionary of heads, and of each head's client how many samples and which classes it has."""
+    """The body, the dictionary of heads, and for each head its client's number of samples and classes."""
 
     G: Params
     heads: dict[int, Params]
@@ -38,7 +38,7 @@ class Server(Record):
 
 
 class Up(Record):
-    """A client's body, its head, and which classes it owns, each where it is sent."""
+    """A client's body and, where they are sent, its head and the classes it owns."""
 
     G: Params
     h: Params | None
@@ -53,14 +53,14 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedFTHA(Method[Server, Head, Shared, Up]):
-    """A shared body under personal heads that are fine-tuned, and a global head that is their mean."""
+    """A shared body with fine-tuned personal heads, and a global head that is their mean."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body down, body and head up"
     stays: ClassVar[str] = "head (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
     down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # which classes: a byte each
+    up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
     cost: ClassVar[float] = 1.4
 
     head_epochs: EpochsOrNone = 5
@@ -68,9 +68,9 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     head_agg: Literal["mean", "owner_mean", "n_mean"] = "mean"
     """global head: plain mean; each class's row over the clients that own the class; mean weighted by samples"""
     include_unseen: bool = False
-    """clients that never uploaded count with the initial head, as Eq. (8) is printed"""
+    """count clients that never uploaded, with the initial head, as Eq. (8) is printed"""
     upload_heads: bool = True
-    """off: FedFT alone, heads never leave their clients and there is no global model"""
+    """send heads to the server; off is FedFT alone: heads never leave their clients and there is no global model"""
 
     def server_init(self, central: Central) -> Server:
         return Server(central.init().params("body"), {}, {})
@@ -119,7 +119,7 @@ def _about(reply: Reply[Up]) -> Params:
 
 
 def _merged(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, Params]:
-    """In the order of the clients, so that sums over the dictionary always give the same bits."""
+    """In client order, so that sums over the dictionary always give the same bits."""
     return dict(sorted({**old, **new}.items()))
 
 

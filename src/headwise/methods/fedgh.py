@@ -7,8 +7,7 @@ https://arxiv.org/abs/2303.13137
     R_k^s     up.means        local averaged representation (LAR) of class s
     eta_theta header_lr       learning rate of the header
 
-The public code steps the optimiser of another network, so that its header never changes; `header_lr = 0` is that
-behaviour.
+The public code steps the optimiser of another network, so its header never changes; `header_lr = 0` reproduces that.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 
     header_lr: NonNegative = 0.01
-    """learning rate of the global header; 0: it stays as it was drawn"""
+    """learning rate of the global header; 0 keeps it as initialised"""
     header_epochs: Epochs = 1
     """passes over the round's class means"""
     header_step: Literal["per_client", "per_proto", "pooled"] = "per_client"
-    """a step on each client's class means as they arrive, on each single one, or on shuffled batches of all"""
+    """take a step on each client's class means, on each single class mean, or on shuffled batches of all of them"""
     pooled_batch: Count = 10
-    """class means per step when they are pooled"""
+    """class means per step when pooled"""
 
     def server_init(self, central: Central) -> Shared:
         return Shared(central.init().params("head"))
@@ -66,7 +65,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
 
     def local_update(self, me: Body, down: Shared, local: Local) -> Update[ClassMeans, Body]:
         m = local.model(me.phi | down.w)  # Algorithm 1: the local header is replaced by the global one
-        trained = local.sgd(m) > 0  # nothing where `drop_last` leaves no batch
+        trained = local.sgd(m) > 0  # False if `drop_last` leaves no batch
         return Update(local.class_means(m.body).where(trained), Body(m.state("body")), m)  # Eq. (3)
 
     def aggregate(self, server: Shared, replies: Sequence[Reply[ClassMeans]], central: Central) -> Shared:
@@ -81,7 +80,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
         return local.model(me.phi | down.w)
 
     def _steps(self, replies: Sequence[Reply[ClassMeans]], central: Central) -> Iterator[tuple[Tensor, Tensor]]:
-        """The class means of each step, in the order of the clients."""
+        """The class means for each step, in client order unless pooled."""
         if self.header_step == "per_client":
             yield from ((r.up.means, r.up.labels) for r in replies if len(r.up.labels))
             return

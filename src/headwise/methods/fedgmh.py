@@ -4,16 +4,16 @@ https://doi.org/10.11959/j.issn.1000-0801.2026005
     paper      here         meaning
     phi_m      me.phi       client m's own feature extractor; it never leaves the client
     h_m        me.h         its personal head
-    psi_m      me.psi       its critical head parameters; none before it first took part
+    psi_m      me.psi       its critical head parameters; None until it first takes part
     h_s        heads[s]     the global head of label s, trained only on class means of label s
     f_m^s      up.means     mean feature of client m's samples of label s
     beta       beta         share of critical parameters
     eta_h      head_lr      learning rate of the global heads
 
-Departs from the paper: all heads start from the one common draw, which the paper calls random. Where the public code
-differs from the paper, the paper is the default and the code's rule an option; the preset `fedgmh@code` takes them all.
-The ablations with one head (`@o`, `@oa`) take one step per round on all class means: a head that is pulled to another
-label by every step of rate 1 grows without bound, and takes the bodies trained under it with it.
+Departs from the paper: all heads share one random initialisation; the paper only says random. Where the public code
+differs from the paper, the paper is the default and the code's rule an option; the preset `fedgmh@code` sets them all.
+The ablations with one head (`@o`, `@oa`) take one step per round on all class means: if every step of rate 1 pulled
+the head to another label, the head and the bodies trained with it would grow without bound.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Heads(Record):
 
 
 class Own(Record):
-    """A client's body, its head, and which parameters of it are critical."""
+    """A client's body, its head, and which of the head's parameters are critical."""
 
     phi: Params
     h: Params
     psi: Params | None
 
 
-ONE = -1  # the label of the only head in the variants with a single one
+ONE = -1  # the label of the single head, in variants that have one
 
 
 @dataclass(frozen=True)
 class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
-    """One global head per label; a client merges those of its own labels into its head where that is critical."""
+    """One global head per label; a client merges those of its labels into the critical parameters of its own head."""
 
     family: ClassVar[str] = "server-trained head"
     travels: ClassVar[str] = "heads of the client's labels down, class means up"
@@ -82,7 +82,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     heads: Literal["per_label", "one"] = "per_label"
     """a global head for each label, or one for all (GMH-o)"""
     merge: Literal["critical", "average", "replace"] = "critical"
-    """critical parameters, half and half (GMH-a), or all: as the code's GMH-a does"""
+    """what a client takes: the critical parameters, half of each (GMH-a), or everything, as the code's GMH-a does"""
     mask: Literal["critical_global", "critical_local"] = "critical_global"
     """which parameters become global: the critical ones, or (code) the others"""
     score: Literal["product", "squared"] = "product"
@@ -90,13 +90,13 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     scope: Literal["joint", "tensor"] = "joint"
     """rank weights and biases together, or (code) each on its own"""
     zero_fallback: bool = False
-    """code: where the threshold is 0, every parameter that moved at all is critical"""
+    """(code) if the threshold is 0, every parameter that changed at all is critical"""
     first: Literal["adopt", "keep"] = "adopt"
-    """the head of a client that takes part for the first time: the global combination, or its own"""
+    """a client's head in its first participation: the global combination, or its own"""
     server_step: Literal["per_proto", "mean"] = "per_proto"
-    """a step of the global heads on each class mean, or one on the mean loss of a round"""
+    """step the global heads on each class mean, or once on the mean loss of a round"""
     refresh: Literal["selected", "all"] = "selected"
-    """who merges heads in a round: the clients drawn, or (code) all of them"""
+    """which clients merge heads in a round: those selected, or (code) all"""
 
     def server_init(self, central: Central) -> Heads:
         labels = range(central.classes) if self.heads == "per_label" else [ONE]
@@ -113,7 +113,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     def local_update(self, me: Own, down: Heads, local: Local) -> Update[ClassMeans, Own]:
         m = self._merged(me, down, local)
         before = m.state("head")
-        trained = local.sgd(m) > 0  # the whole model; nothing where `drop_last` leaves no batch
+        trained = local.sgd(m) > 0  # the whole model; False if `drop_last` leaves no batch
         psi = self._critical(before, m.state("head")) if self.merge == "critical" else None
         up = local.class_means(m.body).where(trained)  # Eqs. (4), (5)
         return Update(up, Own(m.state("body"), m.state("head"), psi), m)
@@ -146,7 +146,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         return step(head, gradient(lambda h: cross_entropy(m.head_given(h)(features), labels), head), self.head_lr)
 
     def _merged(self, me: Own, down: Heads, local: Local) -> SplitModel:
-        """The client's model with its head renewed from the global ones, Eq. (9), (10) or (11)."""
+        """The client's model with its head updated from the global ones, Eq. (9), (10) or (11)."""
         combined = self._combined(down, local)
         if self.merge == "average":
             h = 0.5 * (me.h + combined)  # Eqs. (10), (11)
@@ -180,7 +180,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         return Params(critical if self.mask == "critical_global" else {k: ~t for k, t in critical.items()})
 
     def _top(self, scores: Tensor) -> Tensor:
-        """True at the floor(beta L) largest scores; of equal ones those that come first."""
+        """True at the floor(beta L) largest scores; ties go to the first."""
         count = int(round(self.beta * len(scores), 6))  # floor; 0.7 * 5130 alone would be 3590.9999999999995
         order = scores.sort(descending=True, stable=True).indices
         chosen = torch.zeros_like(scores, dtype=torch.bool)

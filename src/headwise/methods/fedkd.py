@@ -7,10 +7,10 @@
     W^h               me.W           maps the mentee's features to the mentor's
     U, Sigma, V       U, sigma, V    factors of a matrix's change that keep a share T(t) of its energy, T_start to T_end
 
-Departs from the paper: of a round's mean change, as factors, only those are sent it who took part in the round before;
-the others have missed some, and are sent the sum of them all, with all of its energy. A matrix travels as it is where
-that is smaller than its factors. All gradients are clipped together, as public code clips each model's. The mentor
-starts under a head of its own draw, or the first upload would tell its biases.
+Departs from the paper: a round's mean change is sent, as factors, only to clients that took part in that round; the
+others have missed changes and are sent the sum of all of them, with all of its energy. A matrix travels whole where
+that is smaller than its factors. Both models' gradients are clipped together; public code clips each model's. The
+mentor starts with its own random head; otherwise the first upload would reveal its biases.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Positive, Share
 
-TINY = 1e-6  # keeps what both models have learned by heart finite
+TINY = 1e-6  # keeps the losses finite once both models fit a batch perfectly
 
 
 class Change(Record):
-    """A change of the mentee: U, sigma and V of each matrix where they are smaller than it; all else as it is."""
+    """A change of the mentee: U, sigma and V of each matrix where they are smaller; everything else whole."""
 
     w: Params
 
 
 class Server(Record):
-    """What the last round changed, who took part in it, and the sum of all rounds' changes."""
+    """The last round's change, who took part in it, and the sum of all rounds' changes."""
 
     last: Params
     took_part: Tensor
@@ -48,14 +48,14 @@ class Server(Record):
 
 
 class Down(Record):
-    """A change of the mentee since the client's last download, or since the common start."""
+    """The mentee's change since the client's last download or, if `total`, since the common start."""
 
     w: Params
     total: bool
 
 
 class Own(Record):
-    """A client's mentor, the map to its features, and the mentee as it was downloaded last."""
+    """A client's mentor, the map to its features, and the mentee as last downloaded."""
 
     w: Params
     W: Tensor
@@ -64,7 +64,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedKD(Method[Server, Own, Down, Change]):
-    """A model of one's own and a shared one teach each other, the more the better they are; one travels, compressed."""
+    """A private and a shared model teach each other, the better they are the more; only one travels, compressed."""
 
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "changes of a second model, factorized"
@@ -75,11 +75,11 @@ class FedKD(Method[Server, Own, Down, Change]):
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     energy_start: Share = 0.95
-    """share of the energy of a change that its factors keep before the first round"""
+    """share of a change's energy that its factors keep, before the first round"""
     energy_end: Share = 0.98
-    """the same in the last round; 1 and 1: nothing is lost"""
+    """the same in the last round; if both are 1, nothing is lost"""
     distill: bool = True
-    """whether the two models learn from each other at all"""
+    """let the two models learn from each other"""
     clip: Positive = 10.0
     """largest norm of the gradient of both models together"""
 
@@ -142,7 +142,7 @@ def _factorized(w: Params, energy: float) -> Params:
 
 
 def _svd(t: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The fewest singular values, and their vectors, whose squares make up this share of all squares."""
+    """The fewest singular values, with their vectors, whose squares sum to this share of the total."""
     svd = torch.linalg.svd(t, full_matrices=False)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     U, sigma, V = cast(tuple[Tensor, Tensor, Tensor], svd)
     energy = sigma.square().cumsum(0)

@@ -2,17 +2,17 @@
 https://arxiv.org/abs/1802.07876
 
     paper       here       meaning
-    theta       down.w     the initialisation that is learned
-    alpha       down.rate  rate of the inner step: one number, or with Meta-SGD one for every parameter, learned too
+    theta       down.w     the learned initialisation
+    alpha       down.rate  rate of the inner step: one number or, with Meta-SGD, a learned one per parameter
     beta        meta_lr    learning rate of the server
-    D_S, D_Q    -          a client's support and query set: a new random division of its samples in each round
-    g_u         up.g       its meta-gradient: of the loss on the query set after a step on the support set
+    D_S, D_Q    -          a client's support and query set: a new random split of its samples in each round
+    g_u         up.g       its meta-gradient: that of the loss on the query set after a step on the support set
 
-How it differs from Per-FedAvg: a client divides all its samples into a support and a query set, and sends one
-meta-gradient per round instead of a model trained for many steps; the server takes the step. So `train.lr`,
-`train.epochs` and `train.batch` have no effect, and a run needs many more rounds.
+Unlike in Per-FedAvg, a client splits all its samples into a support and a query set, and sends one meta-gradient per
+round instead of a model trained for many steps; the server takes the step. So `train.lr`, `train.epochs` and
+`train.batch` have no effect, and a run needs many more rounds.
 
-Departs from the paper: the server's step is plain, where the paper's experiments use Adam.
+Departs from the paper: the server takes a plain gradient step; the paper's experiments use Adam.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..settings.fields import Positive, Range, Share
 
 
 class Learner(Record):
-    """The initialisation, and the rate of every parameter where those are learned."""
+    """The initialisation and, with Meta-SGD, the learned rate of each parameter."""
 
     w: Params
     rate: Params | None
 
 
 class Slope(Record):
-    """A client's meta-gradients; BatchNorm statistics, where they travel, are among them as they are."""
+    """A client's meta-gradients; BatchNorm statistics, where they travel, are values, not gradients."""
 
     g: Params
     rate: Params | None
@@ -47,7 +47,7 @@ class Slope(Record):
 
 @dataclass(frozen=True)
 class FedMeta(Method[Learner, Nothing, Learner, Slope]):
-    """The server learns a start, and a rate for each parameter if asked, from what one step does at every client."""
+    """The server learns an initialisation, and optionally per-parameter rates, that adapt to a client in one step."""
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model down, its meta-gradient up"
@@ -58,9 +58,9 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     cost: ClassVar[float] = 2
 
     algorithm: Literal["maml", "fomaml", "meta_sgd"] = "maml"
-    """exact meta-gradient; without its second-order term; exact, with a learned rate for every parameter"""
+    """exact meta-gradient; without its second-order term; exact, with a learned rate per parameter"""
     inner_lr: Positive = 0.1
-    """rate of the inner step, for meta_sgd before the first round"""
+    """rate of the inner step; for meta_sgd, its initial value"""
     inner_steps: Annotated[int, Range(1, 1000)] = 1
     """inner steps on the support set, and on all samples before use"""
     meta_lr: Positive = 0.5

@@ -3,17 +3,17 @@ NeurIPS 2020. https://arxiv.org/abs/2007.07481
 
     paper      here       meaning
     x          down.w     the global model
-    |a_i|_1    up.a       how far client i would go along a constant gradient of one, in steps; its number of steps
-                          where the optimiser is plain
+    |a_i|_1    up.a       how far client i would move along a constant gradient of one, in steps; with plain SGD, its
+                          number of steps
     d_i        -          its normalised change (x - x_i) / (eta |a_i|_1)
     p_i        Reply.n    its share of the round's samples
     tau_eff    tau_eff    effective steps, sum_i p_i |a_i|_1
 
 The paper gives |a_i|_1 for each optimiser (Section 4.1). Here it is measured: a number whose gradient is always one is
-trained beside the model, and moves by -eta |a_i|_1, with momentum and weight decay too.
+trained along with the model and moves by -eta |a_i|_1, whatever the momentum and weight decay.
 
-Departs from the paper: clients send x_i and |a_i|_1, from which the server takes d_i. Those that took no step have no
-direction and are left out. BatchNorm statistics, where they travel, are averaged as in FedAvg.
+Departs from the paper: clients send x_i and |a_i|_1, from which the server computes d_i. Clients that took no step have
+no direction and are left out. BatchNorm statistics, where they travel, are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..records import Nothing, Record
 
 
 class Trained(Record):
-    """A client's model and the steps it took, weighted as its optimiser does."""
+    """A client's model and the steps it took, as its optimiser weights them."""
 
     w: Params
     a: float
@@ -41,7 +41,7 @@ class Trained(Record):
 
 @dataclass(frozen=True)
 class FedNova(Method[Shared, Nothing, Shared, Trained]):
-    """FedAvg, whose clients count by their data and not by how many steps they took."""
+    """FedAvg in which clients count by their data, not by how many steps they took."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, number of steps up"

@@ -4,8 +4,7 @@
     W_B     down.w    base layers: the shared body
     W_Pj    me.h      personalization layers of client j: here, the head
 
-Departs from the paper: the personalization layers are the last fully connected layer alone, as in the papers that
-compare with it.
+Departs from the paper: only the last fully connected layer is personal, as in the papers that compare with FedPer.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedPer(Averaging[Head]):
-    """A shared body under a head of one's own, both trained together."""
+    """A shared body with a personal head, trained together."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"

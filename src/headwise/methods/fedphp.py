@@ -8,13 +8,13 @@ https://doi.org/10.1007/978-3-030-86486-6_36
     mu      mu        how much of the HPM is kept at the end of training
     lambda  lam       weight of the transfer from the HPM
 
-    (1)  loss = (1 - lambda) CE(w) + lambda R(w, HPM)          (numbers of this file: the paper's were not to be had)
+    (1)  loss = (1 - lambda) CE(w) + lambda R(w, HPM)          (our numbering: we could not see the paper's)
     (2)  HPM <- mu_z HPM + (1 - mu_z) w_i
 
-mu_z = mu z / (rho T), as a client expects rho T participations in T rounds; the HPM starts as the initial model.
+mu_z = mu z / (rho T), since a client expects to take part rho T times in T rounds; the HPM starts as the initial model.
 
-Departs from the paper: of its ways of knowledge transfer, this is MMD on the features, with the kernels of public code.
-As there, mu_z is at most mu: some clients take part more often than expected.
+Departs from the paper: of its forms of knowledge transfer, this is MMD on the features, with the kernels of public
+code. As there, mu_z is at most mu, since some clients take part more often than expected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..settings.fields import Unit
 
 
 class Inherited(Record):
-    """A client's inherited private model, and its participations."""
+    """A client's inherited private model, and how often it has taken part."""
 
     p: Params
     z: int
@@ -42,7 +42,7 @@ class Inherited(Record):
 
 @dataclass(frozen=True)
 class FedPHP(Averaging[Inherited]):
-    """FedAvg, whose clients keep a moving average of their trained models, use it, and let it guide their training."""
+    """FedAvg in which each client keeps a moving average of its models, uses it, and lets it guide its training."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
@@ -51,9 +51,9 @@ class FedPHP(Averaging[Inherited]):
     cost: ClassVar[float] = 1.4
 
     lam: Unit = 0.1
-    """weight of the transfer from the inherited model, against cross-entropy; 0: no transfer"""
+    """weight of the transfer from the inherited model, against cross-entropy; 0 disables it"""
     mu: Unit = 0.9
-    """how much of the inherited model is kept at the end of the run; it grows to this from 0"""
+    """how much of the inherited model is kept at the end of the run; starts at 0"""
 
     def client_init(self, local: Local) -> Inherited:
         return Inherited(local.init().state(), 0)

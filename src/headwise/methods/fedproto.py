@@ -8,9 +8,9 @@ https://arxiv.org/abs/2105.00243
     |D_i,j|     up.counts     samples of class j at client i
     lambda      lam           weight of staying near the global prototypes
 
-Departs from the paper: Eq. (6) prints one more division by the number of clients that hold the class; a mean has none.
-As in the authors' code, Eq. (8) pulls each sample's feature, by the mean squared difference, and not the class mean. A
-class that nobody sent in a round keeps its prototype.
+Departs from the paper: Eq. (6) prints an extra division by the number of clients that hold the class; we take a mean.
+As in the authors' code, Eq. (8) pulls each sample's feature (by the mean squared difference), not the class mean. A
+class that no client sends in a round keeps its prototype.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Prototypes(ClassMeans):
     """A mean feature for each class that a client holds; the label is -1 where there is none yet."""
 
     counts: Tensor | None
-    """[c] int32, where they are sent"""
+    """[c] int32, if sent"""
 
 
 class Known(Record):
@@ -52,7 +52,7 @@ class Known(Record):
 
 @dataclass(frozen=True)
 class FedProto(Method[Known, Own, Prototypes, Prototypes]):
-    """Every client trains a model of its own, whose features are pulled towards the mean of all clients' features."""
+    """Every client trains its own model, with features pulled towards the class means over all clients."""
 
     family: ClassVar[str] = "prototypes"
     travels: ClassVar[str] = "class means"
@@ -68,7 +68,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     evaluate: Literal["head", "prototype"] = "head"
     """how a client predicts: with its head, or by the nearest global prototype of its own classes"""
     weights: Literal["samples", "equal"] = "samples"
-    """of a class's prototypes in their mean: by the samples of the class, or (code) all the same"""
+    """weights of the clients' prototypes in the class mean: by samples of the class, or (code) equal"""
 
     def server_init(self, central: Central) -> Known:
         return Known(torch.zeros(central.classes) > 0, torch.zeros(central.classes, central.init().width))
@@ -110,7 +110,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         return self._predictor(local.model(me.w), down, local)
 
     def _predictor(self, m: SplitModel, down: Prototypes, local: Local) -> Predictor:
-        """The head; or Eq. (4), once there are prototypes: minus the distances, classes without one are farthest."""
+        """The head, or Eq. (4) once there are prototypes: negative distances; classes without one are farthest."""
         labels, means = _given(down)
         if self.evaluate == "head" or not len(labels):
             return m

@@ -1,11 +1,11 @@
 """FedProx — Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020. https://arxiv.org/abs/1812.06127
 
     paper   here     meaning
-    w^t     w_t      the model that the client was sent, constant during its training
+    w^t     w_t      the model sent to the client, constant during its training
     mu      mu       strength of the pull back to it
     gamma   -        inexactness of the local solver: here, the number of epochs
 
-Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each be as inexact as it must),
+Departs from the paper: every client runs the same number of epochs (Algorithm 2 lets each choose its inexactness),
 and clients are drawn uniformly and weighted by n_k, as in FedAvg.
 """
 
@@ -24,7 +24,7 @@ from ..settings.fields import NonNegative
 
 @dataclass(frozen=True)
 class FedProx(Averaging[Nothing]):
-    """FedAvg, whose clients are pulled back towards the model they were sent."""
+    """FedAvg with a pull back to the model that clients were sent."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

@@ -6,8 +6,8 @@ https://arxiv.org/abs/2102.07078
     h_i     me.h           client i's head; it never leaves the client
     tau     head_epochs    head updates per round
 
-Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes their plain mean (`fedrep@paper`); head and
-body updates count epochs, as in the authors' code.
+Departs from the paper: the server weights bodies by n_i, Algorithm 1 takes the plain mean (`fedrep@paper`); head and
+body updates are counted in epochs, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Head(Record):
 
 @dataclass(frozen=True)
 class FedRep(Averaging[Head]):
-    """A shared body under a head of one's own: first the head is trained, then the body."""
+    """A shared body with a personal head: first the head is trained, then the body."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"

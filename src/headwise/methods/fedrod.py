@@ -9,7 +9,7 @@
 
 Departs from the paper: the personalized head is the linear one, not a hypernetwork's. Classes that a client does not
 hold are left out of its softmax, which is the balanced softmax with N_m,c = 0. The counts are exact; the public code
-takes them from a loader that drops samples, and so leaves out classes that the client does hold.
+takes them from a loader that drops samples, and so can miss classes that the client holds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FedRoD(Averaging[Own]):
-    """A generic model that is trained as if all classes were equally frequent, and a head of one's own added to it."""
+    """A generic model trained as if all classes were equally frequent, plus a personal head."""
 
     family: ClassVar[str] = "two heads"
     travels: ClassVar[str] = "whole model"
@@ -50,7 +50,7 @@ class FedRoD(Averaging[Own]):
         prior = (local.class_counts / local.class_counts.max()).log()  # log N_m,c, up to a constant; -inf where absent
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Section 4: two losses that reach disjoint parameters, so that one step is a step of each."""
+            """Section 4: two losses on disjoint parameters, so one step trains both heads."""
             f = m.body(x)
             z = m.head(f)
             generic = cross_entropy(z + prior, y)  # balanced softmax

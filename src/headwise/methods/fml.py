@@ -5,9 +5,9 @@
     w_meme         down.w     meme model: the client's fork of the global model, of the server's architecture
     alpha, beta    the same   weight of the labels against the other model, for the personalized model and the meme
 
-Departs from the paper: gradients are clipped, as in public code, here those of both models together. The personalized
-model starts under a head of its own draw: from one and the same start both models would take the same steps, and the
-first upload would be the personalized model itself.
+Departs from the paper: gradients are clipped, as in public code, but those of both models together. The personalized
+model starts with its own random head: from the same start both models would take the same steps, and the first upload
+would be the personalized model itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class FML(Averaging[Own]):
-    """A model of one's own and a shared one learn from each other's predictions; only the shared one travels."""
+    """A private and a shared model learn from each other's predictions; only the shared one travels."""
 
     family: ClassVar[str] = "mutual distillation"
     travels: ClassVar[str] = "second model"
@@ -43,7 +43,7 @@ class FML(Averaging[Own]):
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 
     weights: Literal["samples", "clients"] = "clients"
-    """how clients count in the server's mean: by their samples, or (Algorithm 1) all the same"""
+    """how clients count in the server's mean: by their samples, or (Algorithm 1) equally"""
     alpha: Unit = 0.5
     """weight of the labels for the own model; 1: it learns nothing from the shared one, as in Standalone"""
     beta: Unit = 0.5
@@ -61,7 +61,7 @@ class FML(Averaging[Own]):
         own, meme = local.model(me.w), local.model(down.w, common=True)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Algorithm 1: both losses; each reaches its own model alone, so that one step is a step of each."""
+            """Algorithm 1: both losses; each trains only its own model, so one step updates both."""
             z, z_meme = own(x), meme(x)
             mine = self.alpha * cross_entropy(z, y) + (1 - self.alpha) * kl(z_meme.detach(), z)
             shared = self.beta * cross_entropy(z_meme, y) + (1 - self.beta) * kl(z.detach(), z_meme)

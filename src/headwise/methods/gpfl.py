@@ -4,15 +4,15 @@ Federated Learning*, ICCV 2023. https://arxiv.org/abs/2308.10279
     paper      here            meaning
     W_fe       down.w          feature extractor
     GCE        gce             global category embeddings, one for each class
-    CoV        gamma, beta     conditional valve: a scale and a shift of the features, made from a condition
+    CoV        gamma, beta     conditional valve: a scale and a shift of the features, computed from a condition
     g          everyone        global condition: the mean embedding
     p_i        mine            personalized condition: embeddings weighted by the client's own class frequencies
     W_hd_i     me.h            personalized head
     lambda     lam             weight of the distance between features and embeddings
     mu         mu              weight decay of GCE and CoV
 
-Departs from the paper: the distance is the mean over a batch, in the public code it is the norm of the whole batch. The
-conditions come from the embeddings just received; the public code takes those of the round before, and zeros at first.
+Departs from the paper: the distance is the mean over a batch; in the public code it is the norm of the whole batch. The
+conditions come from the embeddings just received; the public code uses those of the round before, and zeros at first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Head(Record):
 
 
 class Guides(NamedTuple):
-    """The modules that are shared besides the body."""
+    """The shared modules other than the body."""
 
     gce: nn.Embedding
     gamma: nn.Sequential
@@ -50,14 +50,14 @@ class Guides(NamedTuple):
         return relu(f * (self.gamma(condition) + 1) + self.beta(condition))
 
     def params(self) -> Params:
-        """The parameters themselves, by module."""
+        """The live parameters, not copies, by module."""
         named = {"gce": self.gce, "gamma": self.gamma, "beta": self.beta}
         return Params({f"{name}.{k}": t for name, m in named.items() for k, t in m.named_parameters()})
 
 
 @dataclass(frozen=True)
 class GPFL(Averaging[Head]):
-    """One body learns global features, led by shared class embeddings, and personal ones for a head of one's own."""
+    """One body learns global features, guided by shared class embeddings, and personal ones for a personal head."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body, class embeddings and valve"
@@ -111,7 +111,7 @@ def _snapshot(guides: Guides) -> Params:
 
 
 def _parts(me: Head, down: Shared, local: Local) -> tuple[SplitModel, Guides, Tensor]:
-    """The global body under the own head, the global modules, and the client's condition p_i."""
+    """The global body with the client's own head, the global modules, and the client's condition p_i."""
     m = local.model(down.w.select("body.") | me.h)
     guides = _guides(m.width, local)
     with torch.no_grad():

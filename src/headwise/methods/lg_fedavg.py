@@ -27,7 +27,7 @@ class Body(Record):
 
 @dataclass(frozen=True)
 class LGFedAvg(Averaging[Body]):
-    """A body of one's own under a shared head; clients may have different bodies."""
+    """A personal body with a shared head; clients may have different architectures for the body."""
 
     family: ClassVar[str] = "shared head"
     travels: ClassVar[str] = "head"

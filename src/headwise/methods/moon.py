@@ -3,13 +3,13 @@
     paper      here      meaning
     w^t        down.w    the global model
     w_i^t-1    me.prev   client i's model after its last participation; the initial model before the first
-    z          z         a sample's features under the model that is trained
+    z          z         a sample's features under the model in training
     z_glob     z_glob    the same under the global model
     z_prev     z_prev    the same under w_i^t-1
     mu         mu        weight of the contrastive loss
     tau        tau       temperature
 
-Departs from the paper: the features are those that the head takes; there is no projection head between the two.
+Departs from the paper: the features are the head's input; there is no projection head in between.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..settings.fields import NonNegative, Positive
 
 
 class Previous(Record):
-    """The model that a client sent last."""
+    """The last model that a client sent."""
 
     prev: Params
 
 
 @dataclass(frozen=True)
 class MOON(Averaging[Previous]):
-    """FedAvg, whose clients keep their features near the global model's and away from their own last model's."""
+    """FedAvg in which clients keep features near the global model's and away from their previous local model's."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"

@@ -2,16 +2,16 @@
 Model-Agnostic Meta-Learning Approach*, NeurIPS 2020. https://arxiv.org/abs/2002.07948
 
     paper    here       meaning
-    w        down.w     the meta-model: a start from which one step on a client's own data leads to a good model
+    w        down.w     the meta-model: a start from which one step on a client's own data gives a good model
     alpha    alpha      learning rate of that step
     beta     train.lr   learning rate of the meta-model
     D, D'    b1, b2     independent batches for the step and for the loss after it
     tau      -          local updates per round: as many as FedAvg takes in `train.epochs`
 
-Departs from the paper: the server weights clients by their samples, Algorithm 1 takes the plain mean (`per-
-fedavg@paper`); D and D' are halves of a batch of twice the usual size, so an epoch is two passes over the data; the
-exact form takes the Hessian on D, not on a third batch. A batch too small to cut is used for an ordinary step. All
-steps are plain gradient descent, whatever `train.momentum` and `train.weight_decay` say.
+Departs from the paper: the server weights clients by samples, Algorithm 1 takes the plain mean (`per-fedavg@paper`). D
+and D' are halves of a batch of twice the usual size, so an epoch is two passes over the data. The exact form takes the
+Hessian on D, not on a third batch. A batch too small to split is used for an ordinary step. All steps are plain
+gradient descent: `train.momentum` and `train.weight_decay` have no effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..settings.fields import NonNegative
 
 @dataclass(frozen=True)
 class PerFedAvg(Averaging[Nothing]):
-    """One start for everybody, from which a single step on a client's own data makes its personal model."""
+    """One initialisation for all, from which a single step on a client's data gives its personal model."""
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model"
@@ -42,7 +42,7 @@ class PerFedAvg(Averaging[Nothing]):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 
     alpha: NonNegative | Literal["local"] = "local"
-    """learning rate of the personal step; local: that of the model"""
+    """learning rate of the personal step; local: the model's"""
     hessian: Literal["first_order", "exact"] = "first_order"
     """the meta-gradient: without its second-order term, or exact, through the personal step"""
 
@@ -95,7 +95,7 @@ class PerFedAvg(Averaging[Nothing]):
 
 
 def _doubled(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of twice the size: each with the one that follows it, if any does."""
+    """Batches of twice the size: each joined with the next, if there is one."""
     for x, y in batches:
         x_next, y_next = next(batches, (x[:0], y[:0]))
         yield torch.cat([x, x_next]), torch.cat([y, y_next])

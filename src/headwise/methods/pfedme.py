@@ -4,16 +4,15 @@ https://arxiv.org/abs/2006.08848
     paper      here          meaning
     w          down.w        the global model
     w_i        w             client i's copy of it, which is sent back
-    theta_i    me.theta      its personal model, which is evaluated; none before it first took part
+    theta_i    me.theta      its personal model, which is evaluated; None until it first takes part
     lambda     lam           how strongly theta_i is pulled towards w_i
-    K          K             steps on theta_i per batch, an approximate solution of its problem
+    K          K             steps on theta_i per batch, to solve its problem approximately
     R          train.epochs  local rounds: here, all batches of these epochs
     eta        train.lr      learning rate of w_i; eta times lambda should be below 2
     beta       server_lr     server mixing: w <- (1 - beta) w + beta mean(w_i)
 
-Departs from the paper: the server weights the w_i by their samples, as the authors' code does; Algorithm 1 takes their
-plain mean, which is `pfedme@paper`. All steps are plain gradient descent, whatever `train.momentum` and
-`train.weight_decay` say.
+Departs from the paper: the server weights the w_i by samples, as the authors' code does; Algorithm 1 takes the plain
+mean (`pfedme@paper`). All steps are plain gradient descent: `train.momentum` and `train.weight_decay` have no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Personal(Record):
 
 @dataclass(frozen=True)
 class PFedMe(Averaging[Personal]):
-    """A personal model that is pulled towards the global one, which in turn follows the personal models."""
+    """A personal model pulled towards the global one, which in turn follows the personal models."""
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"

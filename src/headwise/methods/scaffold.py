@@ -4,13 +4,13 @@ https://arxiv.org/abs/1910.06378
     paper     here        meaning
     x, c      down        the global model and the mean control variate of all clients
     y_i       m           client i's copy of the model
-    c_i       me.c        its control variate: what its gradients were on the way, by option II
+    c_i       me.c        its control variate: its mean gradient over the local steps (option II)
     eta_g     server_lr   learning rate of the server
     K eta_l   travelled   how far a constant gradient of one would have moved y_i; measured by training a number with
-                          such a gradient beside it, so that it is right with momentum too
+                          such a gradient alongside, so it is right with momentum too
 
-Departs from the paper: clients send y_i instead of its change, which is the same to the server. A client that took no
-step keeps its control variate.
+Departs from the paper: clients send y_i instead of its change, which is equivalent. A client that took no step keeps
+its control variate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Control(Record):
 
 @dataclass(frozen=True)
 class Scaffold(Method[Global, Control, Global, Trained]):
-    """One global model, whose clients correct each step by what sets their own gradients apart from everybody's."""
+    """One global model; clients correct each step for how their gradients differ from the average."""
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, control variates"
@@ -105,5 +105,5 @@ class Scaffold(Method[Global, Control, Global, Trained]):
 
 
 def _none(m: SplitModel) -> Params:
-    """Control variates of zero, for all parameters that travel and are trained."""
+    """Zero control variates, for all parameters that travel and are trained."""
     return m.live().map(torch.zeros_like).map(Tensor.detach)

@@ -1,6 +1,6 @@
 """Standalone — every client alone with its own data; the yardstick that every federated method must beat.
 
-A client trains whenever it is drawn, as often as it would with any other method, and never sends anything.
+A client trains whenever it is selected, as often as with any other method, and never sends anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Own(Record):
 
 @dataclass(frozen=True)
 class Standalone(Method[Nothing, Own, Nothing, Nothing]):
-    """Every client trains a model of its own, alone."""
+    """Every client trains its own model, alone."""
 
     family: ClassVar[str] = "no sharing"
     travels: ClassVar[str] = "nothing"

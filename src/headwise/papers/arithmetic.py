@@ -15,11 +15,11 @@ from .tables import find
 
 KB, MB = 1024, 2**20
 TWO_DIGITS = 0.005
-"""sizes and claims are printed with two digits, whatever zeros a copy of them has lost"""
+"""sizes and claims are printed with two decimals, even where our copy lost trailing zeros"""
 
 
 def computed(ask: Ask, method: str, column: Column) -> tuple[float | str, Printed, float]:
-    """Ours, what it is compared with, and how much it may differ."""
+    """Our value, the printed one, and the tolerance."""
     printed = ask.table.printed(method, column.name)
     match column.measure:
         case "traffic":
@@ -40,14 +40,14 @@ def computed(ask: Ask, method: str, column: Column) -> tuple[float | str, Printe
 
 
 def agreement(ask: Ask, column: Column) -> str:
-    """What it means if the two agree: a claim about printed tables has nothing of ours in it."""
+    """The verdict if the two agree; a claim about printed tables alone involves no number of ours."""
     if column.measure == "total":
         return "agrees: printed rounds, our messages"
     return "follows from the printed tables" if ask.name in PRINTED else "exact"
 
 
 def _counted(ask: Ask, method: str, column: Column) -> float:
-    """Bytes per client and round, both ways, but for what the paper does not count."""
+    """Bytes per client and round, down and up, without what the paper does not count."""
     recipe, task = recipe_of(ask, method), column.task
     assert task is not None
     experiment = experiment_of(ask, column, recipe)
@@ -64,7 +64,7 @@ def _formula(ask: Ask, method: str, column: Column) -> Printed:
 
 
 def _symbols(experiment: Experiment, task: CountedOn) -> dict[str, float]:
-    """What the formulas of the tables, and of `uncounted`, speak of."""
+    """The symbols in the tables' formulas and in `uncounted`."""
     model = build(experiment.model[0], task)
     whole, share = weight(model) / SCALAR, weight(model.body) / weight(model)
     others = experiment.method.options.get("M", 0)
@@ -79,7 +79,7 @@ def _network(name: str, classes: int) -> SplitModel:
 
 
 def _mean(table: str, method: str, columns: Sequence[str]) -> float:
-    """The mean of what a table prints for a method."""
+    """The mean of a method's printed values in these columns."""
     printed = [find(table)[1].printed(method, c).mean for c in columns]
     return fmean(v for v in printed if v is not None)
 
@@ -95,7 +95,7 @@ def _fall(method: str) -> float:
 
 
 def _saving() -> float:
-    """What FedGH sends less than FedProto until both reach the target, in percent."""
+    """How much less FedGH sends than FedProto until both reach the target, in percent."""
     column = ["CIFAR-100 KB to target"]
     return (1 - _mean("fedgh/3", "FedGH", column) / _mean("fedgh/3", "FedProto", column)) * 100
 
@@ -158,4 +158,4 @@ PRINTED = {"fedgh/text": GAINS, "fedah/text": FALLS}
 CLAIMS = {
     (table, what): how for table, claims in {"fedgmh/sizes": SIZES, **PRINTED}.items() for what, how in claims.items()
 }
-"""every claim of a text, and how it follows from our models and messages or from printed tables"""
+"""every claim in a text, and how to compute it from our models and messages or from printed tables"""

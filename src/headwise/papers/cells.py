@@ -25,7 +25,7 @@ RUN = ("accuracy", "rounds")
 
 @dataclass(frozen=True)
 class Ask:
-    """What of a table is to be reproduced, and how."""
+    """Which part of a table to reproduce, and how."""
 
     paper: Paper
     table: Table
@@ -35,29 +35,29 @@ class Ask:
     rules: Rules = "paper"
     seeds: int = 1
     settings: Changes = NONE
-    """on top of all others, as somebody asked"""
+    """the user's, applied after all others"""
     set_by_hand: tuple[str, ...] = ()
-    """the same as it was typed, sweeps included"""
+    """the same as typed, sweeps included"""
 
     @property
     def name(self) -> str:
-        """The table's name, as one types it."""
+        """The table's name as you type it: `fedgmh/2`."""
         return f"{self.paper.name.lower()}/{self.table.name}"
 
     @property
     def scaled(self) -> bool:
-        """Whether this is not the printed experiment."""
+        """Whether the scale is not the paper's own."""
         return self.scale != self.paper.scales[0]
 
     @property
     def folder(self) -> str:
-        """A name for its results: variants do not overwrite each other."""
+        """The name of the results folder, different for each variant."""
         variant = [self.scale.name] * self.scaled + ["code"] * (self.rules == "code")
         variant += [re.sub(r"[^\w.=,]+", "_", text) for text in self.set_by_hand]
         return "-".join([self.name.replace("/", "-"), *variant])
 
     def moment(self, recipe: Recipe, column: Column) -> Moment:
-        """When the models are measured: as the column says, the code, the method, or the paper."""
+        """When models are measured: as set by the column, else the code, the method or the paper."""
         code = self.paper.code.moment if self.rules == "code" and self.paper.code else None
         return column.moment or (None if recipe is STANDALONE else code) or recipe.moment or self.paper.moment
 
@@ -69,7 +69,7 @@ class Ask:
 
     @property
     def window(self) -> int | None:
-        """The last rounds that count; none: all of them."""
+        """How many of the last rounds count; None: all rounds."""
         return self.paper.code.window if self.rules == "code" and self.paper.code else None
 
 
@@ -84,13 +84,12 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The same for the same experiment, wherever it runs, and in a later version that has more settings."""
+        """Identifies the experiment: the same on every machine, and in later versions that add settings."""
         values = {k: v for k, v in changed(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
         return digest(to_json(values, sort_keys=True).encode())[:16]
 
     @property
     def folder(self) -> str:
-        """The name of its folder."""
         e = self.experiment
         return f"{e.method.name}-{e.data.name}-s{e.seed}-{self.key}"
 
@@ -104,7 +103,7 @@ def ask_for(
     rules: str = "paper",
     seeds: int = 1,
 ) -> Ask:
-    """What was asked for, every name checked; nothing named: all of it."""
+    """Check every name; without columns or methods, all of them are taken."""
     paper, table = find(name)
     if rules not in ("paper", "code"):
         raise ConfigError(f"rules is {rules!r}: {nearest(rules, ('paper', 'code'))}")
@@ -123,12 +122,12 @@ def ask_for(
 
 
 def recipe_of(ask: Ask, method: str) -> Recipe:
-    """How this method is run; Standalone can always be."""
+    """How this method is run; Standalone needs no recipe in the paper's file."""
     return ask.paper.recipe(method) or STANDALONE
 
 
 def cells_of(ask: Ask) -> list[Cell]:
-    """All runs that the asked cells need, Standalone's of each column first; the same experiment only once."""
+    """All runs that the requested cells need, each experiment once; Standalone comes first in every column."""
     found: dict[str, Cell] = {}
     for column in ask.columns:
         if column.measure not in RUN:
@@ -146,7 +145,7 @@ def cell_of(ask: Ask, column: Column, recipe: Recipe, seed: int) -> Cell:
 
 
 def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Experiment:
-    """The paper's settings, then the table's, the column's, the method's, the code's and the scale's."""
+    """The paper's settings, then the table's, the column's, the method's, the code's, the scale's and the user's."""
     layers = [ask.table.changes, column.changes, recipe.changes]
     method = recipe.method
     if ask.rules == "code" and ask.paper.code:
@@ -165,13 +164,13 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
 
 
 def _options(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that this method has."""
+    """The requested options that this method has."""
     known = field_types(find_class("method", method)) if asked else {}
     return {k: v for k, v in asked.items() if k in known}
 
 
 def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
-    """The same experiment on so many processes."""
+    """The same experiment with this many workers; None changes nothing."""
     if workers is None:
         return experiment
     return dataclasses.replace(experiment, engine=dataclasses.replace(experiment.engine, workers=workers))

@@ -1,4 +1,4 @@
-"""What a table would cost here: a few seconds of training steps on this machine, multiplied by what it asks for."""
+"""How long a table would take on this machine, extrapolated from a few seconds of training steps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .counting import messages
 from .schema import CountedOn
 
 PATIENCE = 1.0
-"""seconds of training steps that a network is timed with; a third of it for forward passes"""
+"""seconds spent on timing a network's training steps; forward passes get a third of that"""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a data set once it was read."""
+    """What an estimate needs to know about a data set."""
 
     samples: int
     task: Task
     usual: Choice
-    """the network that is taken when none is named"""
+    """the network to use if none is named"""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Speed:
     forward: float
     """per sample of a forward pass"""
     client: float = 0.0
-    """per client that is asked for anything, however few samples it has"""
+    """overhead per client, however few samples it has"""
 
 
 class Costs:
-    """Estimates; data sets are read and networks timed once each."""
+    """Estimates running times; reads each data set and times each network once."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -59,7 +59,7 @@ class Costs:
         self._speeds: dict[tuple[str, str, int], Speed] = {}
 
     def seconds(self, experiment: Experiment) -> float:
-        """How long this run would take with its workers, if nothing else runs beside it."""
+        """How long this run would take with its workers, on an otherwise idle machine."""
         facts, speed = self._about(experiment.data), self._speed(experiment)
         split, sampling, often = parse(experiment.split), experiment.sampling, experiment.evaluate
         samples = facts.samples * experiment.fraction
@@ -111,7 +111,7 @@ def timing(model: SplitModel, task: Task, batch: int) -> Speed:
 
 
 def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -> float:
-    """Seconds that the engine takes for a client with next to no samples; texts are not timed."""
+    """Seconds of engine overhead per client, timed with very few samples; text is not timed."""
     if task.vocabulary:
         return 0.0
     tiny = CountedOn(task.shape, task.classes, own=1, clients=4)
@@ -120,7 +120,7 @@ def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -
 
 
 def _time(do: Callable[[], object], seconds: float) -> float:
-    """Seconds that it takes once, after it was done once."""
+    """Mean seconds per call, after a warm-up call."""
     do()
     begun, count = time.perf_counter(), 0
     while (spent := time.perf_counter() - begun) < seconds or not count:
@@ -139,7 +139,7 @@ def parse_budget(text: str) -> float:
 
 
 def clock(seconds: float) -> str:
-    """A time as a person says it."""
+    """A duration for people: `45 s`, `12 min`, `3 h`."""
     if seconds < 100:
         return f"{max(round(seconds), 1)} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

@@ -1,4 +1,4 @@
-"""What messages and models weigh: two rounds of real messages on a federation of a few random samples."""
+"""Sizes of messages and models, counted in two real rounds on a federation of a few random samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCALAR = 4
 
 
 def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
-    """Bytes down and up per client in the second round, when everybody has been heard once."""
+    """Bytes down and up per client in the second round, when every client has replied once."""
     rows: list[Round] = []
 
     def keep(event: Event) -> None:
@@ -49,7 +49,6 @@ def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
 
 
 def build(choice: Choice, task: CountedOn) -> SplitModel:
-    """The network for this task."""
     return choice.make("model").build(base.Task(task.shape, task.classes)).eval()
 
 
@@ -65,7 +64,7 @@ def widths(module: nn.Module) -> list[int]:
 
 @cache
 def _federation(task: CountedOn) -> FederatedData:
-    """Two random samples of each of its classes for every client."""
+    """Every client holds two random samples of each of its classes."""
     own = [(np.arange(task.own) + c * task.own) % task.classes for c in range(task.clients)]
     y = np.repeat(np.concatenate(own), 2).astype(np.int64)
     x = np.random.default_rng(0).standard_normal((len(y), *task.shape), dtype=np.float32)

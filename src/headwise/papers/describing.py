@@ -28,7 +28,7 @@ def _lines(paper: Paper, table: Table) -> Iterator[str]:
     yield from _methods(paper, table)
     metric = "over all test samples" if paper.metric == "accuracy" else "as the mean over the clients"
     code = paper.code and paper.code.metric and paper.code.metric != paper.metric
-    metric += " (by the code's rules the other way)" if code else ""
+    metric += " (the other way under the code's rules)" if code else ""
     yield f"\nmeasured {metric}, moment {paper.moment} unless the method says otherwise, best round"
     yield f"seeds in the paper: {paper.seeds or 'not printed'}"
     yield from (f"open: {text}" for text in paper.open)
@@ -39,7 +39,7 @@ def _lines(paper: Paper, table: Table) -> Iterator[str]:
     for note in table.notes:
         about = ", ".join((*note.methods, *note.columns)) or "all"
         yield f"note: {about}: {note.text}"
-    yield f"\nheadwise reproduce {paper.name.lower()}/{table.name} --plan    says what it would cost here"
+    yield f"\nheadwise reproduce {paper.name.lower()}/{table.name} --plan    estimates how long it would take here"
 
 
 def _grid(table: Table) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Run a table's cells, one after the other, and put what they say beside what is printed.
+"""Run a table's cells one after the other, and compare the results with the printed numbers.
 
-A cell's folder is named by the hash of its experiment: what is finished is never run again, what was interrupted goes
-on, and tables that share an experiment share its run.
+A cell's folder is named by the hash of its experiment: finished cells never run again, interrupted ones resume, and
+tables that share an experiment share its run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .results import Reproduction, Row
 from .schema import Column, Recipe
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
-"""gives the observers that show a run of this title"""
+"""given a run's title, yields the observers that show it"""
 CELLS = Path("runs/reproduce/cells")
 
 
@@ -37,7 +37,7 @@ def open_cells(ask: Ask, cells: Path) -> list[Cell]:
 
 
 def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir: Path | None) -> list[list[float]]:
-    """Seconds of every open cell, for each of these asks."""
+    """Seconds for every open cell, for each of these asks."""
     costs = Costs(data_folder(data_dir))
 
     def seconds(cell: Cell) -> float:
@@ -48,7 +48,7 @@ def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir
 
 
 def largest(asks: Sequence[Ask], seconds: Sequence[Sequence[float]], budget: float) -> tuple[Ask, list[float]]:
-    """The first of these scales that fits into the budget; they come from the largest to the smallest."""
+    """The first ask whose scale fits into the budget; asks must go from the largest scale to the smallest."""
     for ask, each in zip(asks, seconds, strict=True):
         if sum(each) <= budget:
             return ask, list(each)
@@ -70,9 +70,9 @@ def reproduce(
     watch: Watch = lambda title: nullcontext(()),
     command: str = "",
 ) -> Reproduction:
-    """Run what is not finished, and write the table after every cell; `seconds` are the estimates of the open ones."""
+    """Run the open cells and write the table after each; `seconds` are the open cells' estimates."""
     waiting, exact = open_cells(ask, cells), exact_rows(ask)
-    found = _written(ask, cells, exact, command, out)  # before anything is trained: `out` may be no place to write to
+    found = _written(ask, cells, exact, command, out)  # before training: `out` may not be writable
     left, begun, done = [*seconds] or [0.0] * len(waiting), time.monotonic(), 0.0
     for number, cell in enumerate(waiting):
         pace = (time.monotonic() - begun) / done if done else 1.0
@@ -82,7 +82,7 @@ def reproduce(
             experiment = on_workers(cell.experiment, workers)
             run = run_or_resume(experiment, cells / cell.folder, data_dir=data_dir, observers=observers)
         if not run.complete:
-            raise RunError(f"{run.path} ended early ({run.ended}): the same command goes on.")
+            raise RunError(f"{run.path} ended early ({run.ended}): run the same command again to continue.")
         done += left[number]
         found = _written(ask, cells, exact, command, out)
     if finished := [f for cell in cells_of(ask) if _finished(f := cells / cell.folder)]:
@@ -95,13 +95,13 @@ Exact = Mapping[tuple[str, str], Row]
 
 
 def exact_rows(ask: Ask) -> Exact:
-    """The cells that need no run; counting their messages takes a moment, so it is done once."""
+    """The cells that need no run; computed once, since counting messages takes a moment."""
     columns = [c for c in ask.columns if c.measure not in RUN]
     return {(m, c.name): _exact_row(ask, m, c) for c in columns for m in ask.methods}
 
 
 def rows_of(ask: Ask, cells: Path, exact: Exact) -> tuple[Row, ...]:
-    """Every asked cell of the table, run or not."""
+    """Every requested cell of the table, run or not."""
     places = [(m, c) for c in ask.columns for m in ask.methods]
     return tuple(exact.get((m, c.name)) or _run_row(ask, m, c, cells) for m, c in places)
 
@@ -129,7 +129,7 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     ours = tuple(v for v in values if v is not None)
     rounds, floor = runs[0].manifest["experiment"]["rounds"], scores.floor(runs[0], ask)
     if column.measure == "rounds":
-        ours = ours if len(ours) == len(values) else ()  # a mean over those that arrive would flatter
+        ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
         verdict, floor = verdicts.of_rounds(printed, fmean(ours) if ours else None, rounds), None
     else:
         verdict = verdicts.of_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
@@ -165,7 +165,7 @@ def _finished(folder: Path) -> bool:
 
 
 def _written(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
-    """The page, the spreadsheet and the object, as far as there are runs; the place for any further form."""
+    """Write the table as Markdown, CSV and JSON, from the runs so far; add further formats here."""
     found = Reproduction(ask, rows_of(ask, cells, exact), command)
     with failing_clearly(out):
         out.mkdir(parents=True, exist_ok=True)

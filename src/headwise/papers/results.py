@@ -28,12 +28,12 @@ class Row:
     ours: tuple[float, ...] = ()
     """one figure per seed, or the exact one; in percent, rounds, or the column's unit"""
     text: str = ""
-    """ours where it is no number"""
+    """our value if it is not a number"""
     seeds: int = 0
     rounds: int | None = None
     moment: str = ""
     others: str = ""
-    """the same at the other moments that were measured"""
+    """our figures at the other measured moments"""
     floor: float | None = None
     standalone: float | None = None
 
@@ -49,11 +49,11 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """Ours less print."""
+        """Ours minus the printed mean."""
         return None if self.mean is None or self.printed.mean is None else self.mean - self.printed.mean
 
     def texts(self) -> list[str]:
-        """The row as a person reads it."""
+        """The row for people."""
         ours = self.text or (_number(self.mean) + (f" ± {self.std:.2f}" if self.std is not None else ""))
         gap = "" if self.difference is None else f"{round(self.difference, 2):+,.2f}".replace("-0.00", "+0.00")
         return [
@@ -63,7 +63,7 @@ class Row:
         ]  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
-        """The row for programs: numbers as numbers."""
+        """The row for programs, with unformatted numbers."""
         return {
             "method": self.method, "column": self.column, "published": self.printed.text,
             "published_mean": self.printed.mean, "published_std": self.printed.std,
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came out of a table."""
+    """A reproduced table."""
 
     ask: Ask
     rows: tuple[Row, ...]
@@ -123,7 +123,6 @@ class Reproduction:
         return "\n\n".join([title, f"{ask.paper.citation}.", about, table, words])
 
     def csv(self) -> str:
-        """The rows for a spreadsheet."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(self.rows[0].plain()) if self.rows else [], lineterminator="\n")
         writer.writeheader()
@@ -135,8 +134,8 @@ def _measured(ask: Ask) -> str:
     which = "over all test samples" if ask.metric == "accuracy" else "as the mean over the clients"
     best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
     return (
-        f"Accuracies are percentages {which} in {best}; *pre* is what a client would use after a download, *stale* "
-        f"what it has since its own last training; the floor is guessing each client's most frequent class."
+        f"Accuracies are percentages {which} in {best}; *pre* is the model that a client would use after a download, "
+        f"*stale* the one from its own last training; the floor is guessing each client's most frequent class."
     )
 
 

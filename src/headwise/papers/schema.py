@@ -23,13 +23,11 @@ class Changes(Parsed):
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From a table."""
         if not isinstance(value, Mapping):
             raise ConfigError(f"{at} is {value!r}, but must be a table of settings.")
         return cls(value)
 
     def plain(self) -> Any:
-        """The table itself."""
         return dict(self.values)
 
 
@@ -38,18 +36,17 @@ NONE = Changes({})
 
 @dataclass(frozen=True)
 class Printed(Parsed):
-    """What stands in a cell: ``88.30 ± 0.95``, ``149.07 MB``, a formula, or ``-`` and why."""
+    """A printed cell: ``88.30 ± 0.95``, ``149.07 MB``, a formula, or ``-`` and why."""
 
     text: str
     mean: float | None = None
     """in the unit of the column; sizes in KB"""
     std: float | None = None
     last_digit: float = 0.0
-    """what one unit of the last printed digit is worth"""
+    """the value of one unit in the last printed digit"""
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From its text."""
         if not isinstance(value, str):
             raise ConfigError(f"{at} is {value!r}, but must be a text such as '88.30 ± 0.95'.")
         found = re.fullmatch(r"(\d+(?:\.(\d+))?)(?: ± (\d+(?:\.\d+)?))?(?: (KB|MB))?", value)
@@ -60,7 +57,6 @@ class Printed(Parsed):
         return cls(value, float(found[1]) * unit, float(found[3]) if found[3] else None, digit)
 
     def plain(self) -> str:
-        """The text."""
         return self.text
 
     @property
@@ -71,7 +67,7 @@ class Printed(Parsed):
 
 @dataclass(frozen=True)
 class CountedOn:
-    """What messages and models are counted on, where nothing is trained."""
+    """The task that messages and models are counted on, where nothing is trained."""
 
     shape: tuple[Count, ...]
     classes: Count
@@ -90,17 +86,17 @@ class Column:
     code: Changes = NONE
     """further changes under the rules of the public code"""
     options: Changes = NONE
-    """of the paper's own method, where the column varies one"""
+    """options of the paper's own method that the column varies"""
     sweep: Changes = NONE
-    """a setting that was asked to vary; files don't have it"""
+    """the setting varied by `--sweep`; never in a file"""
     moment: Moment | None = None
     """none: the method's"""
     target: Unit | None = None
-    """accuracy whose first round is asked for"""
+    """accuracy for `rounds`: the column prints the first round that reaches it"""
     task: CountedOn | None = None
     layer: Annotated[int, Range(0, 100)] = 0
     rounds: str = ""
-    """the column that prints the rounds which `total` multiplies"""
+    """the column with the rounds that `total` multiplies"""
     why: str = ""
     """why it can't be compared"""
 
@@ -117,7 +113,7 @@ class Recipe:
     moment: Moment | None = None
     changes: Changes = NONE
     uncounted: str = "0"
-    """what the paper leaves out of its traffic, in scalars: c own classes, bias of the head, M models of others"""
+    """what the paper's traffic leaves out, in scalars: c own classes, bias of the head, M models of others"""
 
 
 Metric = Literal["accuracy", "client_mean"]
@@ -132,7 +128,7 @@ class Code:
     changes: Changes = NONE
     moment: Moment | None = None
     window: Count | None = None
-    """only the last so many rounds are looked at"""
+    """only this many of the last rounds count"""
     metric: Metric | None = None
     """none: the paper's"""
 
@@ -146,12 +142,12 @@ class Scale:
     """what it keeps and what it changes"""
     changes: Changes = NONE
     batch: Share = 1.0
-    """factor on the batch: with fewer samples, it keeps the number of steps"""
+    """factor on the batch size, which keeps the number of steps with fewer samples"""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader of these cells must know; no methods or columns: all of them."""
+    """What a reader of these cells must know; without methods or columns it applies to all of them."""
 
     text: str
     methods: tuple[str, ...] = ()
@@ -159,7 +155,6 @@ class Note:
     comparable: bool = True
 
     def applies(self, method: str, column: str) -> bool:
-        """Whether it speaks of this cell."""
         return (not self.methods or method in self.methods) and (not self.columns or column in self.columns)
 
 
@@ -171,18 +166,18 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Printed, ...], ...] = ()
-    """the method's name, then one entry per column; none: they stand in the file of numbers"""
+    """the method's name, then one entry per column; empty if they are in the file of numbers"""
     changes: Changes = NONE
     notes: tuple[Note, ...] = ()
 
     def printed(self, method: str, column: str) -> Printed:
-        """What stands there; `-` for a method that the table does not have."""
+        """The printed cell; `-` for a method that is not in the table."""
         place = [c.name for c in self.columns].index(column)
         return next((row[place + 1] for row in self.rows if row[0].text == method), Printed("-"))
 
     @property
     def methods(self) -> list[str]:
-        """The methods in the order of the rows."""
+        """In the order of the rows."""
         return [row[0].text for row in self.rows if row]
 
 
@@ -212,14 +207,14 @@ class Paper:
     metric: Metric = "accuracy"
     moment: Moment = "pre"
     seeds: Count | None = None
-    """how many the paper ran; none: it does not say"""
+    """how many the paper ran; None if it does not say"""
     open: tuple[str, ...] = ()
-    """what the paper leaves open, and what is taken here"""
+    """what the paper leaves open, and what we use"""
     changes: Changes = NONE
     methods: tuple[Recipe, ...] = ()
     scales: tuple[Scale, ...] = (Scale("full", "as printed"),)
     code: Code | None = None
 
     def recipe(self, method: str) -> Recipe | None:
-        """How this method is run, if it is run at all."""
+        """How this method is run; None if the paper's file does not say."""
         return next((r for r in self.methods if r.name == method), None)

@@ -18,7 +18,7 @@ def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
 
 
 def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
-    """The best accuracy in percent, or the first round at the target; none if there is no such thing."""
+    """The best accuracy in percent, or the first round at the target; None if nothing was measured or reached."""
     points = curve(run, moment, ask.metric)
     if column.measure == "rounds":
         return next((float(t) for t, value in points if value >= (column.target or 0)), None)
@@ -28,7 +28,7 @@ def measured(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None
 
 
 def floor(run: Run, ask: Ask) -> float | None:
-    """What guessing each client's most frequent class scores, in percent, by the paper's mean."""
+    """What guessing each client's most frequent class scores, in percent, averaged as in the paper."""
     found: dict[str, Any] = run.manifest["partition"]["floor"]
     value = found["weighted" if ask.metric == ACCURACY.name else "mean"]
     return None if value is None else value * 100

@@ -1,7 +1,7 @@
 """Papers as data: finding a table by its name, and reading it.
 
 A paper is a TOML file: `fedgmh.toml` says how its tables are run, `fedgmh.numbers.toml` what they print. Reading them
-checks every key, type and name, and imports nothing heavy. A path to a TOML file of one's own works as well.
+checks every key, type and name, and imports nothing heavy. A path to your own TOML file works as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}
 
 
 def papers() -> list[Paper]:
-    """All that are at hand."""
+    """All papers that come with Headwise."""
     return [load(str(p)) for p in sorted(HOME.glob("*.toml")) if not p.name.endswith(".numbers.toml")]
 
 
@@ -59,12 +59,12 @@ def load(path: str) -> Paper:
 def _filled(table: Table, grid: Grid | None, path: str) -> Table:
     names = tuple(c.name for c in table.columns)
     if grid is None or grid.columns != names:
-        raise ConfigError(f"{path}, table {table.name}: its columns are not those that its numbers are printed under.")
+        raise ConfigError(f"{path}, table {table.name}: its columns are not the columns in its file of numbers.")
     return dataclasses.replace(table, rows=grid.rows)
 
 
 def _check(path: str, paper: Paper, table: Table) -> None:
-    """Names that point to each other must meet."""
+    """Every name that refers to another must match one, and every row must have one entry per column."""
     recipes, names = {r.name for r in paper.methods}, [c.name for c in table.columns]
     trained = any(c.measure in ("accuracy", "rounds", "traffic", "parameters") for c in table.columns)
     wrong = [m for m in table.methods if trained and m not in recipes]
@@ -72,11 +72,11 @@ def _check(path: str, paper: Paper, table: Table) -> None:
     wrong += [c for n in table.notes for c in n.columns if c not in names]
     wrong += [m for n in table.notes for m in n.methods if m not in table.methods]
     if wrong or not table.rows:
-        raise ConfigError(f"{path}, table {table.name}: {', '.join(wrong) or 'rows'} does not fit the rest of it.")
+        raise ConfigError(f"{path}, table {table.name}: {', '.join(wrong) or 'rows'} does not fit the other entries.")
 
 
 def choose(wanted: Iterable[str], known: Iterable[str], what: str) -> list[str]:
-    """The known names that hold these words one after the other; a name given in full is only itself."""
+    """The known names that contain these words in sequence; a full name matches only itself."""
     names, found = list(known), []
     for text in wanted:
         words = _words(text)
@@ -97,7 +97,7 @@ def _holds(words: list[str], part: list[str]) -> bool:
 
 
 def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees of settings on top of each other: the later wins, tables are merged."""
+    """Trees of settings merged, table by table; later values win."""
     found = dict(first)
     for other in others:
         for key, value in other.items():

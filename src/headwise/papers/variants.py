@@ -1,4 +1,4 @@
-"""A table with other settings than the paper's: some that are set, or one that takes several values in turn."""
+"""A table with settings other than the paper's: fixed ones, or a sweep over several values of one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .cells import RUN, Ask, recipe_of
 from .schema import Changes, Printed
 
 CHOSEN = {"seed": "--seeds", "method": "--methods", "engine": "--workers"}
-"""what has an option of its own"""
+"""settings with a command-line option of their own"""
 
 
 def with_settings(ask: Ask, settings: Sequence[str]) -> Ask:
-    """All of its cells with these settings, each like ``train.lr=0.1``."""
+    """Every cell with these settings, each like ``train.lr=0.1``."""
     found = _tree(ask, settings, "set")
     return dataclasses.replace(ask, settings=Changes(found), set_by_hand=(*ask.set_by_hand, *settings))
 
 
 def swept(ask: Ask, sweep: str) -> Ask:
-    """Each column that is run, once for each value of ``method.beta=0.1,0.3``; nothing is printed for these."""
+    """Each trained column, once per value of ``method.beta=0.1,0.3``; the paper prints nothing for these."""
     path, sign, values = sweep.partition("=")
     each = [f"{path.strip()}={v.strip()}" for v in values.split(",") if v.strip()]
     if not sign or len(each) < 2 or len({*each}) < len(each):
@@ -45,7 +45,7 @@ def swept(ask: Ask, sweep: str) -> Ask:
 
 
 def _tree(ask: Ask, settings: Sequence[str], what: str) -> dict[str, Any]:
-    """As tables; options of methods must be had by one of those that are run."""
+    """The settings as tables; a method's option must exist in at least one of the methods that are run."""
     found = override({}, settings)
     for name, instead in CHOSEN.items():
         if name in found and not (name == "method" and isinstance(found[name], Mapping)):

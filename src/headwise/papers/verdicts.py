@@ -1,15 +1,14 @@
-"""How far ours is from print, in words."""
+"""How far our figures are from the printed ones, in words."""
 
 from __future__ import annotations
 
 from .schema import Printed
 
 SPREAD = 2
-"""published standard deviations that still count as the published spread"""
+"""how many published standard deviations count as the published spread"""
 
 
 def of_accuracy(printed: Printed, ours: float, floor: float | None) -> str:
-    """In percentage points."""
     below = floor is not None and ours < floor
     as_printed = below and printed.mean is not None and printed.mean < (floor or 0)
     tail = f", below the floor{' as in print' if as_printed else ''}" if below else ""
@@ -31,7 +30,6 @@ def _distance(printed: Printed, ours: float) -> str:
 
 
 def of_rounds(printed: Printed, ours: float | None, rounds: int) -> str:
-    """In rounds."""
     if ours is None:
         return f"not reached in {rounds} rounds"
     if printed.mean is None:

@@ -58,25 +58,25 @@ def test_a_class_that_only_one_client_has_and_one_that_nobody_has(tmp_path: Path
     )
     assert [s.partition(": ")[2] for s in said(d, "lonely class")] == [
         "only one client has the class 'dead'.",
-        "nobody has the class 'gone'.",
+        "no client has the class 'gone'.",
     ]
 
 
 def test_a_client_with_one_class(tmp_path: Path) -> None:
     d = table(tmp_path, [*ROWS, "oslo,1,f,no", "oslo,2,f,no"])
-    assert said(d, "one class only")[0].endswith("client 'oslo': all its samples are of the class 'no'.")
+    assert said(d, "one class only")[0].endswith("client 'oslo': all its samples have the class 'no'.")
 
 
 def test_missing_numbers_are_told_with_the_first_place(tmp_path: Path) -> None:
     assert said(table(tmp_path), "missing value") == [
         f"{tmp_path / 'patients.csv'}, row 5, column 'age', client 'rome': 1 of 6 values are missing, "
-        "the first one here: they are filled."
+        "here the first: they are filled."
     ]
 
 
 def test_columns_that_say_nothing(tmp_path: Path) -> None:
     rows = [row.replace(",m,", ",f,") for row in ROWS]
-    assert said(table(tmp_path, rows), "constant column")[0].endswith("column 'sex': all its values are the same.")
+    assert said(table(tmp_path, rows), "constant column")[0].endswith("column 'sex': all values are the same.")
     rows = [",".join([c, "", *rest]) for c, _, *rest in (row.split(",") for row in ROWS)]
     assert said(table(tmp_path, rows), "empty column")[0].endswith("column 'age': every value is missing.")
     rows = [f"va,{k},{'fm'[k % 2]},{'no' if k % 3 else 'yes'}" for k in range(12)]
@@ -92,7 +92,7 @@ def test_duplicates(tmp_path: Path) -> None:
         f"{tmp_path / 'patients.csv'}, row 8, client 'rome': the same as"
     )
     d = table(tmp_path, [*ROWS, "va,61,f,yes"])
-    assert said(d, "duplicate of a client")[0].endswith("row 2: one may be trained on, and the other tested.")
+    assert said(d, "duplicate of a client")[0].endswith("row 2: one may end up in training and the other in test.")
     rows = [f"{row},{part}" for row, part in zip([*ROWS, ROWS[0]], ["train"] * 4 + ["test"] * 3, strict=True)]
     text = TABLE + '[split]\nby = "column"\ncolumn = "part"\n'
     d = table(tmp_path, rows, f"{HEAD},part", text)
@@ -100,17 +100,15 @@ def test_duplicates(tmp_path: Path) -> None:
 
 
 def test_too_few_samples_and_parts_that_are_missing(tmp_path: Path) -> None:
-    assert said(table(tmp_path), "too few samples")[0].endswith(
-        "client 'va': it has 3 samples, which is fewer than 10."
-    )
+    assert said(table(tmp_path), "too few samples")[0].endswith("client 'va': it has 3 samples, fewer than 10.")
     text = TABLE + '[split]\nby = "column"\ncolumn = "part"\n'
     d = table(tmp_path, [f"{row},{'train' if row[0] == 'v' else 'test'}" for row in ROWS], f"{HEAD},part", text)
     assert said(d, "no training samples")[0].endswith("client 'rome': it has no training samples.")
     assert said(d, "no test samples")[0].endswith(
-        "client 'va': it has no test samples, so its model is never measured."
+        "client 'va': it has no test samples, so its model is never evaluated."
     )
     d = table(tmp_path, [f"{row},later" for row in ROWS], f"{HEAD},part", text)
-    assert said(d, "unknown part")[0].endswith("row 2, column 'part': 'later' is not a part: allowed are train, val, "
+    assert said(d, "unknown part")[0].endswith("row 2, column 'part': 'later' is not a part: use one of train, val, "
                                                "validation, valid, test.")  # fmt: skip
     d = table(
         tmp_path,
@@ -141,7 +139,7 @@ def test_a_table_without_a_column_or_with_it_twice(tmp_path: Path) -> None:
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     d = table(tmp_path)
     d.place.write_bytes(b"hospital,age,sex,ill\nva,1,\xff,no\n")
-    assert said(d, "unreadable file")[0].endswith("it is not UTF-8 text: byte 26 is wrong.")
+    assert said(d, "unreadable file")[0].endswith("it is not UTF-8 text: byte 26 is invalid.")
     d.place.unlink()
     assert said(d, "unreadable")[0].endswith("but there is no such file or folder.")
     d.place.write_text(HEAD)
@@ -182,7 +180,7 @@ def test_an_empty_client(tmp_path: Path) -> None:
         ("wrong lengths", {"x": X, "y": Y[:3]}, "x has 6 samples, but y has 3 targets."),
         ("mixed shapes", {"x": X[:, :1], "y": Y}, "but those before are float32 of shape [2]."),
         ("mixed shapes", {"x": X, "y": np.eye(6)}, "but those before are float64 of shape []."),
-        ("wrong shape", {"x": X[:, 0], "y": Y}, "needs a row for each sample: [samples, ...]."),
+        ("wrong shape", {"x": X[:, 0], "y": Y}, "must have one row per sample: [samples, ...]."),
         ("empty client", {"x": X[:0], "y": Y[:0]}, "it has no samples that can be read."),
         ("missing array", {"x": X}, "it has x but no y."),
         ("missing array", {"z": X}, "it has z, but needs x and y, or x_train, y_train, x_test, y_test."),
@@ -204,7 +202,7 @@ def test_labels_of_arrays(tmp_path: Path) -> None:
     )
     d = npz(tmp_path, ann={"x": X, "y": Y}, bob={"x": np.where(X == 3, np.nan, X), "y": Y})
     assert said(d, "missing value") == [
-        f"{tmp_path}/clients/bob.npz, row 1, client 'bob': it has NaN, which is filled with the mean."
+        f"{tmp_path}/clients/bob.npz, row 1, client 'bob': it contains NaN, which is replaced by the mean."
     ]
     d = npz(
         tmp_path,
@@ -222,9 +220,9 @@ def test_pictures(tmp_path: Path) -> None:
     picture(bad, (4, 6))
     assert said(d, "mixed shapes")[0].startswith(f"{bad}: it has 4 x 6 pixels, but others have 4 x 4")
     picture(bad, (4, 4, 3))
-    assert said(d, "mixed channels")[0].startswith(f"{bad}: it is in colour, and others are not")
+    assert said(d, "mixed channels")[0].startswith(f"{bad}: it is in colour, but others are not")
     bad.write_bytes(b"PNG?")
-    assert said(d, "unreadable image") == [f"{bad}: it is not an image that can be read."]
+    assert said(d, "unreadable image") == [f"{bad}: it is not a readable image."]
     bad.unlink()
     (tmp_path / "clients" / "eve").mkdir()
     assert said(d, "empty client")[0].startswith(

@@ -87,7 +87,7 @@ def test_one_table_with_a_client_column(tmp_path: Path) -> None:
     assert loaded.raw.owners == ("va", "rome")
     assert loaded.dataset.y.tolist() == [1, 0, 1, 0]
     assert np.isnan(loaded.raw.x[1, 0])
-    with pytest.raises(DataError, match="clients is one table, so client and target must name its columns"):
+    with pytest.raises(DataError, match="clients is one table: client and target must name its columns"):
         store(frame, tmp_path)
     with pytest.raises(ConfigError, match="--target is 'il', which is not a column"):
         store(frame, tmp_path, client="who", target="il")
@@ -99,11 +99,11 @@ def test_a_table_for_each_client(tmp_path: Path) -> None:
     x = Frame(**{k: v for k, v in FRAME.cells.items() if k != "ill"})
     loaded = stored({"va": (x, FRAME["ill"]), "rome": (x, FRAME["ill"])}, tmp_path)
     assert loaded.dataset.y.tolist() == [1, 0, 1, 0] * 2
-    with pytest.raises(DataError, match="client 'va' has a table, so target must name the column to predict"):
+    with pytest.raises(DataError, match="client 'va' has a table: target must name the column to predict"):
         store({"va": FRAME}, tmp_path)
-    with pytest.raises(DataError, match="client 'rome' has no column 'age', as 'va' has"):
+    with pytest.raises(DataError, match="client 'rome' has no column 'age', but 'va' does"):
         store({"va": FRAME, "rome": Frame(sex=["f"], ill=[1])}, tmp_path, target="ill")
-    with pytest.raises(DataError, match="clients has tables and arrays"):
+    with pytest.raises(DataError, match="clients has both tables and arrays"):
         store({"va": FRAME, "rome": (X, Y)}, tmp_path, target="ill")
 
 
@@ -123,7 +123,7 @@ def test_the_same_content_has_the_same_name(tmp_path: Path) -> None:
     assert store({"va": (X, Y)}, tmp_path, task="regression") != first
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     np.save(first.parent / "x.npy", X.astype(np.float32) + 5)
-    with pytest.raises(DataError, match="has changed: its sha256 is not"):
+    with pytest.raises(DataError, match="has changed: its sha256 no longer starts with"):
         load(read_description(first))
 
 
@@ -133,7 +133,7 @@ def test_what_is_too_large_is_named_by_its_path(tmp_path: Path, monkeypatch: pyt
     assert read_description(named).place == d.place
     assert [p.name for p in (tmp_path / "run").iterdir()] == [named.name]
     d.place.write_text(d.place.read_text() + ROWS[0])
-    with pytest.raises(DataError, match="has changed: its sha256 is not"):
+    with pytest.raises(DataError, match="has changed: its sha256 no longer starts with"):
         load(read_description(named))
     monkeypatch.setattr(storing, "COPIED", 20)
     with pytest.raises(DataError, match="write them to files, and pass the path of their"):
@@ -154,10 +154,10 @@ def test_what_is_too_large_is_named_by_its_path(tmp_path: Path, monkeypatch: pyt
         ({"va": TensorDataset(torch.zeros(0, 2), torch.zeros(0))}, "client 'va' has no samples."),
         ({"va": (X[0], Y[0])}, "client 'va' has x of type float64 and shape [2], but needs [samples, ...]."),
         ({"va": X}, "client 'va' has a ndarray, but needs (x, y)."),
-        ({"va": (X, Y, X)}, "client 'va' has 3 things, but needs (x, y), (train, test) or (train, val, test)."),
-        ({"va": (X, Y), "": (X, Y)}, "clients has a name twice, or an empty one."),
-        ({1: (X, Y), "1": (X, Y)}, "clients has a name twice, or an empty one."),
-        ({}, "clients is empty: at least one client is needed."),
+        ({"va": (X, Y, X)}, "client 'va' has 3 items, but needs (x, y), (train, test) or (train, val, test)."),
+        ({"va": (X, Y), "": (X, Y)}, "clients has a duplicate or empty name."),
+        ({1: (X, Y), "1": (X, Y)}, "clients has a duplicate or empty name."),
+        ({}, "clients is empty, but needs at least one client."),
         ([X, Y], "clients is a list, but must be a mapping of names to (x, y)"),
         ({"va": [torch.zeros(2), torch.zeros(3)]}, "client 'va' has x of type float32 and shape [2]"),
     ],

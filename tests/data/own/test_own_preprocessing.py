@@ -98,7 +98,7 @@ def test_a_state_comes_back_from_json_and_takes_cells_as_they_are(tmp_path: Path
     assert out[0, 2:].tolist() == [0, 1, 0]
     assert out[0, 0] == np.float32((61.5 - fitted.mean[0, 0]) / fitted.std[0, 0])
     assert out[1:].tolist() == [[0, 1, 0, 0, 0]] * 2
-    with pytest.raises(DataError, match="there is no column 'sex', on which the model was trained"):
+    with pytest.raises(DataError, match="there is no column 'sex', which the model was trained on"):
         apply(again, {"age": [1]})
     with pytest.raises(DataError, match="row 0, column 'age': 'old' is not a number"):
         apply(again, {"age": ["old"], "sex": ["f"]})

@@ -1,4 +1,4 @@
-"""A user's own data: `data.toml` describes files, `read` turns them into a `Dataset`, `check` says what is wrong where.
+"""A user's own data: `data.toml` describes files, `load` turns them into a `Dataset`, `check` reports problems.
 
-Objects from Python become such files first (`store`), so that workers, sites and a resumed run need no object.
+`store` first writes Python objects to such files, so that workers, sites and a resumed run can read them.
 """

@@ -1,4 +1,4 @@
-"""`headwise data check`: everything is read, and what is wrong or strange is said with its place."""
+"""`headwise data check`: reads everything and reports errors and warnings with their locations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 65_536
 
 
 def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
-    """What there is, if it can be read at all, and all that is wrong or strange with it."""
+    """The data, or None if it can't be read, and all findings."""
     report = Findings()
     try:
         loaded = load(d, report)
@@ -32,21 +32,21 @@ def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
 
 
 def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
-    """Clients with too few samples, or none to test on."""
+    """Clients with too few samples or no test samples."""
     raw, part = loaded.raw, loaded.dataset.part
     counts = np.bincount(raw.owner, minlength=len(raw.owners))
     for c in np.flatnonzero(counts < d.few):
-        text = f"it has {_samples(int(counts[c]))}, which is fewer than {d.few}."
+        text = f"it has {_samples(int(counts[c]))}, fewer than {d.few}."
         report(DataFinding("warning", "too few samples", text, d.place, client=raw.owners[c]))
     if part is not None:
         tested = np.bincount(raw.owner[part == 2], minlength=len(raw.owners))
         for c in np.flatnonzero(tested == 0):
-            text = "it has no test samples, so its model is never measured."
+            text = "it has no test samples, so its model is never evaluated."
             report(DataFinding("warning", "no test samples", text, d.place, client=raw.owners[c]))
 
 
 def _classes(loaded: Loaded, d: Description, report: Report) -> None:
-    """Classes of one client or of nobody, and clients of one class."""
+    """Classes that at most one client has, and clients with only one class."""
     if loaded.targets.task != "classification":
         return
     raw, names, y = loaded.raw, loaded.targets.classes, loaded.targets.y
@@ -54,26 +54,26 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
     has = histograms(y, owned, len(names)) > 0
     for k in np.flatnonzero(has.sum(0) < 2):
         whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
-        text = f"only one client has the class {names[k]!r}." if whose else f"nobody has the class {names[k]!r}."
+        text = f"only one client has the class {names[k]!r}." if whose else f"no client has the class {names[k]!r}."
         report(DataFinding("warning", "lonely class", text, d.place, client=whose[0] if whose else ""))
     for c in np.flatnonzero(has.sum(1) == 1):
-        text = f"all its samples are of the class {names[int(has[c].argmax())]!r}."
+        text = f"all its samples have the class {names[int(has[c].argmax())]!r}."
         report(DataFinding("warning", "one class only", text, d.place, client=raw.owners[c]))
 
 
 def _features(loaded: Loaded, d: Description, report: Report) -> None:
-    """Missing numbers, and columns that say nothing."""
+    """Missing values and constant columns."""
     raw, recipe = loaded.raw, loaded.dataset.recipe
     if recipe is None or raw.x.dtype.kind != "f":
         return
     columns = {at: c.name for c, at in recipe.places() if c.kind != "text"} if recipe.columns else {}
     for at, name in columns.items():
-        what = "filled" if name in d.features.number else "of no category"
+        what = "filled" if name in d.features.number else "in no category"
         _column(loaded, raw.x[:, at], name, what, d, report)
     if raw.form == "array":
         bad = [i for at in range(0, len(raw), CHUNK) for i in at + _rows_with_nan(raw.x[at : at + CHUNK])]
         for i in bad:
-            report(raw.finding("warning", "missing value", int(i), "it has NaN, which is filled with the mean."))
+            report(raw.finding("warning", "missing value", int(i), "it contains NaN, which is replaced by the mean."))
 
 
 def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
@@ -82,15 +82,15 @@ def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Des
         report(DataFinding("error", "empty column", "every value is missing.", d.place, column=name))
         return
     if gone.any():
-        text = f"{int(gone.sum()):,} of {len(x):,} values are missing, the first one here: they are {what}."
+        text = f"{int(gone.sum()):,} of {len(x):,} values are missing, here the first: they are {what}."
         report(raw.finding("warning", "missing value", int(gone.argmax()), text, name))
     if np.ptp(x[~gone]) == 0:
-        report(DataFinding("warning", "constant column", "all its values are the same.", d.place, column=name))
+        report(DataFinding("warning", "constant column", "all values are the same.", d.place, column=name))
         return
     for c, indices in enumerate(group(raw.owner, len(raw.owners))):
         own = x[indices][~gone[indices]]
         if len(indices) >= d.few and (not len(own) or np.ptp(own) == 0):
-            text = "this client has no value at all." if not len(own) else "all values of this client are the same."
+            text = "this client has no values." if not len(own) else "all values of this client are the same."
             report(DataFinding("warning", "constant at a client", text, d.place, column=name, client=raw.owners[c]))
 
 
@@ -99,7 +99,7 @@ def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _duplicates(loaded: Loaded, report: Report) -> None:
-    """RawSamples that are there twice: with two clients, or in training and test."""
+    """Samples that occur twice: at two clients, or in training and test."""
     raw, part, y = loaded.raw, loaded.dataset.part, loaded.targets.y
     keys = np.concatenate([_keys(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)])
     order = np.argsort(keys, kind="stable")
@@ -113,12 +113,12 @@ def _duplicates(loaded: Loaded, report: Report) -> None:
         elif part is not None and part[a] != part[b]:
             report(raw.finding("warning", "duplicate in training and test", b, f"{where}, which is in another part."))
         elif part is None:
-            text = f"{where}: one may be trained on, and the other tested."
+            text = f"{where}: one may end up in training and the other in test."
             report(raw.finding("warning", "duplicate of a client", b, text))
 
 
 def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """A number for each sample and its target."""
+    """A 64-bit hash of each sample with its target."""
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True)
     digests = b"".join(hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in rows)
     return np.frombuffer(digests, np.uint64)

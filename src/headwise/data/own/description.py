@@ -1,4 +1,4 @@
-"""`data.toml`: where a user's own data are, whose rows they are, and what is to be predicted from what."""
+"""`data.toml`: where a user's data is, which client each row belongs to, and what to predict from which features."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ Side = Annotated[int, Range(1, 4096)]
 
 @dataclass(frozen=True)
 class Features:
-    """Which columns are features, by what they hold."""
+    """The feature columns, by type."""
 
     number: tuple[str, ...] = ()
     """columns of numbers"""
     category: tuple[str, ...] = ()
-    """columns of categories, whatever they are written as"""
+    """columns of categories, written as text or numbers"""
     text: tuple[str, ...] = ()
     """columns of texts"""
     image: tuple[str, ...] = ()
-    """one column with the paths of image files, from the table's own folder"""
+    """one column with the paths of image files, relative to the table's folder"""
 
     def names(self) -> tuple[str, ...]:
-        """All of them."""
         return (*self.number, *self.category, *self.text, *self.image)
 
 
 @dataclass(frozen=True)
 class OwnSplit:
-    """How each client's samples are divided into training, validation and test."""
+    """How to divide each client's samples into training, validation and test."""
 
     by: Literal["ratio", "column", "time", "files"] = "ratio"
-    """at random by ratio; by what a column says; by ratio in the order of a column; by files called train, val, test"""
+    """ratio: at random; column: as a column says; time: by ratio in a column's order; files: named train, val, test"""
     ratio: str = "75/25"
     """train/test or train:validation:test"""
     column: str = ""
-    """for column: its cells say the part; for time: earlier rows are for training"""
+    """for column: its cells name the part; for time: earlier rows are for training"""
     train: tuple[str, ...] = ("train",)
     """the cells that mean training"""
     val: tuple[str, ...] = ("val", "validation", "valid")
@@ -59,48 +58,48 @@ class OwnSplit:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What happens to the features before a network sees them."""
+    """How to preprocess the features."""
 
     fit: Literal["pooled", "client"] = "pooled"
-    """means, deviations and fillings from the sums of all clients' training samples, or from each client's own"""
+    """the source of means, deviations and fill values: sums over all clients' training samples, or each client's own"""
     numbers: Literal["standardise", "none"] = "standardise"
-    """to mean 0 and standard deviation 1, or as they are"""
+    """to mean 0 and standard deviation 1, or unchanged"""
     fill: Literal["mean", "zero"] = "mean"
-    """what a missing number becomes, before it is standardised"""
+    """what replaces a missing number, before standardising"""
     flag: bool = True
-    """whether a column that has missing numbers gets a second one that says where"""
+    """whether a column with missing numbers gets a second one that marks them"""
     size: tuple[Side, ...] = ()
-    """height and width that images are resized to; none: all have one size already"""
+    """height and width to resize images to; empty: all images have the same size already"""
     channels: Literal[0, 1, 3] = 0
-    """1 for grey, 3 for colour; 0: as the first image has them"""
+    """1 for grey, 3 for colour; 0: like the first image"""
     images: Literal["standardise", "unit"] = "standardise"
-    """each channel to mean 0 and standard deviation 1, or from 0 to 1"""
+    """each channel to mean 0 and standard deviation 1, or to the range 0 to 1"""
     texts: Literal["auto", "tokens", "bag"] = "auto"
-    """numbers of words in their order, or how often each occurs; auto: tokens if a text is the only feature"""
+    """tokens: the words in order; bag: how often each word occurs; auto: tokens if a text is the only feature"""
     length: Annotated[int, Range(1, 10_000)] = 100
-    """words per text, for tokens: longer texts are cut, shorter ones filled up"""
+    """words per text: longer texts are truncated, shorter ones padded"""
     buckets: Annotated[int, Range(2, 10_000_000)] = 10_000
-    """words are hashed to so many numbers; a bag has at most 4,096"""
+    """number of hash buckets for words; a bag uses at most 4,096"""
 
 
 @dataclass(frozen=True)
 class Description:
-    """Everything that `data.toml` says."""
+    """The contents of a `data.toml`."""
 
     format: Format
-    """of the files"""
+    """format of the files"""
     path: str
-    """a table, or a folder with one folder or one file per client; from the folder of data.toml"""
+    """a table, or a folder with one folder or file per client; relative to the folder of data.toml"""
     client: str = ""
-    """the column that says whose row it is; none: each folder or file is a client"""
+    """the column that names each row's client; empty: each folder or file is a client"""
     target: tuple[str, ...] = ()
-    """the column to predict, or several; images have it in their folders' names, arrays in y"""
+    """the column or columns to predict; images are labelled by their folders' names, arrays by y"""
     task: Task | None = None
-    """what kind of prediction; none: guessed from the target"""
+    """the kind of prediction; none: guessed from the target"""
     classes: tuple[str, ...] = ()
-    """the classes as the files write them, in the order of their numbers; none: all that occur, sorted"""
+    """the classes as written in the files, in the order of their labels; empty: all that occur, sorted"""
     names: tuple[str, ...] = ()
-    """how reports call the classes; none: as the files write them"""
+    """the classes' names in reports; empty: as written in the files"""
     separator: str = ""
     """between the labels of one cell, for multilabel"""
     missing: tuple[str, ...] = MISSING
@@ -108,18 +107,17 @@ class Description:
     delimiter: str = ","
     """the character between the cells of a CSV file"""
     header: tuple[str, ...] = ()
-    """the columns' names, for CSV files whose first line is data already"""
+    """column names, for CSV files without a header line"""
     few: Count = 10
     """`headwise data check` warns of clients with fewer samples"""
     sha256: str = ""
-    """of the files, where they must not change"""
+    """hash of the files, if they must not change"""
     features: Features = field(default_factory=Features)
     split: OwnSplit = field(default_factory=OwnSplit)
     preprocess: Preprocess = field(default_factory=Preprocess)
 
     @property
     def place(self) -> Path:
-        """The table or folder."""
         return Path(self.path)
 
     @property
@@ -129,7 +127,7 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """What a `data.toml` says, or one sentence that names the file, the key, the value and what is allowed."""
+    """Read a `data.toml`; a ConfigError names the file, the key, the value and what is allowed."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -143,7 +141,7 @@ def read_description(path: Path) -> Description:
 
 
 def description_from(values: dict[str, Any], folder: Path) -> Description:
-    """From plain values; paths begin at `folder`."""
+    """From plain values; paths are relative to `folder`."""
     values = dict(values)
     if isinstance(values.get("target"), str):
         values["target"] = [values["target"]]
@@ -153,15 +151,15 @@ def description_from(values: dict[str, Any], folder: Path) -> Description:
 
 
 def _check(d: Description) -> None:
-    """What one key means for another."""
+    """Check the keys that depend on each other."""
     if d.is_table:
         _check_table(d)
     elif unused := [k for k in ("client", "delimiter", "header") if getattr(d, k) != getattr(_PLAIN, k)]:
-        raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) have it.")
+        raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) take it.")
     if len(d.delimiter) != 1:
         raise ConfigError(f"delimiter is {d.delimiter!r}, but must be one character.")
     if len(set(d.classes)) < len(d.classes) or len(d.classes) == 1:
-        raise ConfigError(f"classes is {list(d.classes)}, but must name at least two, each once.")
+        raise ConfigError(f"classes is {list(d.classes)}, but must name at least two classes, each once.")
     if d.names and len(d.names) != len(d.classes):
         raise ConfigError(
             f"names has {len(d.names)} entries, but must have one for each of the {len(d.classes)} classes."
@@ -169,7 +167,7 @@ def _check(d: Description) -> None:
     if d.preprocess.size and len(d.preprocess.size) != 2:
         raise ConfigError(f"preprocess.size is {list(d.preprocess.size)}, but must be [height, width].")
     if d.split.by in ("column", "time") and not (d.is_table and d.split.column):
-        raise ConfigError(f"split.by is {d.split.by!r}, but split.column names no column of a table.")
+        raise ConfigError(f"split.by is {d.split.by!r}, but split.column does not name a column of a table.")
     if parse(d.split.ratio).official or parse(d.split.ratio).own:
         raise ConfigError(f"split.ratio is {d.split.ratio!r}, but must be like 75/25 or 8:1:1.")
 
@@ -181,9 +179,9 @@ def _check_table(d: Description) -> None:
         raise ConfigError(f"features is empty: name columns under {', '.join(KINDS)}.")
     used = [*d.features.names(), *d.target, *([d.client] if d.client else [])]
     if twice := [name for name in used if used.count(name) > 1]:
-        raise ConfigError(f"{twice[0]!r} is named twice: a column is a feature, the target or the client.")
+        raise ConfigError(f"{twice[0]!r} is named twice: a column can only be a feature, a target or the client.")
     if d.features.image and len(d.features.names()) > 1:
-        raise ConfigError("features.image can't be mixed with other features: name one column of images alone.")
+        raise ConfigError("features.image can't be combined with other features: name a single column of images.")
 
 
 _PLAIN = Description("npz", "")

@@ -1,4 +1,4 @@
-"""What is wrong with data, and where: collected by `headwise data check`, raised at once by a run."""
+"""Problems in data, with their locations: collected by `headwise data check`, raised by a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Literal
 from ...errors import DataError
 
 MOST = 5
-"""findings of one kind in one file that are told one by one"""
+"""findings of one kind in one column of a file that are listed; the rest are counted"""
 
 
 @dataclass(frozen=True)
 class DataFinding:
-    """One thing that is wrong (an error: no run takes such data) or strange (a warning)."""
+    """One problem: an error, which a run refuses, or a warning."""
 
     level: Literal["error", "warning"]
     kind: str
-    """what is wrong, in one or two words: the same for all findings of its kind"""
+    """the problem in a few words, the same for all findings of its kind"""
     text: str
     file: Path | None = None
     row: int | None = None
@@ -43,27 +43,26 @@ Report = Callable[[DataFinding], None]
 
 
 def strictly(finding: DataFinding) -> None:
-    """What a run does: the first error ends it, and warnings are for `headwise data check`."""
+    """What a run does: raise the first error, and ignore warnings."""
     if finding.level == "error":
         raise DataError(str(finding))
 
 
 class Findings:
-    """Collects them; many of one kind in one column of one file are counted, not listed."""
+    """Collects findings; beyond `MOST` of one kind in one column of a file, they are only counted."""
 
     def __init__(self) -> None:
         self._found: list[DataFinding] = []
         self._counts: Counter[tuple[str, Path | None, str]] = Counter()
 
     def __call__(self, finding: DataFinding) -> None:
-        """Take one."""
         key = (finding.kind, finding.file, finding.column)
         self._counts[key] += 1
         if self._counts[key] <= MOST:
             self._found.append(finding)
 
     def all(self) -> list[DataFinding]:
-        """Errors first, then as they were found, with a last line for those that were only counted."""
+        """Errors first, each in the order found, with a summary of those that were only counted."""
         more = [
             DataFinding(next(f.level for f in self._found if f.kind == kind), kind, f"{n - MOST:,} more: {kind}.", file)
             for (kind, file, _), n in self._counts.items()

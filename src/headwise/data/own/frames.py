@@ -1,4 +1,4 @@
-"""DataFrames and Hugging Face data sets by what they can do: neither package is needed here."""
+"""DataFrames and Hugging Face data sets by duck typing: neither package is imported."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from ...errors import DataError
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it has named columns: a DataFrame of pandas or polars, a Hugging Face Dataset."""
+    """Whether it has named columns, like a pandas or polars DataFrame or a Hugging Face Dataset."""
     return not isinstance(value, Mapping) and _names(value) is not None
 
 
 def _names(value: Any) -> list[Any] | None:
-    """Its columns' names, whatever they are."""
+    """Column names, of any type; None if it has no columns."""
     names = getattr(value, "column_names", None)
     names = getattr(value, "columns", None) if names is None else names
     return None if names is None or callable(names) else list(names)
 
 
 def columns_of(frame: Any) -> list[str]:
-    """Its columns' names, as texts."""
     return [str(name) for name in _names(frame) or []]
 
 
 def cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
-    """Each column's cells as plain values."""
+    """Each column's cells as plain Python values."""
     named = _labels(frame)
     found = {str(n): [_plain(cell, named.get(str(n))) for cell in _list(frame[n])] for n in _names(frame) or []}
     lengths = {name: len(cells) for name, cells in found.items()}
@@ -39,7 +38,7 @@ def cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
 
 
 def _labels(frame: Any) -> dict[str, list[str]]:
-    """The names behind numbers, for columns that a Hugging Face Dataset knows as classes."""
+    """The class names of a Hugging Face Dataset's ClassLabel columns."""
     features = getattr(frame, "features", None)
     if not isinstance(features, Mapping):
         return {}
@@ -52,7 +51,7 @@ def _list(column: Any) -> list[Any]:
 
 
 def _plain(cell: Any, names: list[str] | None) -> Any:
-    """A number, a text, a list, or None where a value is missing."""
+    """A number, a string, a list, or None if the value is missing."""
     if isinstance(cell, np.generic | np.ndarray):
         cell = cell.tolist()
     if cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell):
@@ -65,7 +64,7 @@ def _plain(cell: Any, names: list[str] | None) -> Any:
 
 
 def partitions(value: Any) -> dict[str, Any] | None:
-    """What a partitioner of flwr-datasets would give each client; None if it is none."""
+    """Each client's data from a flwr-datasets partitioner; None if `value` is not one."""
     take, count = getattr(value, "load_partition", None), getattr(value, "num_partitions", None)
     if not callable(take) or not isinstance(count, int):
         return None
@@ -73,7 +72,7 @@ def partitions(value: Any) -> dict[str, Any] | None:
 
 
 def samples_of(name: str, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All samples of a torch Dataset, which yields pairs."""
+    """All samples of a torch Dataset of (x, y) pairs."""
     pairs = [dataset[i] for i in range(len(dataset))]
     if not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
         raise DataError(f"client {name!r} has a {type(dataset).__name__} whose samples are not (x, y).")

@@ -1,4 +1,4 @@
-"""`headwise data init`: looks at a table or a folder, and guesses what its data.toml says."""
+"""`headwise data init`: guesses a data.toml from a table or a folder."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from .readers.pictures import SUFFIXES as IMAGES
 from .readers.tables import blocks, columns_of
 
 ROWS, FILES = 5000, 20
-"""that are looked at"""
+"""rows per column and files that are sampled"""
 CATEGORIES, WORDS = 10, 4
-"""different whole numbers that are still a category; words in a cell from which on it is a text"""
+"""a column with at most this many different integers is a category; one with this many words per cell is a text"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was found."""
-
     description: Description
     left_out: dict[str, str]
-    """columns that are no features, and why"""
+    """columns that are not features, and why"""
 
 
 def look(path: Path, client: str, target: Sequence[str]) -> Look:
-    """Guess a description; `path` in it is as given."""
+    """Guess a description; its `path` is as given."""
     format = _format(path)
     d = Description(format, str(path))
     if format == "images":
@@ -48,19 +46,19 @@ def look(path: Path, client: str, target: Sequence[str]) -> Look:
 
 
 def _format(path: Path) -> Format:
-    """By the ending of the file, or of the first file in the folder that has a known one."""
+    """By the file's extension, or that of the first file in the folder with a known one."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
     for file in files:
         for format in get_args(Format)[:-1]:
             if file.suffix.lower() in SUFFIXES[format]:
                 return format
     endings = ", ".join(e for f in get_args(Format)[:-1] for e in SUFFIXES[f])
-    what = "no such file or folder" if not path.exists() else f"no file with a known ending ({endings})"
+    what = "no such file or folder" if not path.exists() else f"no file with a known extension ({endings})"
     raise DataError(f"{path}: there is {what}.")
 
 
 def _images(path: Path) -> dict[str, Any]:
-    """Whether there are parts, masks, and images of more than one size."""
+    """Settings for parts, masks and images of different sizes, if there are any."""
     inner = {p.name for client in listed(path) if client.is_dir() for p in listed(client) if p.is_dir()}
     split = OwnSplit()
     parted = bool(inner) and inner <= {*split.train, *split.val, *split.test}
@@ -86,13 +84,13 @@ def _shapes(paths: Sequence[Path]) -> set[tuple[int, int]]:
         try:
             with Image.open(path) as image:
                 found.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError):  # `data check` tells which
+        except (OSError, ValueError, SyntaxError):  # `data check` reports it
             continue
     return found
 
 
 def _parted(path: Path, d: Description) -> bool:
-    """Whether files of clients' folders are called train and test."""
+    """Whether all files are named like the parts: train, val, test."""
     if path.is_file():
         return False
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES[d.format])
@@ -114,7 +112,7 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     if not target:
         raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
     if place.is_file() and not client:
-        raise ConfigError(f"--clients is missing: name the column of the client, one of {', '.join(columns)}.")
+        raise ConfigError(f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}.")
     cells = _cells(files, d, columns)
     split = _split(cells, parted=_parted(place, d), used=(client, *target))
     kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}
@@ -127,7 +125,7 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
 
 
 def _dialect(path: Path) -> dict[str, Any]:
-    """The character between cells, and names for columns that have none."""
+    """The delimiter, and column names if the file has no header line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             head = [line for line in islice(file, 20) if line.strip()]
@@ -143,7 +141,7 @@ def _dialect(path: Path) -> dict[str, Any]:
 
 
 def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Some cells of each column, of several clients."""
+    """Some cells of each column, from several files."""
     found: dict[str, list[Any]] = {name: [] for name in columns}
     for path in files[:: max(1, len(files) // FILES)]:
         for block in islice(blocks(path, d, columns, Findings()), 1):
@@ -160,13 +158,13 @@ def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) ->
     usual = OwnSplit()
     known = {*usual.train, *usual.val, *usual.test}
     for name, values in cells.items():
-        if name not in used and values and {str(v) for v in values} <= known:  # the first rows may all be of one part
+        if name not in used and values and {str(v) for v in values} <= known:  # a sample of rows may not have all parts
             return OwnSplit("column", column=name)
     return OwnSplit("files") if parted else usual
 
 
 def _kind(name: str, cells: Sequence[Any]) -> str:
-    """Number, category, text or image; anything else says why the column is left out."""
+    """number, category, text or image; anything else is the reason why the column is left out."""
     if not cells:
         return "empty"
     texts = [str(c).strip() for c in cells]

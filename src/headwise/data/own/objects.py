@@ -1,12 +1,12 @@
-"""Objects from Python become files: arrays, tensors, DataFrames, torch and Hugging Face data sets, partitioners.
+"""Writes Python objects to files: arrays, tensors, DataFrames, torch and Hugging Face data sets, partitioners.
 
     store({"va": (x, y), "cleveland": (x, y)}, folder)                       arrays or tensors
     store({"va": (train, test), ...}, folder)                               each (x, y), a torch Dataset or a DataFrame
     store(frame, folder, client="hospital", target="ill")                   one DataFrame or Hugging Face Dataset
     store(partitioner, folder, target="label")                              of flwr-datasets
-    store("patients/data.toml", folder)                                     too large to copy: named, with its hash
+    store("patients/data.toml", folder)                                     too large to copy: a reference with its hash
 
-What comes back is the path of a data.toml. Nothing is imported for it: objects are known by what they can do.
+Each call returns the path of a data.toml. Objects are recognised by duck typing; none of their packages is imported.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def store(
     target: str | Sequence[str] = (),
     **settings: Any,
 ) -> Path:
-    """Write what was passed below `folder`, named by its content; `settings` are those of a data.toml."""
+    """Write `clients` below `folder`, named by a hash of the content; `settings` are keys of a data.toml."""
     if isinstance(clients, str | Path):
         return _named(Path(clients), folder, settings)
     targets = (target,) if isinstance(target, str) and target else tuple(target)
     if is_frame(clients):
         if not client or not targets:
-            raise DataError("clients is one table, so client and target must name its columns.")
+            raise DataError("clients is one table: client and target must name its columns.")
         pieces = [StoredPiece("", -1, clients)]
     else:
         pieces = list(_pieces(clients, targets))
     tables = [is_frame(p.x) for p in pieces]
     if any(tables) and not all(tables):
-        raise DataError("clients has tables and arrays: all clients need the same.")
+        raise DataError("clients has both tables and arrays: use one kind for all clients.")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
         draft = Path(name) / "draft"
@@ -61,22 +61,22 @@ def store(
         d = replace(d, sha256=fingerprint(d))
         text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
         (draft / "data.toml").write_text(text, "utf-8")
-        read_description(draft / "data.toml")  # what can't be, is refused before anything is there
+        read_description(draft / "data.toml")  # refuse invalid settings before anything is written
         home = folder / f"data-{digest(text.encode())[:16]}"
-        if not home.exists():  # the same content and settings have the same name
-            draft.rename(home)  # at once: a folder of this name is always whole
+        if not home.exists():  # same content and settings, same name
+            draft.rename(home)  # atomic: a folder of this name is always complete
     return home / "data.toml"
 
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a data.toml, as it would read them."""
+    """Settings, converted and checked like those in a data.toml."""
     given = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
     built = build(Description, {"format": "arrays", "path": ".", **given})
     return {k: getattr(built, k) for k in given}
 
 
 def _named(path: Path, folder: Path, settings: Mapping[str, Any]) -> Path:
-    """A data.toml of one's own: named by its path, with the hash of its files."""
+    """A copy of an existing data.toml with an absolute path and the hash of its files."""
     d = replace(read_description(path), **_checked(settings))
     d = replace(d, sha256=fingerprint(d))
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,10 +94,10 @@ def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
         )
         raise DataError(f"clients is a {type(clients).__name__}, but must be {kinds}.")
     if not found:
-        raise DataError("clients is empty: at least one client is needed.")
+        raise DataError("clients is empty, but needs at least one client.")
     names = [str(name) for name in found]
     if len(set(names)) < len(names) or not all(names):
-        raise DataError("clients has a name twice, or an empty one.")
+        raise DataError("clients has a duplicate or empty name.")
     for name, value in zip(names, found.values(), strict=True):
         parts = _parts(name, value, targets)
         for part, each in parts:
@@ -105,7 +105,7 @@ def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
 
 
 def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any]]:
-    """(x, y), or the parts of (train, test) and (train, val, test)."""
+    """One part for (x, y), several for (train, test) and (train, val, test)."""
     if not isinstance(value, tuple | list):
         return [(-1, value)]
     whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
@@ -113,11 +113,11 @@ def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any
         return [(-1, tuple(value))]
     if len(value) in (2, 3) and all(whole):
         return list(zip((0, 2) if len(value) == 2 else (0, 1, 2), value, strict=True))
-    raise DataError(f"client {name!r} has {len(value)} things, but needs (x, y), (train, test) or (train, val, test).")
+    raise DataError(f"client {name!r} has {len(value)} items, but needs (x, y), (train, test) or (train, val, test).")
 
 
 def _is_dataset(value: Any) -> bool:
-    """Whether it yields samples by number, and is no array, table or list."""
+    """Whether it yields samples by index, and is not an array, table or list."""
     known = (
         isinstance(value, list | tuple | str | Mapping) or is_frame(value) or getattr(value, "shape", None) is not None
     )
@@ -127,7 +127,7 @@ def _is_dataset(value: Any) -> bool:
 def _piece(name: str, part: int, value: Any, targets: Sequence[str]) -> StoredPiece:
     if is_frame(value):
         if not targets:
-            raise DataError(f"client {name!r} has a table, so target must name the column to predict.")
+            raise DataError(f"client {name!r} has a table: target must name the column to predict.")
         return StoredPiece(name, part, value)
     if _is_dataset(value):
         if not len(value):
@@ -141,7 +141,7 @@ def _piece(name: str, part: int, value: Any, targets: Sequence[str]) -> StoredPi
 
 
 def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Two arrays with one row for each sample."""
+    """x and y as arrays with one row per sample."""
     x, y = _array(x), _array(y)
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise DataError(f"client {name!r} has x of type {x.dtype} and shape {list(x.shape)}, but needs [samples, ...].")

@@ -1,4 +1,4 @@
-"""A user's own data as a `Dataset`: read, its targets understood, its parts known."""
+"""Loads a user's own data as a `Dataset`, with its targets and parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .targets import Targets, targets
 
 
 class Loaded(NamedTuple):
-    """What there is, as it was read and as networks take it."""
+    """The data as read from files, and as a `Dataset`."""
 
     raw: Raw
     targets: Targets
@@ -30,9 +30,9 @@ class Loaded(NamedTuple):
 
 
 def load(d: Description, report: Report = strictly) -> Loaded:
-    """Read everything; the first error is raised, unless `report` collects them."""
+    """Read everything; raise the first error, unless `report` collects findings."""
     if d.sha256 and fingerprint(d) != d.sha256:
-        raise DataError(f"{d.place} has changed: its sha256 is not {d.sha256[:12]}... any more, as it must be.")
+        raise DataError(f"{d.place} has changed: its sha256 no longer starts with {d.sha256[:12]}.")
     raw = read_raw(d, report)
     found = targets(raw, d, report)
     recipe = recipe_of(raw, d)
@@ -54,7 +54,6 @@ def load(d: Description, report: Report = strictly) -> Loaded:
 
 
 def recipe_of(raw: Raw, d: Description) -> Preprocessing:
-    """What is done to these features."""
     f, columns = d.features, tuple[FeatureColumn, ...]()
     if raw.form == "table":
         columns = (
@@ -66,20 +65,20 @@ def recipe_of(raw: Raw, d: Description) -> Preprocessing:
 
 
 def _model(recipe: Preprocessing) -> str:
-    """The usual network for such samples."""
+    """The default model for such samples."""
     if recipe.vocabulary:
         return "fasttext"
     return "cnn" if recipe.form == "image" and min(recipe.shape[1:]) >= 16 else "mlp"
 
 
 def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
-    """What each sample is for, where the data says so."""
+    """The part of each sample, if the data says so."""
     part = _by_time(raw, d, report) if raw.time is not None else raw.part
     if part is None:
         if d.split.by == "files":
             report(
                 DataFinding(
-                    "error", "unknown part", "split.by is 'files', but no file says train, val or test.", d.place
+                    "error", "unknown part", "split.by is 'files', but no file is named train, val or test.", d.place
                 )
             )
         return None
@@ -98,7 +97,7 @@ def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
     if when.dtype.kind not in "iuf":
         texts = [str(cell) if cell is not None else "" for cell in when.tolist()]
         numbers = to_numbers(np.array(texts, dtype=object), d.missing, bad.append)
-        when = np.array(texts) if bad else numbers  # dates that sort as texts do: 2024-01-31
+        when = np.array(texts) if bad else numbers  # ISO dates sort correctly as strings: 2024-01-31
     gone = np.isin(when, d.missing) if when.dtype.kind == "U" else np.isnan(when.astype(np.float64))
     for i in np.flatnonzero(gone):
         report(raw.finding("error", "missing time", int(i), "the cell is empty.", d.split.column))

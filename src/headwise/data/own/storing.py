@@ -1,4 +1,4 @@
-"""The files that objects from Python are stored in: plain arrays, or one JSONL table."""
+"""The files that store Python objects: plain arrays, or one JSONL table."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .frames import cells_of, columns_of
 from .looking import look
 
 COPIED = 8 << 30
-"""bytes that are copied at most"""
+"""maximum number of bytes to copy"""
 
 
 @dataclass(frozen=True)
 class StoredPiece:
-    """Some samples of one client: arrays x and y, or a table's columns."""
+    """Samples of one client: arrays x and y, or a table."""
 
     client: str
     part: int
-    """-1: not said"""
+    """0, 1, 2 for training, validation and test; -1: not given"""
     x: Any
     y: Any = None
 
 
 class Joined:
-    """A table of features and its column of targets, as one table."""
+    """A table of features and a column of targets as one table."""
 
     def __init__(self, x: Any, y: Any, targets: Sequence[str]) -> None:
         self._x, self._y, self._name = x, y, targets[0] if targets else str(getattr(y, "name", None) or "target")
@@ -46,7 +46,7 @@ class Joined:
 
 
 def toml_of(d: Description, path: str) -> str:
-    """A data.toml with what is not as usual."""
+    """A data.toml with the settings that differ from their defaults."""
     usual = dump(Description(d.format, ""))
     said = {"format": d.format, **changed({**dump(d), "path": path}, usual)}
     lines = [f"{k} = {to_toml(v)}" for k, v in said.items() if not isinstance(v, Mapping)]
@@ -57,7 +57,6 @@ def toml_of(d: Description, path: str) -> str:
 
 
 def for_part(part: int) -> str:
-    """Words for messages."""
     return f" for {PARTS[part]}" if part >= 0 else ""
 
 
@@ -71,7 +70,7 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path) -> Description:
                 raise DataError(f"client {p.client!r} has {said}, but {first.client!r} {b.dtype}, {list(b.shape[1:])}.")
     total = sum(p.x.nbytes for p in pieces)
     if total > COPIED:
-        said = f"{total / 2**30:,.0f} GB, more than the {COPIED >> 30} GB that are copied"
+        said = f"{total / 2**30:,.0f} GB, more than the limit of {COPIED >> 30} GB for copying"
         raise DataError(f"clients has {said}: write them to files, and pass the path of their data.toml.")
     names = list(dict.fromkeys(p.client for p in pieces))
     number = {name: k for k, name in enumerate(names)}
@@ -90,21 +89,21 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path) -> Description:
         parts = np.repeat(np.array([max(p.part, 0) for p in pieces], np.int8), [len(p.x) for p in pieces])
         np.save(home / "part.npy", parts)
     (home / "names.json").write_text(to_json(names), "utf-8")
-    how = Preprocess(numbers="none", images="unit")  # as they were passed
+    how = Preprocess(numbers="none", images="unit")  # unchanged, as passed
     return Description("arrays", str(home), split=OwnSplit("files" if parted else "ratio"), preprocess=how)
 
 
 def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str]) -> Description:
-    """One JSONL file: it keeps numbers, texts and lists as they are."""
+    """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
     first = columns_of(pieces[0].x)
-    targets = targets or first[-1:]  # only `Joined` can have none given
+    targets = targets or first[-1:]  # only empty for `Joined`, whose target is last
     client = client or _free("client", first)
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:
             columns = cells_of(p.x, p.client)
             if missing := [name for name in first if name not in columns]:
-                raise DataError(f"client {p.client!r} has no column {missing[0]!r}, as {pieces[0].client!r} has.")
+                raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
             n = len(next(iter(columns.values())))
             if not n and p.part <= 0:
                 raise DataError(f"client {p.client!r} has no samples{for_part(p.part)}.")
@@ -117,5 +116,5 @@ def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
-    """This name, or one that is not taken."""
+    """This name, with spaces appended if it is taken."""
     return name if name not in taken else _free(f"{name} ", taken)

@@ -1,4 +1,4 @@
-"""What is to be predicted: the task, where the target says it, and targets of the type and shape that it needs."""
+"""The task, guessed from the target if not given, and targets in the type and shape that it needs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from .findings import Report
 from .readers.raw import Raw
 
 MANY = 20
-"""different whole numbers from which on a target is taken for a quantity, if there is one for at most ten samples"""
+"""a target with more different integers than this is a quantity, if there is more than one per ten samples"""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What a network is to predict."""
-
     task: Task
     guessed: str
-    """why this task was guessed; nothing if it was said"""
+    """why this task was guessed; empty if it was given"""
     y: NDArray[Any]
     """classification: int64 [n]; multilabel: float32 [n, labels] of 0 and 1; regression: float32 [n, targets];
     segmentation: int64 [n, height, width]"""
     classes: tuple[str, ...]
-    """the names of classes, labels or targets"""
+    """names of the classes, labels or targets"""
 
 
 def targets(raw: Raw, d: Description, report: Report) -> Targets:
-    """Of all samples; missing and unknown ones are reported."""
+    """The targets of all samples; reports missing and unknown ones."""
     _report_missing(raw, d, report)
     task, why = (d.task, "") if d.task else _guess(raw, d)
     make = {"classification": _classes, "multilabel": _labels, "regression": _quantities, "segmentation": _masks}[task]
@@ -71,7 +69,7 @@ def _guess(raw: Raw, d: Description) -> tuple[Task, str]:
 
 
 def _as_numbers(cells: list[Any]) -> list[float]:
-    """All of them, or none if one is not a finite number."""
+    """All cells, or an empty list if one is not a finite number."""
     try:
         found = [float(cell) for cell in cells]
     except (ValueError, TypeError):
@@ -95,7 +93,7 @@ def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64
         report(raw.finding("error", "unknown label", int(i), text, _column(d, 0)))
     if len(known) < 2:
         raise DataError(f"the target has only one value, {known[0]!r}: there is nothing to predict." if known else NONE)
-    table = np.array([place.get(cell, 0) for cell in cells] + [0], np.int64)  # the last is for those that are missing
+    table = np.array([place.get(cell, 0) for cell in cells] + [0], np.int64)  # the last entry: missing targets
     return table[codes], tuple(known)
 
 
@@ -163,7 +161,7 @@ def _masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64],
     if raw.y is None or raw.y.ndim != 3 or raw.y.dtype.kind not in "iub":
         raise DataError("task is 'segmentation', but targets are not masks: whole numbers [samples, height, width].")
     y = raw.y.astype(np.int64)
-    if not d.classes and set(np.unique(y).tolist()) <= {0, 255}:  # how most programs write black and white
+    if not d.classes and set(np.unique(y).tolist()) <= {0, 255}:  # the usual encoding of black and white
         y //= 255
     if y.shape[1:] != raw.x.shape[-2:]:
         raise DataError(
@@ -177,7 +175,7 @@ def _masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64],
 
 
 def in_order(cells: Any) -> list[str]:
-    """Sorted: as numbers where all are numbers."""
+    """Sorted, numerically if all are numbers."""
     texts = sorted(map(str, cells))
     numbers = _as_numbers(texts)
     return [text for _, text in sorted(zip(numbers, texts, strict=True))] if numbers else texts

@@ -1,4 +1,4 @@
-"""A description as a commented data.toml."""
+"""Writes a description as a commented data.toml."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ USED = {
 
 
 def commented(found: Look, path: str, classes: tuple[str, ...], guess: str) -> str:
-    """The text of a data.toml: what matters is said, what is usual stands there as a comment."""
+    """The text of a data.toml: relevant settings with their help as comments."""
     d = found.description
     head = {**dump(d), "path": path, "classes": list(classes), "target": _target(d)}
     lines = [
-        "# What these data are. Change what is wrong, then: headwise data check data.toml",
+        "# Guessed from the files. Correct what is wrong, then run: headwise data check data.toml",
         *_lines(Description, head, ["format", "path"]),
         *(_lines(Description, head, ["client"]) if d.client else []),
         *(_lines(Description, head, ["target"]) if d.target else []),
-        f"# task = {to_toml(guess)}  # classification, multilabel, regression or segmentation; this was guessed"
+        f"# task = {to_toml(guess)}  # classification, multilabel, regression or segmentation; guessed"
         if d.task is None
         else f"task = {to_toml(d.task)}",
         *(_lines(Description, head, ["classes"]) if classes else []),
@@ -61,6 +61,6 @@ def _target(d: Description) -> Any:
 
 
 def _lines(cls: type[Any], values: Mapping[str, Any], names: list[str]) -> list[str]:
-    """A setting and its help on one line each."""
+    """One line per setting, with its help as a comment."""
     helps = field_help(cls)
     return [f"{name} = {to_toml(values[name])}  # {helps[name]}" for name in names]

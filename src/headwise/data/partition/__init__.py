@@ -1,4 +1,4 @@
-"""Partitions: who gets which samples. One scheme per file, each a value: (labels, clients, rng) -> indices.
+"""Partitions: which client gets which samples. One scheme per file: (labels, clients, rng) -> indices.
 
 Imports settings only.
 """

@@ -12,13 +12,13 @@ Indices = NDArray[np.int64]
 
 
 class Partition(ABC):
-    """A scheme that divides samples over clients by their labels. A frozen dataclass; its fields are its options."""
+    """A scheme that divides samples among clients. Subclasses are frozen dataclasses; their fields are options."""
 
     @abstractmethod
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
     ) -> Sequence[Indices]:
-        """For each client the indices of its samples: disjoint, never empty, a pure function of the arguments.
+        """The indices of each client's samples: disjoint, never empty, a pure function of the arguments.
 
-        `owner` holds natural client ids where the data has them; only natural partitions look at it.
+        `owner` holds each sample's natural client if the data has them; only natural partitions use it.
         """

@@ -1,7 +1,7 @@
 """Dirichlet — Hsu, Qi, Brown, arXiv 2019. https://arxiv.org/abs/1909.06335
 
-In the form that personalized learning has settled on (PFLlib, after Yurochkin et al., ICML 2019), with a rule that
-keeps clients from growing far beyond the mean size. `balance = false` is the definition.
+In the form common in personalized learning (PFLlib, after Yurochkin et al., ICML 2019), with a rule that keeps clients
+from growing far beyond the mean size. `balance = false` is the paper's definition.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .shares import deal, dirichlet, tally
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Each class is shared out among all clients by random shares: the smaller alpha, the fewer get most of it."""
+    """Divides each class among all clients by random shares: the smaller alpha, the fewer clients get most of it."""
 
     alpha: Positive = 0.1
     """concentration of the shares: 0.1 makes clients very different, 100 almost alike"""
     min_size: Count | None = None
-    """samples that every client has at least; none: 40, or half of the mean size if that is less"""
+    """minimum samples per client; none: 40, or half the mean size if that is less"""
     balance: bool = True
-    """a client that holds the mean number of samples gets nothing of the remaining classes"""
+    """a client that has reached the mean size gets no samples of the remaining classes"""
 
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None

@@ -18,21 +18,21 @@ from .repair import settle
 from .shares import Mask, check_classes, deal, dirichlet, tally
 
 TRIES = 100
-"""How often owners are drawn before classes are moved from clients of common ones to those of rare ones."""
+"""How often to redraw owners before moving ownership from common classes to rare ones."""
 
 
 @dataclass(frozen=True)
 class ExDir(Partition):
-    """Every client owns a few random classes, and each class is shared out among its owners by Dirichlet shares."""
+    """Each client owns a few random classes, and each class is divided among its owners by Dirichlet shares."""
 
     classes_per_client: Count = 2
-    """classes that a client has at most"""
+    """maximum classes per client"""
     alpha: Positive = 0.5
-    """concentration of the shares: a small one gives most of a class to few of its owners"""
+    """concentration of the shares: the smaller, the fewer owners get most of a class"""
     balance: bool = True
-    """a client that holds the mean number of samples gets nothing of the remaining classes"""
+    """a client that has reached the mean size gets no samples of the remaining classes"""
     min_size: Count = 10
-    """samples that every client has at least"""
+    """minimum samples per client"""
 
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
@@ -46,14 +46,14 @@ class ExDir(Partition):
             counts = settle(lambda: dirichlet(totals, owners, self.alpha, self.balance, rng), self.min_size, owners)
         if counts is None:
             raise DataError(
-                f"min_size is {self.min_size}, which {clients} clients of {self.classes_per_client} classes can't all "
-                f"have of {len(labels)} samples: give a smaller one, fewer clients or more classes per client."
+                f"min_size is {self.min_size}, but {len(labels)} samples are too few for {clients} clients with "
+                f"{self.classes_per_client} classes each: give a smaller one, fewer clients or more classes per client."
             )
         return deal(labels, counts, rng)
 
 
 def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
-    """[clients, classes] who owns what: drawn until every class has half of its expected owners, and at least one."""
+    """[clients, classes] who owns what, redrawn until each class has at least half its expected owners, and one."""
     least = max(per_client * clients // classes // 2, 1)
     first = np.tile(np.arange(classes) < per_client, (clients, 1))
     owners = rng.permuted(first, axis=1)
@@ -67,7 +67,7 @@ def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Gene
 def _spread(owners: Mask, least: int, rng: np.random.Generator) -> Mask:
     """Owners of the commonest class take the rarest one instead, until every class has enough."""
     owners, have = owners.copy(), owners.sum(0)
-    while have.min() < least:  # each step mends one lack; the mean is at least `least`, so the commonest has more
+    while have.min() < least:  # ends: the mean is at least `least`, so the commonest class can spare one
         rare, common = have.argmin(), have.argmax()
         client = rng.choice(np.flatnonzero(owners[:, common] & ~owners[:, rare]))
         owners[client, [rare, common]] = True, False

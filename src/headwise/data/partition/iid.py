@@ -1,4 +1,4 @@
-"""Independent and identically distributed clients: chance alone decides who gets which sample."""
+"""Independent and identically distributed clients: samples are assigned at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .shares import cut, even, group, tally
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Every client gets a random handful of all samples, so all clients look alike."""
+    """Each client gets a random subset of all samples, so all clients look alike."""
 
     balance: bool = True
     """true: equal sizes; false: sizes in proportion to uniform draws from 0.1 to 1"""
@@ -22,7 +22,7 @@ class IID(Partition):
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
     ) -> Sequence[Indices]:
-        """Shuffled samples, cut into one piece per client."""
+        """Shuffle, then cut into one piece per client."""
         tally(labels, clients)
         n = len(labels)
         sizes = even(n, clients) if self.balance else 1 + cut(rng.uniform(0.1, 1, clients), n - clients)

@@ -1,4 +1,4 @@
-"""Natural clients: the data says whose samples are whose, for instance by hospital or writer."""
+"""Natural clients: the data says which client each sample belongs to, such as a hospital or a writer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .shares import group
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """Every client is one owner of samples in the real world, with exactly the samples of that owner."""
+    """Each client is a real owner of samples, such as a hospital, and has exactly that owner's samples."""
 
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
     ) -> Sequence[Indices]:
-        """Samples by owner, owners by their ids."""
+        """Group by owner, in the order of owner ids."""
         if owner is None:
             raise DataError("partition is 'natural', but this data set has no natural clients: choose another one.")
         ids, client = np.unique(owner, return_inverse=True)

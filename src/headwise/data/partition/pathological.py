@@ -1,8 +1,8 @@
 """Pathological — McMahan et al., AISTATS 2017, "pathological non-IID". https://arxiv.org/abs/1602.05629
 
 `grouped` is the unbalanced variant of the public generator (PFLlib) behind FedAH's and FedAFK's tables, `shards` the
-original one. Where the public generator would leave a class without clients, or clients without their last classes, the
-number of clients of a class deviates from its ⌈N·c/C⌉.
+paper's. If the public generator would leave a class without clients, or a client with too few classes, a class gets
+more or fewer clients than the generator's ⌈N·c/C⌉.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .shares import Mask, check_classes, deal, even, group, tally
 
 @dataclass(frozen=True)
 class Pathological(Partition):
-    """Every client sees only a few classes, by default the same ones as its neighbours."""
+    """Each client has only a few classes, by default the same ones as its neighbours."""
 
     classes_per_client: Count = 2
-    """classes of each client; with `shards`, its number of shards"""
+    """classes per client; with `shards`, shards per client"""
     balance: bool = False
-    """true: the clients of a class get equally much of it; shards are always equal"""
+    """true: a class is divided evenly among its clients; shards are always equal"""
     assignment: Literal["grouped", "shards"] = "grouped"
     """grouped: consecutive clients have the same classes; shards: random pieces of the samples sorted by class"""
 
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
     ) -> Sequence[Indices]:
-        """Classes in order to clients in order, or shards at random; samples of a class in their stored order."""
+        """Assign classes to clients in order, or shards at random; samples of a class keep their stored order."""
         totals = tally(labels, clients)
         if self.assignment == "shards":
             return self._shards(labels, clients, rng)
@@ -47,7 +47,7 @@ class Pathological(Partition):
         return deal(labels, counts, None)
 
     def _sizes(self, n: int, clients: int, least: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        """How the n samples of a class are shared among its clients; unbalanced, the last one gets the remainder."""
+        """How many of a class's n samples each of its clients gets; unbalanced, the last one gets the remainder."""
         if n < clients:
             raise DataError(
                 f"classes_per_client is {self.classes_per_client}, which gives a class of {n} samples to {clients} "
@@ -65,8 +65,8 @@ class Pathological(Partition):
         shards = clients * self.classes_per_client
         if shards > len(labels):
             raise DataError(
-                f"classes_per_client is {self.classes_per_client}, but {len(labels)} samples make no {shards} shards "
-                f"for {clients} clients: give fewer clients or fewer classes per client."
+                f"classes_per_client is {self.classes_per_client}, but {len(labels)} samples are too few for "
+                f"{shards} shards ({clients} clients): give fewer clients or fewer classes per client."
             )
         client = np.empty(len(labels), dtype=np.int64)
         sizes = even(len(labels), shards)
@@ -75,13 +75,13 @@ class Pathological(Partition):
 
 
 def grouped_owners(clients: int, classes: int, per_client: int) -> Mask:
-    """[clients, classes] who owns what: each class goes to the first ⌈N·c/C⌉ clients that still lack one."""
+    """[clients, classes] who owns what: each class goes to the first ⌈N·c/C⌉ clients that need another class."""
     owners = np.zeros((clients, classes), dtype=bool)
     free = np.full(clients, per_client)
     for k in range(classes):
         later = classes - k - 1
-        wanted = min(-(-clients * per_client // classes), free.sum() - later)  # keeps one place for each later class
+        wanted = min(-(-clients * per_client // classes), free.sum() - later)  # leaves one slot for each later class
         owners[np.flatnonzero(free)[:wanted], k] = True
-        owners[free > later, k] = True  # who lacks as many classes as are left must have each of them
+        owners[free > later, k] = True  # clients that need all remaining classes
         free -= owners[:, k]
     return owners

@@ -1,4 +1,4 @@
-"""No client with too few samples: draw again a bounded number of times, then move samples."""
+"""Ensures a minimum size per client: redraws a bounded number of times, then moves samples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from .shares import Counts, Mask
 
 CELLS, TRIES = 20_000_000, (10, 1_000)
-"""A scheme may draw about this many numbers in all, but so many times at least and at most."""
+"""A scheme draws about CELLS numbers in all, in between TRIES[0] and TRIES[1] draws."""
 EXCHANGES = 2_000
-"""How many exchanges over several clients a repair may take."""
+"""The most exchanges over several clients that a repair makes."""
 
 
 def settle(draw: Callable[[], Counts], least: int, allowed: Mask) -> Counts | None:
-    """The first draw that leaves no client below `least`, else the nearest one, repaired; None if that can't be."""
+    """The first draw with `least` samples for every client, else the closest one repaired; None if impossible."""
     best, missing = None, np.inf
     for _ in range(int(np.clip(CELLS // allowed.size, *TRIES))):
         counts = draw()
@@ -31,9 +31,9 @@ def settle(draw: Callable[[], Counts], least: int, allowed: Mask) -> Counts | No
 
 
 def lift(counts: Counts, least: int, allowed: Mask) -> Counts | None:
-    """Move samples from clients above `least` to those below it, only of classes `allowed` to the receiver.
+    """Move samples from clients above `least` to clients below it; a receiver only gets classes it is `allowed`.
 
-    A receiver first gets more of what it has most of, which keeps its mixture; then whatever there is.
+    A receiver first gets more of its largest class, which keeps its mixture; then any allowed class.
     """
     counts, (clients, classes) = counts.copy(), counts.shape
     turn = (np.arange(classes) + np.arange(clients)[:, None]) % classes / classes  # spreads ties over the classes
@@ -49,7 +49,7 @@ def lift(counts: Counts, least: int, allowed: Mask) -> Counts | None:
 
 
 def _move(counts: Counts, least: int, wanted: Mask) -> None:
-    """In place, class by class: everyone above `least` gives in proportion to what it can spare."""
+    """In place, class by class: each client above `least` gives in proportion to what it can spare."""
     spare = counts.sum(1) - least
     for k in range(counts.shape[1]):
         give = np.minimum(counts[:, k], spare).clip(0)
@@ -61,14 +61,14 @@ def _move(counts: Counts, least: int, wanted: Mask) -> None:
 
 
 def _ration(limits: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Whole numbers that add up to n, in proportion to these limits and within them."""
+    """Integers that add up to n, proportional to the limits and within them."""
     return np.diff(np.cumsum(limits) * n // max(limits.sum(), 1), prepend=0)
 
 
 def _exchange(counts: Counts, least: int, allowed: Mask) -> bool:
-    """In place: help the poorest client over others that receive one class and pass on another.
+    """In place: help the smallest client through others that receive one class and pass on another.
 
-    This is an augmenting path of a flow, found in breadth over the classes: where there is none, no repair exists.
+    An augmenting path of a flow, found breadth-first over the classes; without one, no repair exists.
     """
     spare = counts.sum(1) - least
     poor = int(spare.argmin())
@@ -88,14 +88,14 @@ def _exchange(counts: Counts, least: int, allowed: Mask) -> bool:
 
 
 def _pass_on(counts: Counts, donor: int, k: int, receiver: dict[int, tuple[int, int]], most: int) -> None:
-    """In place: as many samples as everyone on the path can pass on."""
+    """In place: move as many samples as every client on the path can pass on."""
     gives, takes = [(donor, k)], []
     while k >= 0:
         client, passed = receiver[k]
         takes.append((client, k))
         gives.append((client, passed))
         k = passed
-    gives.pop()  # the last of the path keeps what it gets
+    gives.pop()  # the last client on the path keeps what it gets
     n = min(most, *(counts[cell] for cell in gives))
     for giving, taking in zip(gives, takes, strict=True):
         counts[giving] -= n

@@ -1,6 +1,6 @@
 """c/C classes — Shamsian et al., ICML 2021 (pFedHN). https://arxiv.org/abs/2103.04628
 
-FedGH's 2/10 and 10/100. What rounding leaves of a class goes to its last client, so that no sample is lost.
+FedGH's 2/10 and 10/100. The remainder of a class goes to its last client, so that no sample is lost.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .shares import Mask, check_classes, cut, deal, tally
 
 @dataclass(frozen=True)
 class Shamsian(Partition):
-    """Every client has the same number of random classes, and clients of a class have about equally much of it."""
+    """Each client has the same number of random classes, and a class is divided about evenly among its clients."""
 
     classes_per_client: Count = 2
-    """different classes of each client"""
+    """classes per client"""
 
     def divide(
         self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
     ) -> Sequence[Indices]:
-        """Draw who has which classes, then shares of each class in proportion to draws from U(0.4, 0.6)."""
+        """Draw each client's classes, then divide each class in proportion to draws from U(0.4, 0.6)."""
         totals = tally(labels, clients)
         check_classes(self.classes_per_client, clients, len(totals))
         owners = even_owners(clients, len(totals), self.classes_per_client, rng)
@@ -45,11 +45,11 @@ class Shamsian(Partition):
 
 
 def even_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
-    """[clients, classes] who owns what: client by client, at random among the classes with the most free places."""
+    """[clients, classes] who owns what: client by client, at random among the classes with the fewest clients."""
     owners = np.zeros((clients, classes), dtype=bool)
     taken = np.zeros(classes)
     for client in range(clients):
-        picks = np.argsort(taken + rng.random(classes))[:per_client]  # fewest places taken first, ties at random
+        picks = np.argsort(taken + rng.random(classes))[:per_client]  # fewest clients first, ties at random
         owners[client, picks] = True
         taken[picks] += 1
     return owners

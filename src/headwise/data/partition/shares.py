@@ -1,6 +1,6 @@
-"""What the schemes share: they decide *how many* samples of each class a client gets, a matrix [clients, classes].
+"""Helpers of the schemes, which decide *how many* samples of each class a client gets: a matrix [clients, classes].
 
-`cut` turns shares into such numbers, `deal` hands the samples out by them.
+`cut` turns shares into counts, `deal` assigns samples by these counts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Mask = NDArray[np.bool_]
 
 
 def tally(labels: NDArray[np.int64], clients: int) -> NDArray[np.int64]:
-    """How many samples each occurring class has; an error if not even every client could have one."""
+    """The number of samples of each class that occurs; raises if there are fewer samples than clients."""
     if clients > len(labels):
         raise DataError(f"clients is {clients}, but there are only {len(labels)} samples: give fewer clients.")
     return np.unique(labels, return_counts=True)[1]
 
 
 def check_classes(per_client: int, clients: int, classes: int) -> None:
-    """Raise unless every client can have that many classes, and every class a client."""
+    """Raise unless every client can have `per_client` classes, and every class a client."""
     if per_client > classes:
         raise DataError(f"classes_per_client is {per_client}, but must be at most {classes}: the data has no more.")
     if per_client * clients < classes:
@@ -37,22 +37,22 @@ def check_classes(per_client: int, clients: int, classes: int) -> None:
 
 
 def cut(shares: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """Whole numbers that add up to n, by cumulative shares of any scale; the last share takes what rounding leaves."""
+    """Integers that add up to n, by cumulative shares of any scale; the last share takes the remainder."""
     edges = np.cumsum(shares)
     return np.diff((edges / edges[-1] * n).astype(np.int64), prepend=0)
 
 
 def even(n: int, pieces: int) -> NDArray[np.int64]:
-    """Whole numbers that add up to n and differ by one at most."""
+    """Integers that add up to n and differ by at most one."""
     return np.diff(np.arange(pieces + 1) * n // pieces)
 
 
 def dirichlet(totals: NDArray[np.int64], owners: Mask, alpha: float, balance: bool, rng: np.random.Generator) -> Counts:
-    """Share each class out among its owners by Dirichlet shares.
+    """Divide each class among its owners by Dirichlet shares.
 
-    The balance rule: who holds the mean number of samples takes no part in further classes. Such clients are left out
-    of the draw instead of being zeroed after it, which is the same law without underflow. If all owners of a class
-    are that full, the last one takes it.
+    With `balance`, clients that have reached the mean size get no further classes. They are left out of the draw
+    instead of being zeroed after it, which is the same distribution without underflow. If all owners of a class are
+    full, the last one takes it.
     """
     counts = np.zeros(owners.shape, dtype=np.int64)
     sizes = np.zeros(len(owners), dtype=np.int64)
@@ -65,13 +65,13 @@ def dirichlet(totals: NDArray[np.int64], owners: Mask, alpha: float, balance: bo
 
 
 def group(client: NDArray[np.int64], clients: int) -> list[Indices]:
-    """For each client the samples that are its own, where `client` names the client of each sample."""
+    """The indices of each client's samples; `client` holds the client of each sample."""
     order = np.argsort(client, kind="stable")
     return np.split(order, np.cumsum(np.bincount(client, minlength=clients))[:-1])
 
 
 def deal(labels: NDArray[np.int64], counts: Counts, rng: np.random.Generator | None) -> list[Indices]:
-    """Samples by these counts, each class shuffled first; without `rng` in stored order."""
+    """Assign samples by these counts; each class is shuffled first, or in stored order without `rng`."""
     order = np.arange(len(labels)) if rng is None else rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     clients, classes = counts.shape
@@ -81,14 +81,14 @@ def deal(labels: NDArray[np.int64], counts: Counts, rng: np.random.Generator | N
 
 
 def histograms(labels: NDArray[np.int64], groups: Sequence[Indices], classes: int) -> Counts:
-    """[groups, classes] how often each label occurs in each group of samples: the inverse of `deal`."""
+    """[groups, classes] how often each label occurs in each group: the inverse of `deal`."""
     group_of = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
     cells = group_of * classes + labels[np.concatenate(groups)]
     return np.bincount(cells, minlength=len(groups) * classes).reshape(-1, classes)
 
 
 def apportion(totals: NDArray[np.int64], weights: Counts, rng: np.random.Generator) -> Counts:
-    """Each class's total over the clients in proportion to these weights, by largest remainders, ties at random."""
+    """Divide each class's total among clients in proportion to the weights: largest remainders, ties at random."""
     whole, remainder = np.divmod(weights * totals, weights.sum(0))
     rank = (-remainder - rng.random(weights.shape)).argsort(0).argsort(0)
     return whole + (rank < totals - whole.sum(0))

@@ -1,4 +1,4 @@
-"""From raw columns to what a network takes: fitted from sums that clients can add up, kept as JSON, applied anywhere.
+"""Preprocessing: fitted from sums that clients can add up, saved as JSON, applied anywhere.
 
-Imports numpy and errors only, never torch: predictions elsewhere use it, too.
+Imports settings and the readers of `data.own`; never torch, so that a deployed model can do without it.
 """

@@ -1,11 +1,11 @@
-"""Features before a network sees them: fitted from sums and counts that can be added up over clients, kept as JSON.
+"""Fits preprocessing from sums and counts that clients can add up; `states` saves the result as JSON.
 
     sums = [measure(recipe, x) for x in each client's training samples]
     fitted = fit(recipe, sum(sums, nothing(recipe)))            one state for all clients, or
     fitted = fit(recipe, sum(sums, nothing(recipe)), sums)      one for each
     apply(fitted, {"age": [61, None], "sex": ["f", "m"]})       float32 [2, width]; in states.py, with their JSON
 
-Only numbers, and which categories there are, leave a client; each sum depends on that client's samples alone.
+Only counts, sums and the categories leave a client; each sum depends on that client's samples alone.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """Of a table: a number, a category, or the words of a text."""
+    """A table's column: numbers, categories, or the words of texts."""
 
     name: str
     kind: Literal["number", "category", "text"]
     width: int = 1
-    """how many places it takes in an encoded row"""
+    """how many columns of an encoded row it takes"""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done, before anything is fitted."""
+    """What to do with the samples; nothing is fitted yet."""
 
     form: Form
     shape: tuple[int, ...]
@@ -44,36 +44,36 @@ class Preprocessing:
     options: Preprocess
     columns: tuple[FeatureColumn, ...] = ()
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """what the numbers in a column of categories stand for"""
+    """what the codes in each category column stand for"""
 
     @property
     def vocabulary(self) -> int:
-        """How many words there are, if samples are rows of them; else 0."""
+        """The number of different tokens if samples are token sequences, else 0."""
         whole = self.form == "array" and self.options.texts == "tokens"
         return self.options.buckets if whole or self.form == "tokens" else 0
 
     @property
     def scaled(self) -> int:
-        """How many means there are: one for each column of numbers, feature or channel."""
+        """The number of means: one for each number column, feature or channel."""
         if self.vocabulary:
             return 0
         return sum(c.kind == "number" for c in self.columns) if self.form == "table" else self.shape[0]
 
     def places(self) -> list[tuple[FeatureColumn, int]]:
-        """Each column, and where it begins in an encoded row."""
+        """Each column with its offset in an encoded row."""
         ends = np.cumsum([c.width for c in self.columns]).tolist()
         return [(c, end - c.width) for c, end in zip(self.columns, ends, strict=True)]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What one client, or several together, tell about their training samples."""
+    """What one client, or several together, share about their training samples."""
 
     n: int
     numbers: Floats
-    """[3, scaled]: how many values are there, their sum, and the sum of their squares"""
+    """[3, scaled]: the number of values present, their sum, and the sum of their squares"""
     values: Mapping[str, Mapping[str, int]]
-    """for each column of categories, how often each occurs"""
+    """for each category column, how often each category occurs"""
 
     def __add__(self, other: Sums) -> Sums:
         values = {
@@ -94,7 +94,7 @@ def measure(recipe: Preprocessing, x: NDArray[Any]) -> Sums:
 
 
 def _sums(numbers: Floats, starts: NDArray[np.int64]) -> Floats:
-    """[starts, 3, scaled]: over the rows from each start to the next, to the bit what each client finds alone."""
+    """[starts, 3, scaled]: over the rows from each start to the next, bit for bit what each client computes alone."""
     there = ~np.isnan(numbers)
     filled = np.where(there, numbers, 0)
     if not len(numbers):
@@ -104,7 +104,6 @@ def _sums(numbers: Floats, starts: NDArray[np.int64]) -> Floats:
 
 
 def _values(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[str, int]]:
-    """How often each category occurs."""
     values: dict[str, dict[str, int]] = {}
     for column, at in recipe.places():
         if column.kind == "category":
@@ -114,7 +113,7 @@ def _values(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[str, int]]
 
 
 def fit_all(recipe: Preprocessing, x: NDArray[Any], trains: Sequence[NDArray[np.int64]]) -> Fitted:
-    """What `measure` and `fit` find for these clients, many of them at once."""
+    """The result of `measure` and `fit` for these clients, computed for many at a time."""
     every, own = nothing(recipe), [nothing(recipe)] * (len(trains) if recipe.options.fit == "client" else 0)
     for group in _groups([len(t) for t in trains]):
         rows = x[np.concatenate([trains[c] for c in group])]
@@ -129,7 +128,7 @@ def fit_all(recipe: Preprocessing, x: NDArray[Any], trains: Sequence[NDArray[np.
 
 
 def _groups(sizes: Sequence[int], rows: int = 65_536) -> Iterator[list[int]]:
-    """Clients with about so many samples together; those without any are left out."""
+    """Groups of clients with about `rows` samples together; clients without samples are left out."""
     group: list[int] = []
     held = 0
     for c, n in enumerate(sizes):
@@ -142,7 +141,7 @@ def _groups(sizes: Sequence[int], rows: int = 65_536) -> Iterator[list[int]]:
 
 
 def _numbers(recipe: Preprocessing, x: NDArray[Any]) -> Floats:
-    """[rows, scaled]: what is summed up; of images every pixel is a row, from 0 to 1."""
+    """[rows, scaled]: the numbers to sum; for images, each pixel is a row with values from 0 to 1."""
     if recipe.form == "table":
         return x[:, [at for c, at in recipe.places() if c.kind == "number"]]
     if not recipe.scaled:
@@ -152,9 +151,9 @@ def _numbers(recipe: Preprocessing, x: NDArray[Any]) -> Floats:
 
 
 def fit(recipe: Preprocessing, every: Sums, own: Sequence[Sums] = ()) -> Fitted:
-    """From everybody's sums; with each client's `own`, means and deviations are that client's.
+    """Fit on everybody's sums; given each client's `own` sums, means and deviations are per client.
 
-    Which columns are flagged, and which categories there are, is the same for all: they are a network's inputs.
+    Flagged columns and categories are the same for all clients, because they are the network's inputs.
     """
     scales = [_scale(recipe, sums) for sums in own or [every]]
     gaps = every.numbers[0] < every.n
@@ -165,7 +164,7 @@ def fit(recipe: Preprocessing, every: Sums, own: Sequence[Sums] = ()) -> Fitted:
 
 
 def _scale(recipe: Preprocessing, sums: Sums) -> tuple[Floats, Floats, Floats]:
-    """Mean, standard deviation, and what a missing number becomes; what does not vary is only centred."""
+    """Mean, standard deviation, and what a missing number becomes; a constant column is only centred."""
     o = recipe.options
     count, total, square = sums.numbers
     n = np.maximum(count, 1)
@@ -180,7 +179,7 @@ def _scale(recipe: Preprocessing, sums: Sums) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What is done to a sample, fitted: the same for all clients (one row of means), or one row for each."""
+    """Fitted preprocessing: one row of means for all clients, or one row per client."""
 
     recipe: Preprocessing
     mean: Floats
@@ -189,13 +188,13 @@ class Fitted:
     fill: Floats
     """what a missing number becomes before it is scaled"""
     flags: NDArray[np.bool_]
-    """[scaled] whether a column of numbers gets a second one that says where they are missing"""
+    """[scaled] whether a number column gets a second one that marks missing values"""
     values: Mapping[str, Sequence[str]]
-    """for each column of categories, those that have a place"""
+    """for each category column, the categories that are inputs"""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as the network takes it."""
+        """The shape of one sample as the network takes it."""
         r = self.recipe
         if r.form != "table":
             return r.shape
@@ -203,12 +202,12 @@ class Fitted:
         return (r.scaled + int(self.flags.sum()) + sum(map(len, self.values.values())) + texts,)
 
     def of(self, client: int) -> Fitted:
-        """What one client needs, to keep with its model."""
+        """One client's preprocessing, to save with its model."""
         k = client if len(self.mean) > 1 else 0
         return replace(self, mean=self.mean[k : k + 1], std=self.std[k : k + 1], fill=self.fill[k : k + 1])
 
     def transform(self, x: NDArray[Any], who: NDArray[np.int64] | None = None) -> NDArray[Any]:
-        """Encoded samples as the network takes them; `who` says whose they are, where clients differ."""
+        """Encoded samples as the network takes them; `who` is each sample's client, needed if clients differ."""
         r, rows = self.recipe, np.zeros(len(x), np.int64) if who is None or len(self.mean) == 1 else who
         if r.vocabulary:
             return x.astype(np.int64)
@@ -239,7 +238,7 @@ class Fitted:
         return [scaled[:, None], gone[:, None]] if self.flags[k] else [scaled[:, None]]
 
     def _category(self, name: str, codes: Floats) -> NDArray[np.float32]:
-        """One-hot; a missing or unknown one has no place, so its row is zero."""
+        """One-hot; the row of a missing or unknown category is zero."""
         values = self.values[name]
         place = {value: k for k, value in enumerate(values)}
         slots = np.array([place.get(v, -1) for v in self.recipe.categories[name]] + [-1])

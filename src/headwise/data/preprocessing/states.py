@@ -1,4 +1,4 @@
-"""A fitted preprocessing as JSON, kept with a model, and applied to what a user brings later."""
+"""Fitted preprocessing as JSON, saved with a model and applied to new samples later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .fitting import FeatureColumn, Fitted, Preprocessing
 
 
 def plain(fitted: Fitted) -> dict[str, Any]:
-    """Plain values; `Fitted.of` one client first, where clients differ."""
+    """Plain values for JSON; if clients differ, take `Fitted.of` one client first."""
     r = fitted.recipe
     return {
         "form": r.form,
@@ -35,7 +35,7 @@ def plain(fitted: Fitted) -> dict[str, Any]:
 
 
 def from_plain(state: Mapping[str, Any]) -> Fitted:
-    """The same again; categories are then numbered as they have places."""
+    """The inverse of `plain`; category codes become their positions among the inputs."""
     columns = tuple(build(FeatureColumn, c) for c in state["columns"])
     values = {name: tuple(each) for name, each in state["values"].items()}
     recipe = Preprocessing(state["form"], tuple(state["shape"]), build(Preprocess, state["options"]), columns, values)
@@ -45,9 +45,9 @@ def from_plain(state: Mapping[str, Any]) -> Fitted:
 
 
 def apply(fitted: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray[Any]:
-    """Samples as a user has them, as the network takes them.
+    """Convert a user's raw samples to the network's input.
 
-    A table is a mapping of columns (a DataFrame is one, too), texts are a list, images are paths or bytes
+    A table is a mapping of columns (or a DataFrame), texts are a list, images are paths or uint8
     [n, channels, height, width], arrays are arrays.
     """
     state = from_plain(plain(fitted))
@@ -70,7 +70,7 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
     parts: list[NDArray[Any]] = []
     for column in r.columns:
         if column.name not in raw:
-            raise DataError(f"there is no column {column.name!r}, on which the model was trained.")
+            raise DataError(f"there is no column {column.name!r}, which the model was trained on.")
         cells = np.fromiter(list(raw[column.name]), dtype=object)
         if column.kind == "number":
             parts.append(to_numbers(cells, missing, _refuse(column.name, cells))[:, None])

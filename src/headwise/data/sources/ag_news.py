@@ -1,7 +1,7 @@
 """AG News — Gulli; as split by Zhang, Zhao, LeCun, 2015. https://arxiv.org/abs/1509.01626.
 
-Words are found as torchtext's `basic_english` finds them, and numbered by how often they occur (then by the alphabet)
-in all of the data, as the public generators do; 0 stands for unknown words and fills short texts.
+Texts are split into words like torchtext's `basic_english`, and words are numbered by frequency (then alphabetically)
+over all the data, like the public generators do; 0 stands for unknown words and pads short texts.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class AGNews(Source):
     default_model: ClassVar[str] = "fasttext"
 
     length: Annotated[int, Range(1, 10_000)] = 200
-    "words per text: longer texts are cut, shorter ones filled up"
+    "words per text: longer texts are truncated, shorter ones padded"
     vocabulary: Annotated[int, Range(2, 10_000_000)] = 98_635
-    "at most so many different words, the unknown one included; the rarest are dropped"
+    "maximum size of the vocabulary, including the unknown word; the rarest words are dropped"
 
     def load(self, folder: Path) -> Dataset:
         """Read train.csv and test.csv, and number their words."""
@@ -65,12 +65,12 @@ class AGNews(Source):
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and marks; quotation marks, semicolons, colons and line breaks are dropped."""
+    """Lower-case words and punctuation; quotation marks, semicolons, colons and line breaks are dropped."""
     return text.lower().replace('"', "").replace("<br />", " ").translate(_SPACED).split()
 
 
 def _read(path: Path) -> list[tuple[int, str]]:
-    """Label and text of each row: class from 1 to 4, title, description."""
+    """Label and text of each row, which holds a class from 1 to 4, a title and a description."""
     rows: list[tuple[int, str]] = []
     try:
         for row in csv.reader(io.StringIO(read_text(path), newline="")):
@@ -91,7 +91,7 @@ def _index(texts: list[str], limit: int) -> dict[str, int]:
 
 
 def _encode(texts: list[str], index: dict[str, int], length: int) -> NDArray[np.int32]:
-    check_memory(12 * len(texts) * length, f"data with length = {length}")  # and once more as the model takes it
+    check_memory(12 * len(texts) * length, f"data with length = {length}")  # int32 here, int64 for the model
     x = np.zeros((len(texts), length), np.int32)
     for row, text in zip(x, texts, strict=True):
         numbers = [index.get(word, 0) for word in words(text)[:length]]

@@ -44,7 +44,7 @@ class CIFAR10(Source):
     """60,000 colour images (32 × 32) of ten kinds of animals and vehicles."""
 
     def load(self, folder: Path) -> Dataset:
-        """Read the binary batches or, if only those are there, the python batches: the images are the same."""
+        """Read the binary batches, or the python batches if only those are there; the images are the same."""
         *train, test = map(_read, locate(folder, BINARY, PYTHON))
         return merged(train, [test], CLASSES)
 

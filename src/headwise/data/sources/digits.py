@@ -13,12 +13,12 @@ from ..dataset import Dataset, Source
 
 @dataclass(frozen=True)
 class Digits(Source):
-    """1,797 tiny grey images (8 × 8) of handwritten digits, at hand without any download."""
+    """1,797 tiny grey images (8 × 8) of handwritten digits; no download needed."""
 
     default_model: ClassVar[str] = "mlp"
 
     def load(self, folder: Path) -> Dataset:
-        """Take them from scikit-learn, which brings them along; `folder` is not used."""
+        """Load the copy in scikit-learn; `folder` is not used."""
         from sklearn.datasets import load_digits  # slow to import
 
         images, labels = load_digits(return_X_y=True)

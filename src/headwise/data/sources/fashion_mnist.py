@@ -30,7 +30,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class FashionMNIST(Source):
-    """70,000 grey images (28 × 28) of clothes, in the form of MNIST."""
+    """70,000 grey images (28 × 28) of clothes, in MNIST's format."""
 
     def load(self, folder: Path) -> Dataset:
         """Read the four idx files."""

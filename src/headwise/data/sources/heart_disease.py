@@ -1,8 +1,8 @@
 """Heart Disease — Janosi, Steinbrunn, Pfisterer, Detrano, UCI, 1989. https://doi.org/10.24432/C52P4X.
 
-Hospitals share no statistics: numbers are centred and scaled by constants that any textbook could give, a missing one
-becomes 0 and is marked in a column of its own; categories are one-hot, all zeros where missing. A blood pressure or
-cholesterol of 0, as some hospitals wrote, is missing, too.
+Hospitals share no statistics: numbers are centred and scaled by textbook constants; a missing number becomes 0 and is
+marked in an extra column; categories are one-hot, all zeros if missing. A blood pressure or cholesterol of 0, which
+some hospitals wrote, also counts as missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ DOWNLOADS = dict(zip(NAMES, (Download(URL + n, sha256) for n, sha256 in zip(NAME
 
 
 def layout(names: tuple[str, ...]) -> Layout:
-    """Where these files are, or come from."""
     return Layout(("heart-disease", "heart+disease"), names, tuple(DOWNLOADS[name] for name in names))
 
 
@@ -81,14 +80,14 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class HeartDisease(Source):
-    """920 patients of four hospitals, which differ in their patients and in what they measured."""
+    """920 patients of four hospitals, which differ in their patients and in their measurements."""
 
     default_model: ClassVar[str] = "linear"
 
     target: Literal["disease", "severity"] = "disease"
-    "what to predict: whether there is a heart disease, or how severe it is (0 to 4)"
+    "what to predict: whether a patient has heart disease, or how severe it is (0 to 4)"
     hospital: Literal["all", "cleveland", "hungarian", "switzerland", "va"] = "all"
-    "all, or the one hospital whose file is read: at that hospital there is no other"
+    "all, or the one hospital whose file is read: a hospital only has its own file"
 
     def load(self, folder: Path) -> Dataset:
         """Read the processed files; each hospital is a natural client."""

@@ -1,4 +1,4 @@
-"""What the image sources share: the public train and test parts, merged, with inputs scaled to [-1, 1]."""
+"""Shared by the image sources: merges the public training and test sets, scaled to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def merged(train: Sequence[Part], test: Sequence[Part], classes: tuple[str, ...]) -> Dataset:
-    """One data set of all parts, those of the training set first."""
+    """One data set, training samples first."""
     x = np.concatenate([images for images, _ in (*train, *test)])
     y = np.concatenate([labels for _, labels in (*train, *test)])
     is_test = np.arange(len(y)) >= sum(len(labels) for _, labels in train)

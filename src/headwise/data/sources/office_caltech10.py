@@ -1,7 +1,7 @@
 """Office-Caltech10 — Gong, Shi, Sha, Grauman, 2012. https://doi.org/10.1109/CVPR.2012.6247911.
 
-SURF features: a histogram of 800 visual words per image. Domains share no statistics: each histogram is scaled by its
-own sum, its square root taken (Hellinger), so that the mean of its squares is 1.
+SURF features: a histogram of 800 visual words per image. Domains share no statistics: each histogram is divided by its
+own sum, and the square root is taken (Hellinger) and scaled so that the mean square is 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class OfficeCaltech10(Source):
-    """2,533 images of ten kinds of office things from four origins, as counts of 800 visual words."""
+    """2,533 images of ten kinds of objects from four domains, as counts of 800 visual words."""
 
     default_model: ClassVar[str] = "mlp"
 
@@ -68,9 +68,9 @@ def _matrices(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     data = io.BytesIO(read_bytes(path))
     try:
         content = loadmat(data, variable_names=["fts", "labels"])
-    except Exception:  # scipy raises whatever a damaged file leads it to
-        raise DataError(f"{path} is no MATLAB file, or it is damaged.") from None
+    except Exception:  # a damaged file can make scipy raise anything
+        raise DataError(f"{path} is not a MATLAB file, or is damaged.") from None
     matrices = content.get("fts"), content.get("labels")
     if not all(isinstance(matrix, np.ndarray) and matrix.dtype.kind in "uif" for matrix in matrices):
-        raise DataError(f"{path} must hold the numbers 'fts' and 'labels'.")
+        raise DataError(f"{path} must hold numeric 'fts' and 'labels'.")
     return matrices  # pyright: ignore[reportReturnType]

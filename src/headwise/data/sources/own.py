@@ -1,4 +1,4 @@
-"""Your own data: tables, images or arrays that a data.toml describes. `headwise data init` writes one."""
+"""Your own data: tables, images or arrays described by a data.toml. `headwise data init` writes one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ..own.source import load
 
 @dataclass(frozen=True)
 class Own(Source):
-    """A user's own files, with natural clients, as a data.toml describes them; `--data path/to/data.toml` is short."""
+    """Your own files with natural clients, described by a data.toml; short form: `--data path/to/data.toml`."""
 
     default_model: ClassVar[str] = "mlp"
 
     path: str
     "the data.toml"
     sha256: str = ""
-    "of data.toml and all its files, so that a run goes on only where they are the same; filled in by itself"
+    "hash of data.toml and all its files, so that a run only resumes on the same data; filled in automatically"
 
     def __post_init__(self) -> None:
-        """Whole paths, because a run may go on from elsewhere."""
+        """Make the path absolute, because a run may resume from another folder."""
         object.__setattr__(self, "path", str(Path(self.path).absolute()))
         if not self.sha256:
             object.__setattr__(self, "sha256", self._fingerprint())
@@ -42,6 +42,6 @@ class Own(Source):
         """Read the files; `folder` is not used."""
         if self._fingerprint() != self.sha256:
             raise DataError(
-                f"{self.path} or its files have changed: their sha256 is not {self.sha256[:12]}... any more."
+                f"{self.path} or its files have changed: their sha256 no longer starts with {self.sha256[:12]}."
             )
         return load(read_description(Path(self.path))).dataset

@@ -18,12 +18,12 @@ from ..dataset import Dataset, Source
 
 @dataclass(frozen=True)
 class Synthetic(Source):
-    """Made-up samples: one cloud of points per class, seen differently by each site."""
+    """Generated samples: one Gaussian cloud per class, seen differently by each site."""
 
     default_model: ClassVar[str] = "mlp"
 
     samples: Count = 2000
-    "how many samples all sites have together"
+    "total number of samples over all sites"
     classes: Annotated[int, Range(2, 1000)] = 10
     "number of classes"
     features: Annotated[int, Range(1, 10_000)] = 20
@@ -33,21 +33,21 @@ class Synthetic(Source):
     sites: Count = 10
     "number of natural clients"
     label_alpha: Annotated[float, Range(0.001, 1e6)] = 0.5
-    "how evenly a site's samples fall on the classes (Dirichlet): small means few classes, large means all alike"
+    "how evenly a site's samples cover the classes (Dirichlet): small means few classes, large means all equally"
     feature_skew: Annotated[float, Range(0, 100)] = 0.0
-    "how far each site turns (in radians) and moves the feature space; 0 means all see the same"
+    "how far each site rotates (in radians) and shifts the feature space; 0 means all sites see the same"
     quantity_skew: Annotated[float, Range(0, 10)] = 0.5
     "how unequal the sites' sizes are: the standard deviation of their logarithm; 0 means equal sizes"
     seed: Natural = 0
-    "draws other data of the same kind"
+    "random seed: another seed draws other data of the same kind"
     only: Annotated[int, Range(-1, 10**9)] = -1
-    "the number of the one site whose samples are drawn; -1: all sites"
+    "draw the samples of this site only; -1: all sites"
 
     def load(self, folder: Path) -> Dataset:
         """Draw the samples; `folder` is not used."""
         if self.samples < self.sites:
             raise DataError(f"samples is {self.samples}, but must be at least the number of sites, {self.sites}.")
-        check_memory(  # numbers, twice while they are drawn, and a generator for each site
+        check_memory(  # float64 samples, twice while drawing, and a generator per site
             16 * self.samples * self.features + 1000 * self.sites,
             f"data with samples = {self.samples}, features = {self.features} and sites = {self.sites}",
         )
@@ -78,14 +78,14 @@ class Synthetic(Source):
 
 
 def _sizes(samples: int, sites: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Log-normal sizes of at least one that add up to `samples`."""
+    """Log-normal sizes, at least one each, that add up to `samples`."""
     weights = np.exp(skew * rng.standard_normal(sites))
     bounds = np.round(np.cumsum(weights) / weights.sum() * (samples - sites)).astype(np.int64)
     return 1 + np.diff(bounds, prepend=0)
 
 
 def _shift(x: NDArray[np.float64], strength: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Turn random pairs of coordinates by about `strength` radians, and move all by about as much."""
+    """Rotate random pairs of coordinates by about `strength` radians, and shift all by about `strength`."""
     half = x.shape[1] // 2
     a, b = rng.permutation(x.shape[1])[: 2 * half].reshape(2, half)
     angle = strength * rng.standard_normal(half)

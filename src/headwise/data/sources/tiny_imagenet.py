@@ -53,7 +53,7 @@ def _train_part(root: Path, kind: str, label: int) -> Part:
 
 
 def _val_part(root: Path, kinds: list[str]) -> Part:
-    """The validation images; their list says: name, kind, and a box that is not used."""
+    """The validation images; each line lists a name, a kind and a bounding box, which is not used."""
     listing = root / "val_annotations.txt"
     number = {kind: label for label, kind in enumerate(kinds)}
     rows = [line.split("\t") for line in read_text(listing).splitlines()]
@@ -74,7 +74,7 @@ def _decode(paths: list[Path]) -> NDArray[np.uint8]:
     for row, path in zip(x, paths, strict=True):
         try:
             with Image.open(path, formats=["JPEG"]) as image:
-                if image.size != (SIDE, SIDE):  # known before anything is decoded
+                if image.size != (SIDE, SIDE):  # checked before decoding
                     raise ValueError
                 row[:] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
@@ -83,6 +83,6 @@ def _decode(paths: list[Path]) -> NDArray[np.uint8]:
 
 
 def _names(glossary: Path, kinds: list[str]) -> tuple[str, ...]:
-    """The first of the words that describe each kind."""
+    """The first word that describes each kind."""
     words = dict(line.split("\t", 1) for line in read_text(glossary).splitlines() if "\t" in line)
     return tuple(words.get(kind, kind).split(",")[0].strip() for kind in kinds)

@@ -1,4 +1,4 @@
-"""Kernels: how a client's descent is computed, and what they share; `choosing.choose` gives the fastest that fits.
+"""Kernels train a client's model by SGD; `choosing.choose` returns the fastest one that fits.
 
-Imports `memory`, models and the engine's clock; no bench, plan, method or executor.
+Imports `memory`, models and the engine's clock; never a bench, plan, method or executor.
 """

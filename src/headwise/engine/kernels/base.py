@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 class Feed(NamedTuple):
-    """A client's training samples; a kernel asks for them in the way that it needs."""
+    """A client's training samples, in the two forms that kernels use."""
 
     batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]
-    """one after another, each drawn when it is asked for"""
+    """one batch after another, drawn lazily"""
     whole: Callable[[], tuple[Tensor, Tensor, Tensor]]
-    """all samples and labels, and the indices of each step's batch: [steps, size], -1 where a short one has no more"""
+    """all samples and labels, and the indices of each step's batch: [steps, size], short batches padded with -1"""
 
 
 class Rates(NamedTuple):
@@ -25,7 +25,7 @@ class Rates(NamedTuple):
     momentum: float
     weight_decay: float
     clip: float | None = None
-    """largest norm of a step's gradient"""
+    """maximum norm of a step's gradient"""
 
 
 class Kernel(ABC):
@@ -33,11 +33,11 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     flops: float = 0.0
-    """floating-point operations of the training, as if no gradient were zero; 0 where nobody counts them"""
+    """floating-point operations of the training, counting zero gradients too; 0 if the kernel does not count"""
 
     @property
     def section(self) -> str:
-        """What the clock calls its time, and with it the round's row and the profile."""
+        """The name of its time in the clock, in the round's row and in the profile."""
         return f"training.{self.name}"
 
     @abstractmethod

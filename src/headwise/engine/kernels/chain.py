@@ -1,7 +1,7 @@
-"""PlainKernel training of one client's convolutional network without autograd, where it is a chain of simple layers.
+"""Plain SGD on one client's convolutional network without autograd, if it is a chain of simple layers.
 
-The kernels are those that autograd would call; what it does around them is a tenth of a small network's time. The step
-of a linear layer is taken inside the product that makes its gradient, which is never stored.
+It calls the same operators as autograd, whose overhead is a tenth of a small network's time. A linear layer's step is
+fused into the product that computes its gradient, so the gradient is never stored.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ aten = torch.ops.aten
 
 
 class _Stage(ABC):
-    """A layer between forward and backward, with what it must remember."""
+    """A layer, with what `forward` saves for `backward`."""
 
     learns = False
 
     @abstractmethod
     def forward(self, h: Tensor) -> Tensor:
-        """The layer's output; the input may be overwritten by later layers only where `backward` does not need it."""
+        """The layer's output, which the next layer may overwrite unless `backward` needs it."""
 
     @abstractmethod
     def backward(self, slope: Tensor, needed: bool) -> Tensor:
-        """Take the layer's step, if it learns; the gradient by its input from that by its output, if it is needed."""
+        """Take the layer's step, if it learns; return the gradient of its input, if `needed`."""
 
 
 class Chain(Kernel):
-    """A network that learns batch by batch, by the cross-entropy of its scores."""
+    """Trains a network batch by batch on the cross-entropy of its scores."""
 
     name: ClassVar[str] = "chain"
 
@@ -50,7 +50,7 @@ class Chain(Kernel):
 
     @staticmethod
     def of(model: nn.Module, descent: Descent) -> Chain | None:
-        """The network as a chain, if it is one: convolutions and linear layers, pooling, ReLU, flattening."""
+        """The kernel for this network; None unless it is a chain as in `USUAL`."""
         layers = layers_of(model, STAGES) or []
         weights = [p for layer in layers for p in layer.parameters()]
         once = len(set(map(id, weights))) == len(weights)
@@ -64,7 +64,6 @@ class Chain(Kernel):
         return Chain(stages) if any(stage.learns for stage in stages) else None
 
     def train(self, feed: Feed) -> int:
-        """Batch by batch."""
         steps = 0
         for x, y in feed.batches():
             self.step(x, y)
@@ -147,7 +146,7 @@ class _ReLUStage(_Stage):
         pass
 
     def forward(self, h: Tensor) -> Tensor:
-        self._h = h.relu_()  # no layer here looks at its own output again
+        self._h = h.relu_()  # no layer here needs its own output in backward
         return self._h
 
     def backward(self, slope: Tensor, needed: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which kernel trains a phase."""
+"""Chooses the kernel for a training phase."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def choose(
 ) -> Kernel:
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
-    No `loss` means the cross-entropy of what the network says. Only that has fast kernels, and only where nothing is
-    clipped or projected: everything else takes autograd.
+    Without a `loss`, it is the cross-entropy of the network's output. Fast kernels only exist for that, without
+    clipping or projection; everything else uses autograd.
     """
     usual = fast and loss is None and project is None and rates.clip is None
     if usual and (native := Native.of(network, parts, rates)):

@@ -1,6 +1,6 @@
 """Stochastic gradient descent on modules, in as few operations per step as possible.
 
-The arithmetic is that of `torch.optim.SGD`, which would import a second of machinery into every worker.
+The arithmetic is that of `torch.optim.SGD`, whose import would cost every worker a second.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Descent:
-    """A fresh optimiser: momentum starts at the first gradient, and weights that a loss does not reach stay."""
+    """A fresh optimiser: momentum starts with the first gradient, and weights that the loss does not reach stay."""
 
     def __init__(
         self, weights: Sequence[Tensor], *, lr: float, momentum: float, weight_decay: float, clip: float | None
@@ -23,7 +23,7 @@ class Descent:
         self._velocity: dict[int, Tensor] = {}
 
     def step(self, loss: Tensor) -> None:
-        """Move all weights that the loss reaches."""
+        """Update all weights that the loss reaches."""
         slopes = torch.autograd.grad(loss, self.weights, allow_unused=True)
         reached = [(w, g) for w, g in zip(self.weights, slopes, strict=True) if g is not None]
         with torch.no_grad():
@@ -35,7 +35,6 @@ class Descent:
                 self.move(w, g)
 
     def moves(self, weight: Tensor) -> bool:
-        """Whether this is one of the weights."""
         return id(weight) in self._moving
 
     def move(self, weight: Tensor, gradient: Tensor) -> None:
@@ -49,7 +48,7 @@ class Descent:
         weight.add_(gradient, alpha=-self.lr)
 
     def move_by_product(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
-        """The same for a gradient that is a product of matrices; it need not be stored where it is all of the step."""
+        """The same for the gradient `left @ right`, which is not stored unless momentum or weight decay needs it."""
         if self.weight_decay or self.momentum:
             self.move(weight, left.mm(right))
         else:

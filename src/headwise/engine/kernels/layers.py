@@ -1,4 +1,4 @@
-"""Networks as chains of layers, where they are nothing else: these can be trained without autograd."""
+"""Networks that are plain chains of layers, which can be trained without autograd."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layer(NamedTuple):
 
 
 def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
-    """The network as linear layers, if it is nothing but these, ReLU and a first flattening; `parts` learn."""
+    """The network's linear layers; None unless it has only these, ReLU and an initial flattening. `parts` learn."""
     flat = layers_of(model, DENSE) or []
     flat = flat[1:] if flat and isinstance(flat[0], nn.Flatten) else flat
     kinds = [type(m) for m in flat]
@@ -40,7 +40,7 @@ def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None
 
 
 def layers_of(module: nn.Module, kinds: Collection[type[nn.Module]]) -> list[nn.Module] | None:
-    """The layers in the order in which a sample passes them, if all are of these kinds and nobody listens to them."""
+    """The layers in forward order; None unless all are of these kinds and have no hooks."""
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return None
     if type(module) is nn.Identity:

@@ -1,4 +1,4 @@
-"""Training by autograd, batch by batch: any network and any loss."""
+"""Training with autograd, batch by batch: any network and any loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .descent import Descent
 
 
 class PlainKernel(Kernel):
-    """Descent on a loss, with a projection after each step if there is one."""
+    """Descent on a loss, with an optional projection after each step."""
 
     name: ClassVar[str] = "plain"
 
@@ -30,7 +30,7 @@ class PlainKernel(Kernel):
         self._descent, self._project = descent, project
 
     def train(self, feed: Feed) -> int:
-        """Step by step; parts without weights take none."""
+        """Parts without weights take no steps."""
         if not self._descent.weights:
             return 0
         steps = 0
@@ -46,7 +46,7 @@ class PlainKernel(Kernel):
 
 @contextmanager
 def learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Only `parts` take gradients. All else is in evaluation mode too, so that its statistics stay as they are."""
+    """Only `parts` get gradients. All modules are in evaluation mode, so that running statistics don't change."""
     for m in models:
         m.eval().requires_grad_(False)
     for part in parts:

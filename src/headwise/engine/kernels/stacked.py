@@ -1,10 +1,9 @@
-"""PlainKernel training of fully connected layers for many clients at once, without autograd.
+"""Plain SGD on fully connected layers for many clients at once, without autograd.
 
-The clients' weights are stacked, ``[client, out, in]``, and one `bmm` per layer and step serves all of them. A
-client's numbers are those that it would get alone: its batches lie in its own slices, short ones are filled up with
-samples of weight zero, and clients with fewer steps drop out of the stack when they are done. Layers are filled up with
-zeros to whole cache lines, so that every slice lies in memory like the first: on many CPUs the last bits of a product
-depend on that.
+The clients' weights are stacked, ``[client, out, in]``, and one `bmm` per layer and step serves all of them. A client
+gets the same numbers as alone: its batches are its own slices, short batches are padded with samples of weight zero,
+and clients with fewer steps leave the stack when they are done. Layers are padded with zeros to whole cache lines, so
+that every slice is aligned like the first: on many CPUs the last bits of a product depend on that.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .together import Work, ask
 
 
 class Stacked(Kernel):
-    """A client's plain SGD on a chain of layers, in step with that of other clients."""
+    """A client's plain SGD on a chain of layers, in step with other clients."""
 
     name: ClassVar[str] = "stacked"
 
@@ -35,7 +34,6 @@ class Stacked(Kernel):
         self._chain, self._rates = chain, rates
 
     def train(self, feed: Feed) -> int:
-        """Ask for all steps at once."""
         x, y, batches = feed.whole()
         ask(Phase(self._chain, x, y, batches, self._rates.lr, self._rates.momentum, self._rates.weight_decay))
         return len(batches)
@@ -43,7 +41,7 @@ class Stacked(Kernel):
 
 @dataclass(frozen=True)
 class Phase(Work):
-    """What one client asks for: the weights of its chain are renewed in place."""
+    """One client's request: the weights of its chain are updated in place."""
 
     section: ClassVar[str] = f"training.{Stacked.name}"
 
@@ -51,25 +49,24 @@ class Phase(Work):
     x: Tensor
     y: Tensor
     batches: Tensor
-    """[steps, size]: the indices of each step's samples, -1 where a short batch has no more"""
+    """[steps, size]: the indices of each step's samples, short batches padded with -1"""
     lr: float
     momentum: float
     weight_decay: float
 
     @cached_property
     def steps(self) -> int:
-        """How many there are."""
         return len(self.batches)
 
     @property
     def key(self) -> Hashable:
-        """What must agree: the layers, and all settings of the descent."""
+        """What must match: the layers, and all settings of the descent."""
         layers = [(s.weight.shape, s.weight.dtype, s.bias is None, s.relu, s.trained) for s in self.chain]
         return tuple(layers), self.batches.shape[1], self.lr, self.momentum, self.weight_decay
 
     @torch.no_grad()
     def together(self, others: Sequence[Any]) -> None:
-        """Train all of them, those with most steps first in the stack."""
+        """Train all phases, sorted by steps so that finished clients are at the end of the stack."""
         phases = sorted((p for p in (self, *others) if p.steps), key=lambda p: -p.steps)
         if not phases:
             return
@@ -79,7 +76,7 @@ class Phase(Work):
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
         labels = y.index_select(0, rows.flatten()).view(*rows.shape, 1)
-        going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # clients, in each step
+        going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # active clients per step
         for s, active in enumerate(going):
             if s and active < going[s - 1]:
                 for layer in layers:
@@ -92,20 +89,20 @@ class Phase(Work):
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
-                # after ReLU an input is zero or positive, and its sign is the gradient
+                # after a ReLU the input is zero or positive, and its sign is the ReLU's gradient
                 slope = below.mul_(inputs[k].sign_()) if k > first and layers[k - 1].relu else below
         for layer in layers:
             layer.write_back()
 
 
 def _filled(t: Tensor) -> Tensor:
-    """With zeros up to whole cache lines in every dimension but the first."""
+    """Padded with zeros to whole cache lines in every dimension but the first."""
     missing = [-size % (LINE // t.element_size()) for size in t.shape[:0:-1]]
     return pad(t, [n for each in missing for n in (0, each)]) if any(missing) else t
 
 
 def _joined(xs: list[Tensor], ys: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
-    """All clients' samples and labels, and where each client's begin; not copied if they are pieces of one tensor."""
+    """All clients' samples and labels, and each client's offset; not copied if they are slices of one tensor."""
     (x, starts), (y, same) = _whole(xs), _whole(ys)
     if x is not None and y is not None and starts == same:
         return x, y, starts
@@ -113,7 +110,7 @@ def _joined(xs: list[Tensor], ys: list[Tensor]) -> tuple[Tensor, Tensor, list[in
 
 
 def _whole(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
-    """The tensor that all of these are rows of, and where each begins there; None if there is none."""
+    """The tensor that all of these are slices of, and their offsets; None if there is no such tensor."""
     first = parts[0]
     width, memory = math.prod(first.shape[1:]), first.untyped_storage()
     one = all(t.is_contiguous() and t.untyped_storage().data_ptr() == memory.data_ptr() for t in parts)
@@ -125,7 +122,7 @@ def _whole(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
 
 
 def _schedule(phases: Sequence[Phase], steps: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """For each step, client and place in the batch: which row of the joined data, with which share in the mean."""
+    """For each step, client and place in the batch: the row of the joined data, and its share in the mean."""
     device = phases[0].batches.device
     batches = torch.cat([p.batches for p in phases])
     client = torch.arange(len(phases)).repeat_interleave(steps)
@@ -138,16 +135,16 @@ def _schedule(phases: Sequence[Phase], steps: Tensor, starts: Sequence[int]) -> 
 
 
 def slope_of(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-    """Of the cross-entropy by the class scores: (p - y), times each sample's share in the mean of its batch.
+    """The gradient of the cross-entropy by the scores: (p - y) times each sample's share in its batch's mean.
 
-    `torch.softmax` takes four times as long for so few classes.
+    `torch.softmax` takes four times as long on few classes.
     """
     p = (scores - scores.amax(-1, keepdim=True)).exp_()
     return p.mul_(shares / p.sum(-1, keepdim=True)).scatter_add_(-1, y, -shares)
 
 
 class _Stack:
-    """One layer of all clients. Their weights lie as products are fastest: the longer side in a row."""
+    """One layer of all clients. Weights are stored in the fastest order for products: the longer side contiguous."""
 
     def __init__(self, layers: Sequence[Layer], phase: Phase) -> None:
         self.relu, self.trained = layers[0].relu, layers[0].trained
@@ -162,27 +159,26 @@ class _Stack:
         self.narrow(len(layers))
 
     def narrow(self, clients: int) -> None:
-        """Go on with the first clients of the stack only."""
+        """Continue with only the first `clients` of the stack."""
         self._going = self._w[:clients]
         self._weights = self._going if self._turned else self._going.mT  # [client, in, out]
         self._biases = None if self._b is None else self._b[:clients]
 
     def forward(self, h: Tensor) -> Tensor:
-        """The layer's output."""
         z = torch.bmm(h, self._weights)
         if self._biases is not None:
-            z.add_(self._biases)  # baddbmm would lay the biases out first
+            z.add_(self._biases)  # baddbmm would expand the biases first
         return z.relu_() if self.relu else z
 
     def scores(self, z: Tensor) -> Tensor:
-        """The output of the last layer as class scores: what it was filled up with is no class."""
+        """The last layer's output as class scores: padding gets a score of -inf."""
         classes = len(self._own_weights[0])
         if classes < z.shape[2]:
             z[..., classes:] = -math.inf
         return z
 
     def backward(self, slope: Tensor) -> Tensor:
-        """The gradient by the layer's input from that by its output."""
+        """The gradient of the layer's input."""
         return torch.bmm(slope, self._weights.mT)
 
     def step(self, slope: Tensor, h: Tensor) -> None:
@@ -207,7 +203,7 @@ class _Stack:
         weights.add_(gradient, alpha=-self._lr)
 
     def write_back(self) -> None:
-        """Let the clients' own layers have the weights."""
+        """Copy the weights to the clients' own layers."""
         if not self.trained:
             return
         out, into = self._own_weights[0].shape

@@ -1,7 +1,7 @@
-"""Clients side by side in one thread: each runs until it asks for work that is cheaper for many at once.
+"""Clients side by side in one thread: each runs until it asks for work that is cheaper in a batch.
 
-A client is a greenlet, so a method's code needs no ``await``: in `ask` it sleeps until all others of its group have
-asked too, or are done; then what they asked for is done together, and all of them go on.
+A client is a greenlet, so a method's code needs no ``await``: `ask` waits until every other client of the group has
+asked, too, or is done; then the requested work is done together, and all clients continue.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 class Work(ABC):
-    """Something that a client asks for; the work itself leaves its results where the client finds them."""
+    """Work that a client asks for; it stores its results where the client finds them."""
 
     section: ClassVar[str]
-    """what the clock calls it"""
+    """its name in the clock"""
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Works of equal keys may be done together."""
+        """Work with equal keys may be done together."""
 
     @abstractmethod
     def together(self, others: Sequence[Any]) -> None:
-        """Do this work and the others, which have equal keys; what each comes to must not depend on the others."""
+        """Do this work and the others, which have equal keys; no result may depend on the others."""
 
 
 class _Client(greenlet):
@@ -41,14 +41,14 @@ class _Client(greenlet):
 
 
 def ask(work: Work) -> None:
-    """Return when the work is done, together with what others ask for if there are others."""
+    """Return when the work is done, together with other clients' work if there is any."""
     client = getcurrent()
     if not isinstance(client, _Client):
         work.together([])
         return
     section, grad = client.clock.section, torch.is_grad_enabled()
     random = torch.random.get_rng_state() if client.seeded else None
-    assert client.parent is not None  # the one that runs `side_by_side`
+    assert client.parent is not None  # runs `side_by_side`
     client.parent.switch(work)
     if random is not None:
         torch.random.set_rng_state(random)
@@ -62,15 +62,15 @@ def _set_grad_enabled(grad: bool) -> None:
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool = True) -> list[T]:
-    """What the tasks return, in their order; an exception of one ends all.
+    """What the tasks return, in order; an exception in one ends all.
 
-    Where they are `seeded`, each goes on with torch's own generator as it left it.
+    If `seeded`, each task keeps its own state of torch's global generator.
     """
     clients = [_Client(task, clock, seeded) for task in tasks]
     grad = torch.is_grad_enabled()
 
     def go_on(client: _Client) -> Any:
-        """Until it asks or ends; whoever is next need not know in which mode that was."""
+        """Run until it asks or ends, then restore the grad mode for the next client."""
         found = client.switch()
         _set_grad_enabled(grad)
         return found
@@ -84,7 +84,7 @@ def side_by_side(tasks: Sequence[Callable[[], T]], clock: Clock, *, seeded: bool
         return found
     finally:
         for client in clients:
-            if client:  # it has begun and not ended: another one failed
+            if client:  # started but not finished: another client failed
                 client.throw()
 
 

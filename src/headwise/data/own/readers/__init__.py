@@ -1,4 +1,4 @@
-"""Files of a user's own data, read into raw columns and arrays: CSV, JSONL, Parquet, NPZ, images.
+"""Readers of a user's files (CSV, JSONL, Parquet, NPZ, images) into raw columns and arrays.
 
-Imports errors and the description; knows nothing of tasks or clients' splits.
+Imports errors, the description and findings; does not interpret targets or split clients.
 """

@@ -1,4 +1,4 @@
-"""Arrays in files: NPZ per client, or the folder of plain .npy files that objects from Python are stored in."""
+"""Reads arrays: one NPZ file per client, or a folder of .npy files written by `store`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RawSamples:
     n: int
 
     def row(self, i: int) -> int:
-        """Counted from 0, as arrays are."""
+        """Counted from 0, like an array's rows."""
         return i
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class RawSamples:
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file; objects in it are refused, because reading them would run code."""
+    """The arrays of an NPZ file; pickled objects are refused, because loading them would run code."""
     found: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as bundle:
@@ -70,7 +70,7 @@ def read_npz(d: Description, builder: Builder) -> Raw:
 def _pairs(
     found: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
-    """Features and targets by part."""
+    """Features and targets, by part."""
     names = {piece.part: ("x", "y")} if "x" in found else {k: (f"x_{p}", f"y_{p}") for k, p in enumerate(PARTS)}
     there = {k: pair for k, pair in names.items() if pair[0] in found}
     for k, (x, y) in list(there.items()):
@@ -87,7 +87,7 @@ def _pairs(
 def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
     client = piece.client or ""
     if x.ndim < 2:
-        text = f"x has the shape {list(x.shape)}, but needs a row for each sample: [samples, ...]."
+        text = f"x has the shape {list(x.shape)}, but must have one row per sample: [samples, ...]."
         builder.report(DataFinding("error", "wrong shape", text, piece.path, client=client))
         return
     if y.ndim < 1 or len(x) != len(y):
@@ -108,19 +108,19 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
 
 
 def in_one_type(x: NDArray[Any]) -> NDArray[Any]:
-    """Bytes stay bytes (images), whole numbers become int32 (tokens), others float32."""
+    """uint8 stays uint8 (images), other integers become int32 (tokens), the rest float32."""
     if x.dtype == np.uint8:
         return x
     return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32, copy=False)
 
 
 def form_of(x: NDArray[Any]) -> Form:
-    """Images are bytes with three axes; anything else is an array."""
+    """Images are uint8 [n, channels, height, width]; anything else is an array."""
     return "image" if x.dtype == np.uint8 and x.ndim == 4 else "array"
 
 
 def read_arrays(d: Description, builder: Builder) -> Raw:
-    """x.npy, y.npy, owner.npy, perhaps part.npy, and names.json with the clients' names."""
+    """x.npy, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
     x, y, owner = (_npy(d.place / f"{name}.npy") for name in ("x", "y", "owner"))
     part = _npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
     try:
@@ -152,7 +152,7 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
 
 
 def _npy(path: Path) -> NDArray[Any]:
-    """Mapped into memory: only what is looked at is read."""
+    """Mapped into memory, so that only what is used is read."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except _DAMAGE as error:

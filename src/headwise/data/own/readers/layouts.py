@@ -1,4 +1,4 @@
-"""Which files there are, and what their places say: whose they are, and for which part."""
+"""Finds the files, and the client and part that their paths name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of one client, or of all if a column says whose row is whose."""
+    """A file of one client, or of all clients if a column names each row's client."""
 
     path: Path
     client: str | None = None
@@ -35,23 +35,23 @@ class Piece:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of one client's images: of one class each, or with images and their masks."""
+    """A folder of one client's images: one sub-folder per class, or images and masks."""
 
     path: Path
     client: str
     part: int = -1
 
     def of(self, name: str) -> list[Path]:
-        """The images in this folder of it."""
+        """The images in the sub-folder `name`."""
         return [p for p in listed(self.path / name) if p.suffix.lower() in IMAGES]
 
     def names(self) -> list[str]:
-        """Its folders."""
+        """The sub-folders."""
         return [p.name for p in listed(self.path) if p.is_dir()]
 
 
 def listed(folder: Path) -> list[Path]:
-    """What is in a folder, sorted, without hidden files."""
+    """The contents of a folder, sorted, without hidden files."""
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "_")))
     except OSError as error:
@@ -62,7 +62,7 @@ def pieces(d: Description, report: Report) -> list[Piece]:
     """The files of tables and arrays, client after client."""
     if d.place.is_file():
         if not d.client and d.is_table:
-            raise ConfigError("client is missing: path is one table, so a column must say whose row is whose.")
+            raise ConfigError("client is missing: path is one table, so name the column with each row's client.")
         return [Piece(d.place, None if d.client else d.place.stem)]
     _check_folder(d)
     if d.client:
@@ -76,7 +76,6 @@ def pieces(d: Description, report: Report) -> list[Piece]:
 
 
 def _client(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
-    """The files of one client's folder."""
     files = [path for path in sorted(folder.rglob("*")) if _fits(path, d)]
     if not files:
         text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
@@ -86,7 +85,7 @@ def _client(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
 
 
 def image_folders(d: Description, report: Report) -> list[Folder]:
-    """A folder for each client, or for each of its parts."""
+    """One folder per client, or per client and part."""
     _check_folder(d)
     found: list[Folder] = []
     for client in [p for p in listed(d.place) if p.is_dir()]:
@@ -96,7 +95,7 @@ def image_folders(d: Description, report: Report) -> list[Folder]:
         parts = [p for p in listed(client) if p.is_dir()]
         found += [Folder(p, client.name, _part(p.name, p, d, report)) for p in parts]
     if not found:
-        raise DataError(f"{d.place} has no folders: each client needs one, with a folder of images for each class.")
+        raise DataError(f"{d.place} has no folders: each client needs one, with one folder of images per class.")
     return found
 
 
@@ -122,7 +121,7 @@ def _check_folder(d: Description) -> None:
 
 
 def fingerprint(d: Description) -> str:
-    """SHA-256 of all files that the description is about, and of their names."""
+    """SHA-256 of the described files and their names."""
     if d.place.is_file():
         files = [d.place]
     else:
@@ -138,6 +137,6 @@ def fingerprint(d: Description) -> str:
 
 @lru_cache(1 << 17)
 def _hash(path: Path, size: int, changed: int) -> str:
-    """Of one file; known already unless it has changed since."""
+    """Hash of one file, cached until its size or time changes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Image files as arrays of bytes: one size, one number of channels."""
+"""Reads image files as uint8 arrays of one size and number of channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1 << 26
 
 
 class Pictures:
-    """Reads images; what is not said about their size and channels is taken from the first."""
+    """Reads images; a size or number of channels that is not given is taken from the first image."""
 
     def __init__(self, size: Sequence[int], channels: int) -> None:
         self.size = (size[0], size[1]) if size else None
@@ -27,7 +27,7 @@ class Pictures:
         self._asked = bool(size), bool(channels)
 
     def read(self, path: Path, report: Report) -> NDArray[np.uint8] | None:
-        """Its bytes [channels, height, width], or None after a report."""
+        """uint8 [channels, height, width], or None after reporting an error."""
         image = _open(path, report)
         if image is None:
             return None
@@ -36,11 +36,11 @@ class Pictures:
         self.size, self.channels = self.size or size, self.channels or channels
         if size != self.size and not self._asked[0]:
             text = f"it has {size[0]} x {size[1]} pixels, but others have {self.size[0]} x {self.size[1]}: "
-            report(DataFinding("error", "mixed shapes", f"{text}preprocess.size brings all to one size.", path))
+            report(DataFinding("error", "mixed shapes", f"{text}set preprocess.size to resize all.", path))
             return None
         if channels != self.channels and not self._asked[1]:
-            text = f"it is {'grey' if channels == 1 else 'in colour'}, and others are not: "
-            report(DataFinding("error", "mixed channels", f"{text}preprocess.channels = 1 or 3 makes all alike.", path))
+            text = f"it is {'grey' if channels == 1 else 'in colour'}, but others are not: "
+            report(DataFinding("error", "mixed channels", f"{text}set preprocess.channels to convert all.", path))
             return None
         image = image.convert(MODES[self.channels])
         if size != self.size:
@@ -48,7 +48,7 @@ class Pictures:
         return np.asarray(image, np.uint8).reshape(*self.size, self.channels).transpose(2, 0, 1)
 
     def read_mask(self, path: Path, report: Report) -> NDArray[np.int64] | None:
-        """The class of each pixel [height, width]: the image's own values or palette numbers."""
+        """The class of each pixel [height, width]: grey values or palette indices."""
         image = _open(path, report)
         if image is None:
             return None
@@ -71,7 +71,7 @@ def _open(path: Path, report: Report) -> Any:
         image.load()
         return image
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        report(DataFinding("error", "unreadable image", "it is not an image that can be read.", path))
+        report(DataFinding("error", "unreadable image", "it is not a readable image.", path))
         return None
 
 

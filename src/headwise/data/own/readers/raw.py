@@ -1,4 +1,4 @@
-"""All samples as they were read: features as numbers, targets as they are written, and where each came from."""
+"""Samples as read: features as numbers, targets as written in the files, and the location of each sample."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Form = Literal["table", "tokens", "image", "array"]
 
 
 class Rows(Protocol):
-    """What knows the place of each of its samples."""
+    """A block of samples that knows where each came from."""
 
     @property
     def file(self) -> Path:
-        """The file they are in, or the folder."""
+        """The file or folder they are in."""
         ...
 
     def row(self, i: int) -> int | None:
-        """The number of the i-th in the file."""
+        """The row number of the i-th sample in the file."""
         ...
 
     def __len__(self) -> int: ...
@@ -35,25 +35,25 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Raw:
-    """What a reader yields."""
+    """All samples of a data set, from one reader."""
 
     form: Form
     x: NDArray[Any]
-    """table: [n, columns] of float64, NaN where missing, categories by number; tokens, images and arrays as they are"""
+    """table: float64 [n, columns], NaN if missing, categories as codes; tokens, images and arrays unchanged"""
     labels: tuple[NDArray[np.int64], ...]
-    """[n] each: the number of every sample's cell, for each target column; -1 where missing"""
+    """for each target column, [n] the code of each sample's cell; -1 if missing"""
     cells: tuple[list[Any], ...]
-    """what these numbers stand for"""
+    """what these codes stand for"""
     y: NDArray[Any] | None
-    """targets that are arrays already: [n, targets], or masks [n, height, width]"""
+    """targets that are arrays: [n, targets], or masks [n, height, width]"""
     owner: NDArray[np.int64]
     owners: tuple[str, ...]
     part: NDArray[np.int8] | None
-    """[n]: 0, 1, 2 for training, validation, test, where the data says so"""
+    """[n] 0, 1, 2 for training, validation, test, if the data says so"""
     time: NDArray[Any] | None
     """[n] what to order each client's samples by"""
     categories: Mapping[str, list[str]]
-    """for each column of categories, what its numbers stand for"""
+    """for each category column, what its codes stand for"""
     starts: list[int]
     rows: list[Rows]
 
@@ -63,7 +63,7 @@ class Raw:
     def finding(
         self, level: Literal["error", "warning"], kind: str, i: int, text: str, column: str = ""
     ) -> DataFinding:
-        """About the i-th sample."""
+        """A finding about the i-th sample."""
         block = bisect_right(self.starts, i) - 1
         rows = self.rows[block]
         row = rows.row(i - self.starts[block])
@@ -72,7 +72,7 @@ class Raw:
 
 @dataclass
 class Builder:
-    """Collects blocks of samples."""
+    """Collects blocks of samples into a `Raw`."""
 
     report: Report
     clients: Codes
@@ -91,7 +91,7 @@ class Builder:
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def same_shape(self, what: str, x: NDArray[Any], file: Path, client: str) -> bool:
-        """Whether these have the shape and type of those before; reported if not."""
+        """Whether the samples have the same shape and type as before; if not, an error is reported."""
         known = self._shapes.setdefault(what, (x.shape[1:], x.dtype))
         if (x.shape[1:], x.dtype) != known:
             before = f"those before are {known[1]} of shape {list(known[0])}."
@@ -110,7 +110,6 @@ class Builder:
         part: NDArray[np.int8] | None = None,
         time: NDArray[Any] | None = None,
     ) -> None:
-        """A block of samples."""
         self.starts.append(self.n)
         self.rows.append(rows)
         self.n += len(x)
@@ -123,7 +122,6 @@ class Builder:
                 into.append(values)
 
     def raw(self, form: Form, categories: Mapping[str, list[str]]) -> Raw:
-        """Everything that was added."""
         return Raw(
             form,
             self._x.array(),

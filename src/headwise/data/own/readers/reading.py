@@ -21,7 +21,6 @@ from .values import BAG, Codes, Hashing, to_numbers
 
 
 def read_raw(d: Description, report: Report) -> Raw:
-    """All samples that can be read."""
     reader = {"images": _images, "npz": read_npz, "arrays": read_arrays}.get(d.format, _tables)
     raw = reader(d, Builder(report, Codes(("",)), _labels(d)))
     if not len(raw):
@@ -30,7 +29,7 @@ def read_raw(d: Description, report: Report) -> Raw:
 
 
 def _labels(d: Description) -> list[Codes]:
-    """One for each target column; arrays bring theirs along, folders are named by them."""
+    """One for each target column; arrays have y, and folders of images are named by class."""
     columns = d.target if d.is_table else () if _has_masks(d) else ("",)
     return [Codes(d.missing, d.separator) for _ in columns]
 
@@ -53,7 +52,6 @@ def _tables(d: Description, builder: Builder) -> Raw:
 
 
 def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, client: str | None, part: int) -> None:
-    """One block of a table."""
     owner = np.full(len(block), builder.clients[client]) if client else builder.clients.of(block.columns[d.client])
     if (owner < 0).any():
         block, owner = _owned(d, builder, block, owner)
@@ -74,10 +72,10 @@ def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, cl
 def _owned(
     d: Description, builder: Builder, block: RowBlock, owner: NDArray[np.int64]
 ) -> tuple[RowBlock, NDArray[np.int64]]:
-    """Without the rows of nobody."""
+    """The block without rows that have no client."""
     nobody = owner < 0
     for i in np.flatnonzero(nobody):
-        text = "the cell is empty, so that the row belongs to no client."
+        text = "the cell is empty, so the row belongs to no client."
         builder.report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
     rows = np.array([block.row(i) for i in range(len(block))], np.int64)[~nobody]
     columns = {name: cells[~nobody] for name, cells in block.columns.items()}
@@ -85,19 +83,19 @@ def _owned(
 
 
 def _parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.int8]:
-    """What each row is for, as its column says."""
+    """The part of each row, from the split column."""
     s = d.split
     known = {**dict.fromkeys(s.train, 0), **dict.fromkeys(s.val, 1), **dict.fromkeys(s.test, 2)}
     cells = [str(c).strip() for c in block.columns[s.column].tolist()]
     for i, cell in enumerate(cells):
         if cell not in known:
-            text = f"{cell!r} is not a part: allowed are {', '.join(known)}."
+            text = f"{cell!r} is not a part: use one of {', '.join(known)}."
             report(DataFinding("error", "unknown part", text, block.file, block.row(i), s.column))
     return np.array([known.get(cell, 0) for cell in cells], np.int8)
 
 
 class Encoder:
-    """A block's columns as one array of numbers."""
+    """Encodes a block's columns as one array of numbers."""
 
     def __init__(self, d: Description) -> None:
         f, p = d.features, d.preprocess
@@ -106,13 +104,13 @@ class Encoder:
         only_text = len(f.text) == 1 and len(f.names()) == 1
         tokens = p.texts == "tokens" or (p.texts == "auto" and only_text)
         if tokens and f.text and not only_text:
-            raise DataError("preprocess.texts is 'tokens', but a text must then be the only feature: choose 'bag'.")
+            raise DataError("preprocess.texts is 'tokens', which needs a text as the only feature: choose 'bag'.")
         self.form: Form = "image" if f.image else "tokens" if tokens and f.text else "table"
         self._hashing = Hashing(p.buckets if self.form == "tokens" else min(p.buckets, BAG))
         self._pictures = Pictures(p.size, p.channels)
 
     def encode(self, block: RowBlock, report: Report) -> NDArray[Any] | None:
-        """[n, ...] numbers; None if a picture of it can't be read."""
+        """[n, ...] numbers; None if an image can't be read."""
         f = self._d.features
         if self.form == "image":
             paths = [block.file.parent / str(cell) for cell in block.columns[f.image[0]]]
@@ -134,12 +132,12 @@ class Encoder:
         cells = block.columns[name]
 
         def wrong(i: int) -> None:
-            text = f"{cells[i]!r} is not a number, nor one of the cells that stand for a missing value."
+            text = f"{cells[i]!r} is not a number and not listed in missing."
             report(DataFinding("error", "not a number", text, block.file, block.row(i), name))
 
         found = to_numbers(cells, self._d.missing, wrong)
         for i in np.flatnonzero(np.isinf(found)):
-            text = "it is infinite, which no network can take."
+            text = "it is infinite, but must be finite."
             report(DataFinding("error", "infinite number", text, block.file, block.row(int(i)), name))
         return found
 
@@ -150,12 +148,12 @@ def _gaps(codes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class OneFile:
-    """A sample that is a file."""
+    """A sample in its own file."""
 
     file: Path
 
     def row(self, i: int) -> None:
-        """It has none."""
+        """A file without rows."""
 
     def __len__(self) -> int:
         return 1
@@ -170,7 +168,7 @@ def _images(d: Description, builder: Builder) -> Raw:
             for path in paths:
                 _add_image(builder, pictures, folder, path, None if masks else name)
         if builder.n == before:
-            text = "the folder has no images: it needs a folder of images for each class."
+            text = "the folder has no images: it needs one folder of images per class."
             builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client))
     return builder.raw("image", {})
 

@@ -1,4 +1,4 @@
-"""Tables in blocks of rows: CSV and JSONL with what Python brings, Parquet with pyarrow."""
+"""Reads tables in blocks of rows: CSV and JSONL with the standard library, Parquet with pyarrow."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..description import Description
 from ..findings import DataFinding, Report
 
 ROWS = 65_536
-"""in a block"""
+"""rows per block"""
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows of one file, column by column: numbers, or objects (texts, lists, None)."""
+    """Rows of one file, column by column: numbers, or objects (strings, lists, None)."""
 
     file: Path
     first: int
-    """the number of its first row, as an editor or a spreadsheet counts"""
+    """the number of the first row, as an editor or a spreadsheet counts"""
     columns: dict[str, NDArray[Any]]
     lines: NDArray[np.int64] | None = None
-    """the number of each row, where rows have been left out or take several lines"""
+    """the number of each row, if rows were left out or span several lines"""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -41,7 +41,7 @@ class RowBlock:
 
 
 def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
-    """The rows of a table with these columns; what can't be read is reported, and left out."""
+    """A table's rows with these columns; unreadable rows are reported and left out."""
     reader = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[d.format]
     try:
         if d.format == "jsonl" or _has_columns(path, columns, columns_of(path, d), report):
@@ -49,13 +49,13 @@ def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -
     except OSError as error:
         report(DataFinding("error", "unreadable file", f"it can't be read: {error.strerror or error}.", path))
     except UnicodeDecodeError as error:
-        report(DataFinding("error", "unreadable file", f"it is not UTF-8 text: byte {error.start} is wrong.", path))
+        report(DataFinding("error", "unreadable file", f"it is not UTF-8 text: byte {error.start} is invalid.", path))
     except csv.Error as error:
         report(DataFinding("error", "unreadable file", f"it is not valid CSV: {error}.", path))
 
 
 def columns_of(path: Path, d: Description) -> list[str]:
-    """The names of a table's columns; of JSONL those of its first row."""
+    """The names of a table's columns; for JSONL, the keys of the first row."""
     if d.format == "parquet":
         return list(_arrow_file(path).schema_arrow.names)
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -114,7 +114,7 @@ def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Re
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """The JSON object, if it is one."""
+    """The JSON object, or None if it is not one."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
@@ -144,7 +144,7 @@ def _arrow_file(path: Path) -> Any:
 
 
 def _from_arrow(column: Any) -> NDArray[Any]:
-    """Numbers as they are, with NaN for null; anything else as objects."""
+    """Numbers unchanged, with NaN for null; anything else as objects."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     if pa.types.is_dictionary(column.type):
@@ -159,7 +159,7 @@ def _from_arrow(column: Any) -> NDArray[Any]:
 
 
 def _objects(values: list[Any]) -> NDArray[Any]:
-    """An array of these objects, lists too."""
+    """An object array; unlike `np.array`, it keeps lists as elements."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 

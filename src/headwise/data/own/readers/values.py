@@ -1,4 +1,4 @@
-"""Cells become numbers: categories and labels by a list of what occurs, texts by hashing their words."""
+"""Converts cells to numbers: categories and labels by a list of values, texts by hashing their words."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 BAG = 4096
-"""words that a bag tells apart, at most"""
+"""maximum number of buckets of a bag of words"""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def written(cell: Any) -> str:
-    """A cell as a text; a whole number is written as one, whatever the file does: 1.0 and 1 are the same category."""
+    """A cell as text; integers are normalised, so that 1.0 and 1 are the same category."""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))
     text = str(cell).strip()
@@ -28,32 +28,32 @@ def written(cell: Any) -> str:
 
 
 class Codes(dict[Any, int]):
-    """The number of each cell: from 0 in the order in which values are first seen, -1 where one is missing."""
+    """The code of each cell: from 0 in the order in which values are first seen, -1 if missing."""
 
     def __init__(self, missing: Collection[str], separator: str = "") -> None:
         self._missing, self._separator = frozenset(missing), separator
         self.values_seen: dict[Any, int] = {}
-        """texts, or tuples of texts where a cell has several labels"""
+        """strings, or tuples of strings if cells have several labels"""
 
     def __missing__(self, cell: Any) -> int:
         value = self._value(cell)
         code = -1 if value is None else self.values_seen.setdefault(value, len(self.values_seen))
-        if cell == cell:  # NaN is a new key each time
+        if cell == cell:  # NaN would be a new key each time
             self[cell] = code
         return code
 
     def of(self, cells: NDArray[Any]) -> NDArray[np.int64]:
-        """All of a column."""
-        if cells.dtype.kind in "iu":  # of many equal ones each is looked up once
+        """The codes of a column."""
+        if cells.dtype.kind in "iu":  # look up each different value once
             different, places = np.unique(cells, return_inverse=True)
             return np.array([self[c] for c in different.tolist()], np.int64)[places]
         try:
             return np.array([self[c] for c in cells.tolist()], np.int64)
-        except TypeError:  # lists can't be looked up
+        except TypeError:  # lists are not hashable
             return np.array([self[tuple(c) if isinstance(c, list) else c] for c in cells.tolist()], np.int64)
 
     def seen(self) -> list[Any]:
-        """The value of each number."""
+        """The value of each code."""
         return list(self.values_seen)
 
     def _value(self, cell: Any) -> Any:
@@ -68,7 +68,7 @@ class Codes(dict[Any, int]):
 
 
 def to_numbers(cells: NDArray[Any], missing: Collection[str], wrong: Callable[[int], None]) -> NDArray[np.float64]:
-    """A column of numbers, NaN where one is missing; `wrong` is told of cells that are none."""
+    """A column as numbers, NaN if missing; `wrong` is called with the index of each cell that is not a number."""
     if cells.dtype.kind in "iufb":
         return cells.astype(np.float64)
     plain = [math.nan if c is None or (isinstance(c, str) and c.strip() in missing) else c for c in cells.tolist()]
@@ -87,12 +87,12 @@ def _number(cell: Any, i: int, wrong: Callable[[int], None]) -> float:
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and marks."""
+    """Lower-case words and punctuation."""
     return _WORD.findall(text.lower())
 
 
 class Hashing(dict[str, int]):
-    """The number of each word, from 1 to `buckets` - 1, the same on every machine; 0 fills short texts."""
+    """The bucket of each word, from 1 to `buckets` - 1, the same on every machine; 0 pads short texts."""
 
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
@@ -102,7 +102,7 @@ class Hashing(dict[str, int]):
         return number
 
     def tokens(self, texts: Iterable[Any], length: int) -> NDArray[np.int32]:
-        """A row of word numbers for each text; a missing one has none."""
+        """A row of word buckets for each text; a missing text has no words."""
         cells = ["" if t is None or t != t else str(t) for t in texts]
         x = np.zeros((len(cells), length), np.int32)
         for row, text in zip(x, cells, strict=True):
@@ -112,7 +112,7 @@ class Hashing(dict[str, int]):
 
 
 def bags(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
-    """How often each word occurs, each row divided by its length so that long texts weigh no more than short ones."""
+    """How often each word occurs, each row scaled to norm 1 so that long texts weigh no more than short ones."""
     tokens = tokens.astype(np.int64)
     counts = np.zeros((len(tokens), buckets), np.float32)
     np.add.at(counts, (np.arange(len(tokens))[:, None], tokens), np.float32(1))

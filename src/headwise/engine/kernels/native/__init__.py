@@ -1,4 +1,5 @@
-"""Kernels of our own, in C: plain SGD and predictions of chains, with the same bits on every CPU.
+"""Kernels in C: plain SGD and predictions for chains of layers, with the same bits on every CPU.
 
-`library` finds, builds and checks them, `program` describes a network to them, `kernel` is what the engine chooses.
+`build` compiles them, `library` finds them, `checking` compares them with torch, `program` describes a network to them,
+and `kernel` is what the engine uses.
 """

@@ -1,7 +1,7 @@
-"""Compiles the native kernels: one C file, once for each instruction set, into one library.
+"""Compiles the native kernels: one C file, once per instruction set, into one library.
 
-Run by the package's build (`hatch_build.py`) and, where the library is missing, at first use. Imports nothing of
-Headwise, since neither it nor torch is there when a wheel is built.
+Run by the package's build (`hatch_build.py`) and, where the library is missing, at first use. Imports nothing from
+Headwise, since neither it nor torch is installed when a wheel is built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 HOME = Path(__file__).parent
 SOURCES = ("chain.c", "chain.h", "cpu.c")
 COMMON = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-"""no -ffast-math, and products are fused with sums only where the source says so: else builds would differ in bits"""
+"""no -ffast-math, and multiply-adds are fused only where the source says so: otherwise bits would differ by build"""
 X86 = {
     "scalar": ("-O2", "-mfma"),
     "avx2": ("-O3", "-mavx2", "-mfma"),
@@ -27,27 +27,27 @@ ARM = {"scalar": ("-O2",), "neon": ("-O3",)}
 
 
 def builds() -> dict[str, tuple[str, ...]]:
-    """The instruction sets of this kind of CPU, the slowest first, and what the compiler is told for each."""
+    """The instruction sets of this CPU architecture, slowest first, and the compiler flags for each."""
     kind = platform.machine().lower()
     return X86 if kind in ("x86_64", "amd64") else ARM if kind in ("aarch64", "arm64") else {}
 
 
 def compiler() -> str | None:
-    """The C compiler at hand, if there is one: $CC, cc, gcc or clang."""
+    """The C compiler, if there is one: $CC, cc, gcc or clang."""
     named = os.environ.get("CC")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 
 
 def name_of(*more: object) -> str:
-    """What a library of this source is called; another source, or other flags, make another name."""
+    """The library's file name, which changes with the sources and flags."""
     texts = [repr((COMMON, builds(), *more)), *((HOME / name).read_text(encoding="utf-8") for name in SOURCES)]
     return f"chain-{hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}.so"
 
 
 def compile_to(path: Path, cc: str, *more: str) -> bool:
-    """Make the library, with `more` flags; False if it can't be done.
+    """Compile the library, with `more` flags; False if that fails.
 
-    It appears at once and whole, whoever else is making it.
+    The file appears atomically, even if several processes compile it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -65,7 +65,7 @@ def compile_to(path: Path, cc: str, *more: str) -> bool:
 
 
 def _all_run(commands: list[list[str]]) -> bool:
-    """Side by side."""
+    """Run the commands in parallel."""
     quiet = subprocess.DEVNULL
     running = [subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) for command in commands]
     codes = [process.wait() for process in running]

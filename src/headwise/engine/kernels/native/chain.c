@@ -1,12 +1,12 @@
-/* Plain SGD, and predictions, of networks that are chains of simple layers, in one client's own memory.
+/* Plain SGD and predictions for networks that are chains of simple layers, in memory that the caller provides.
 
-   Compiled once for each instruction set; all builds give the same bits. Every result is summed in an order that only
-   the shapes of the layers decide, with fused multiply-add, from the bias or zero on: vectors and blocks divide results
-   among themselves, never the terms of a sum. Behind ReLU and max-pooling most gradients are zero; those that are not
-   are listed first, one by one, and only they are multiplied.
+   Compiled once per instruction set; all builds give the same bits. Each result is summed with fused multiply-add,
+   starting from the bias or zero, in an order that depends only on the layers' shapes: vectors and blocks divide the
+   results among themselves, never the terms of a sum. After ReLU and max-pooling most gradients are zero; the others
+   ("live") are listed first, and only they are multiplied.
 
-   Images lie with their channels last. A convolution's input has its padding around it, so that a window's row is one
-   run of floats. */
+   Images are stored channels-last. A convolution's input includes its padding, so that a window's row is one
+   contiguous run of floats. */
 #include "chain.h"
 
 #include <string.h>
@@ -15,14 +15,14 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#define UNIT 16  /* floats to which a run of weights is filled up, and gradients are divided by */
-#define UNITS 6  /* that are held in registers */
-#define TILE 6   /* rows of a product that are held in registers */
+#define UNIT 16  /* runs of weights are padded to a multiple of this many floats */
+#define UNITS 6  /* maximum units held in registers */
+#define TILE 6   /* maximum rows of a product held in registers */
 #define PANEL (2 * W)
-#define NEAR 16384 /* bytes of weights that stay in the first cache */
-#define OUTPUTS 32 /* of a linear layer that are updated together */
+#define NEAR 16384 /* bytes of weights that fit in the L1 cache */
+#define OUTPUTS 32 /* outputs of a linear layer updated together */
 #define LAYERS 64
-#define SLACK 64 /* floats behind every array: vectors may read and write a little further */
+#define SLACK 64 /* floats after every array: vectors may read and write a little beyond its end */
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define UP(n, by) (((n) + (by) - 1) / (by) * (by))
@@ -30,18 +30,18 @@
 typedef struct {
     int32_t at;
     float g;
-} Live; /* a gradient that is not zero, and what it multiplies */
+} Live; /* a nonzero gradient, and the index of what it multiplies */
 
 typedef struct {
     int32_t at, first, count;
-} Group; /* those of one position */
+} Group; /* the live gradients of one position */
 
 typedef struct {
     int32_t row, rows, column, units;
     int64_t offset;
-} Chunk; /* a part of a convolution's window: `rows` times `units` fit into registers */
+} Chunk; /* a part of a convolution's window: `rows` times `units` fit in registers */
 
-/* A layer, and its input. Behind the last layer there is one more, which only has an input: the output. */
+/* A layer and its input. One more stage follows the last layer: its input is the output. */
 typedef struct {
     const Layer *l;
     float *image, *image_slope; /* [sample][row][column][channel], with padding */
@@ -53,7 +53,7 @@ typedef struct {
     Chunk *chunks;
     int chunk_count, owned;
     int32_t *at, *chosen; /* where each position's window begins; which pixel of its window each maximum was */
-    float *scores;        /* one image behind a convolution, before pooling */
+    float *scores;        /* one image after a convolution, before pooling */
     float *live;          /* gradients of one cell */
     Live *by_output, *by_place;
     int32_t *counts;
@@ -68,7 +68,7 @@ typedef struct {
 static void *take(Arena *a, size_t bytes) {
     void *p = a->base ? a->base + a->used : NULL;
     a->used += UP(bytes, 64);
-#ifdef __SANITIZE_ADDRESS__ /* what lies between two arrays is nobody's */
+#ifdef __SANITIZE_ADDRESS__ /* the gaps between arrays must not be touched */
     if (a->base) __asan_poison_memory_region(a->base + a->used, 64);
     a->used += 64;
 #endif
@@ -81,7 +81,7 @@ static float *floats(Arena *a, size_t count) {
     return p;
 }
 
-/* How many to take next of what is left, so that all blocks are about equally large. */
+/* The size of the next block, so that all blocks are about equally large. */
 static int share(int left, int most) {
     const int blocks = (left + most - 1) / most;
     return (left + blocks - 1) / blocks;
@@ -89,7 +89,7 @@ static int share(int left, int most) {
 
 /* ---- the two inner loops ---- */
 
-/* to[r][:] = bias + sum over k of from[r][k] w[k][:], or more of that sum; k runs through `rows` runs. */
+/* to[r][:] = bias + sum over k of from[r][k] w[k][:], or continues that sum without a bias; k covers `rows` runs. */
 INLINE void tile(const int R, const int C, const float *const *from, int64_t row, int rows, int run, const float *w,
                  const float *bias, float *to, int64_t stride) {
     V sum[TILE][2];
@@ -125,7 +125,7 @@ static void product(int R, int C, const float *const *from, int64_t row, int row
     }
 }
 
-/* to += sum over the live of g from[at]; or, with a rate, to += rate times that sum. R rows of U units. */
+/* to += sum over the live gradients of g from[at]; if `stepping`, to += rate times that sum. R rows of U units. */
 INLINE void collect(const int R, const int U, const int stepping, float *to, int64_t to_row, const float *from,
                     int64_t stride, int64_t row, const Live *live, int count, float rate) {
     V sum[UNITS * UNIT / W];
@@ -206,7 +206,7 @@ static void divide(Stage *s) {
         for (int x = 0; x < l->ow; x++) s->at[y * l->ow + x] = (int32_t)(y * l->sh * s->row + x * l->sw * l->c);
 }
 
-/* The weights of a chunk lie output by output, and for the pass forward by panels of outputs. */
+/* A chunk's weights are stored output by output, and for the forward pass by panels of outputs. */
 typedef enum { READ, WRITE, TURN } What;
 
 static void each_weight(Stage *s, What what) {
@@ -284,7 +284,7 @@ static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
     const Layer *l = s->l;
     const int64_t features = l->c * l->h * l->w;
     s->weights = l->oc * s->width;
-    s->owned = features != s->width; /* else the weights are used where they are */
+    s->owned = features != s->width; /* otherwise the weights are used in place */
     s->w = s->owned ? floats(a, s->weights) : l->weight;
     if (learning) {
         const int64_t blocks = (l->oc + OUTPUTS - 1) / OUTPUTS;
@@ -296,7 +296,7 @@ static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
         for (int o = 0; o < l->oc; o++) memcpy(s->w + o * s->width, l->weight + o * features, 4 * features);
 }
 
-/* All memory of a chain; with nothing at `a->base`, only how much it is. */
+/* Lays out all memory of a chain; if `a->base` is NULL, only computes its size. */
 static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Rates *rates, Layer *end, Arena *a) {
     const Layer *last = layers + count - 1;
     *end = (Layer){.kind = last->kind == LINEAR ? LINEAR : MAXIMUM, .c = last->oc, .h = 1, .w = 1};
@@ -345,7 +345,7 @@ static void convolve(const Stage *s, const float *x, float *z) {
     }
 }
 
-/* As many lanes as there are channels left. */
+/* Stores at most `left` lanes: the channels that are left. */
 INLINE void put(float *to, V v, int left) {
     if (left >= W)
         store(to, v);
@@ -364,7 +364,7 @@ static Window window(const Layer *l) {
     return (Window){l->oh, l->ow, l->mh, l->mw, l->msh, l->msw, l->mph, l->mpw, l->qh, l->qw, l->oc};
 }
 
-/* The largest of each window and which it was; the first of equals, but NaN before all. */
+/* The maximum of each window and its index; the first of equal values, but NaN wins. */
 static void maximum(const Stage *s, const float *z, int64_t row, int64_t pixel, int32_t *chosen, float *to,
                     int64_t to_row) {
     const Window a = window(s->l);
@@ -390,7 +390,7 @@ static void maximum(const Stage *s, const float *z, int64_t row, int64_t pixel, 
         }
 }
 
-/* Pixels of a window that an average is over. */
+/* The number of pixels that an average is over. */
 static int over(const Layer *l, int y, int x) {
     const int y0 = y * l->sh - l->ph, x0 = x * l->sw - l->pw;
     if (!l->inside) return l->kh * l->kw;
@@ -411,7 +411,7 @@ static void average(const Stage *s, const float *image, float *to, int64_t to_ro
             }
 }
 
-/* Between images, channels last, and vectors, channels first. */
+/* Converts between channels-last images and channels-first vectors. */
 static void flatten(const Stage *s, int n, int back) {
     const Layer *l = s->l;
     for (int i = 0; i < n; i++)
@@ -426,7 +426,7 @@ static void flatten(const Stage *s, int n, int back) {
             }
 }
 
-/* Samples side by side, a panel of them after the other; the last panel may be half as wide. */
+/* Transposes samples by panels; the last panel may be half as wide. */
 static int wide_at(int n, int first) { return n - first > W ? PANEL : W; }
 
 static void turn(const Stage *s, int n) {
@@ -469,7 +469,7 @@ static void linear(const Stage *s, const Stage *next, int n) {
     }
 }
 
-/* The first stage has its input, and each gives the next one its own. */
+/* The first stage's input is set; each stage computes the next one's. */
 static void pass(Stage *s, int count, int n, int learning) {
     for (int i = 0; i < count; i++) {
         Stage *now = s + i, *next = s + i + 1;
@@ -512,7 +512,7 @@ static void take_sample(const Stage *s, const float *x, int i) {
 /* e^x for x <= 0, to one unit in the last place; zero below -86 */
 static V power(V x) {
     const I tiny = x < splat(-86);
-    const V magic = splat(12582912); /* 1.5 * 2^23: what is added to it is rounded to an integer */
+    const V magic = splat(12582912); /* 1.5 * 2^23: adding it rounds to an integer */
     x = select_(tiny, splat(-86), x);
     const V t = fma_(x, splat(1.44269504f), magic), whole = t - magic;
     V r = fma_(whole, splat(-0.693145752f), x), p = splat(1.f / 5040);
@@ -527,7 +527,7 @@ static V power(V x) {
     return (V)(((I)((N)p + ((N)t << 23))) & ~tiny);
 }
 
-/* The slope of the mean cross-entropy by the scores: (p - y) / n; the samples of a panel at once. */
+/* The gradient of the mean cross-entropy by the scores: (p - y) / n, for a panel of samples at a time. */
 static void cross_entropy(Stage *s, const int32_t *labels, int n) {
     const int classes = s->l->c;
     const float part = 1.f / (float)n;
@@ -559,7 +559,7 @@ static int alive(float g) {
     return bits << 1 != 0;
 }
 
-/* Lists the live gradients of a convolution's image: of each output channel, and of each position. */
+/* Lists the live gradients of a convolution's image, by output channel and by position. */
 static int list(Stage *s, const Stage *next, int k, int places) {
     const Layer *l = s->l;
     const Window a = window(l);
@@ -621,7 +621,7 @@ static void convolution_back(Stage *s, const Stage *next, int n, int needed, con
     }
     if (!l->trained) return;
     const int run = l->kw * l->c, rest = UP(run, UNIT) - run;
-    for (int i = 0; rest && i < s->chunk_count; i++) { /* what lies behind a run is no weight */
+    for (int i = 0; rest && i < s->chunk_count; i++) { /* the padding of a run is not a weight */
         const Chunk c = s->chunks[i];
         if (c.column + c.units * UNIT < run) continue;
         for (int r = 0; r < l->oc * c.rows; r++)
@@ -632,7 +632,7 @@ static void convolution_back(Stage *s, const Stage *next, int n, int needed, con
     each_weight(s, TURN);
 }
 
-/* Lists the live gradients of a linear layer: of each output, and of each sample, there with marks at its blocks. */
+/* Lists the live gradients of a linear layer, by output and by sample; the latter with marks between blocks. */
 static void linear_lists(Stage *s, const Stage *next, int n, int needed) {
     const Layer *l = s->l;
     const int64_t wide = next->width;
@@ -738,7 +738,7 @@ static void pass_back(Stage *s, int count, int first, int n, const Rates *rates)
 #define NAMED(a, b) JOINED(a, b)
 #define EXPORT(name) __attribute__((visibility("default"))) NAMED(name, HEADWISE_BUILD)
 
-/* Bytes of memory that `train` needs, or `predict` where there are no rates. */
+/* The bytes of memory that `train` needs, or `predict` if `rates` is NULL. */
 int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows, const Rates *rates) {
     Stage s[LAYERS + 1];
     Layer end;
@@ -749,8 +749,8 @@ int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows,
     return (int64_t)a.used;
 }
 
-/* All steps of a phase, on the samples that each row of `batches` names; -1 where a short batch has no more.
-   Returns the first sample that is not there or has no class, before anything is changed; else -1. */
+/* Takes all steps of a phase; each row of `batches` holds the indices of a batch, padded with -1.
+   Checks first: returns the first sample that does not exist or has an invalid label, else -1. */
 int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *rates, const float *x, const int64_t *y,
                                int64_t samples, const int64_t *batches, int64_t steps, int32_t size, char *memory) {
     Stage s[LAYERS + 1];
@@ -787,7 +787,7 @@ int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *
     return -1;
 }
 
-/* What the chain says about n samples: [n][outputs]; `rows` of them at a time. */
+/* The chain's output for n samples, [n][outputs], computed `rows` at a time. */
 void EXPORT(headwise_predict)(const Layer *layers, int32_t count, const float *x, int64_t n, int32_t rows, float *out,
                               char *memory) {
     Stage s[LAYERS + 1];

@@ -1,4 +1,4 @@
-/* What Python says about a chain of layers, and the vectors that the kernels are written with. */
+/* How Python describes a chain of layers, and the vector types of the kernels. */
 #ifndef HEADWISE_CHAIN_H
 #define HEADWISE_CHAIN_H
 
@@ -6,16 +6,16 @@
 
 enum { CONVOLUTION, LINEAR, MAXIMUM, AVERAGE };
 
-/* One layer with the ReLU behind it; a convolution has the max-pooling behind it, too. `Layer` in layers.py is its
-   mirror. */
+/* One layer with the ReLU after it, and for a convolution the max-pooling after it. Must match `NativeLayer` in
+   program.py. */
 typedef struct {
     int32_t kind, relu, trained, pooled;
     int32_t c, h, w;                     /* input */
     int32_t oc, oh, ow;                  /* output, before pooling */
     int32_t kh, kw, sh, sw, ph, pw;      /* window, stride, padding of the convolution, or of pooling alone */
-    int32_t mh, mw, msh, msw, mph, mpw;  /* the same of the max-pooling behind a convolution */
+    int32_t mh, mw, msh, msw, mph, mpw;  /* the same for the max-pooling after a convolution */
     int32_t qh, qw;                      /* output after it */
-    int32_t inside;                      /* an average counts the pixels inside the image only */
+    int32_t inside;                      /* an average only counts pixels inside the image */
     float *weight, *bias;
     int64_t strides[4];                  /* of a convolution's weight: out, in, row, column */
 } Layer;
@@ -24,7 +24,7 @@ typedef struct {
     float lr, momentum, decay;
 } Rates;
 
-/* A build has one width of vectors, in floats. Bits never depend on it: lanes are different results, never parts of one
+/* The vector width of this build, in floats. Bits never depend on it: lanes are different results, never parts of one
    sum. */
 #if defined(HEADWISE_AVX512)
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-"""Whether the native kernels compute what torch computes; tried once, before they are used."""
+"""Checks, once before they are used, that the native kernels compute what torch computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LR = 0.1
 
 
 def native() -> Found:
-    """The library, if it computes what it should."""
+    """The library, if it agrees with torch."""
     return _checked(os.environ.get(LIMIT, ""))
 
 
@@ -34,7 +34,7 @@ def _checked(limit: str) -> Found:
 
 
 def difference(library: Library) -> float:
-    """Between the weights after two steps of training, here and by autograd, of a network with every kind of layer."""
+    """The largest difference to autograd's weights after two training steps of a network with every kind of layer."""
     ours, theirs = _network(), _network()
     x, y, batches = _waves(5, 2, 9, 8), torch.arange(5) % 3, torch.tensor([[3, 0, 4], [1, 2, -1]])
     told = described(ours, (2, 9, 8), lambda _: True)
@@ -69,7 +69,7 @@ class _DrawnLinear(nn.Linear):
 
 
 def _network() -> list[nn.Module]:
-    """The same at every call, and drawn from nobody's generator."""
+    """The same network at every call, without using a random generator."""
     made = [
         *(_Convolution(2, 5, (3, 2), padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.AvgPool2d(2, 1)),
         *(_Convolution(5, 18, 2, stride=2), nn.Flatten(), _DrawnLinear(18, 17), nn.ReLU()),

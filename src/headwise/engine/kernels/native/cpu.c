@@ -1,4 +1,4 @@
-/* Which builds of the kernels this CPU can run; compiled without any of their instructions. */
+/* Which builds this CPU can run; compiled without their instruction sets. */
 #include <string.h>
 
 __attribute__((visibility("default"))) int headwise_runs(const char *build) {

@@ -20,13 +20,13 @@ from .library import Library
 from .program import NativeLayer, NativeRates, described, flops_of, image_behind, plain_layers, weights_of
 
 USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
-"""convolutions with pooling and ReLU, flattened, then linear layers; by their first letters"""
+"""convolutions with pooling and ReLU, then flattening, then linear layers; by their first letters"""
 ROWS = 32
-"""samples of a pass without gradients; bits do not depend on it"""
+"""samples per prediction pass; bits do not depend on it"""
 
 
 class Native(Kernel):
-    """A network that learns all steps of a phase in one call, by the cross-entropy of its scores."""
+    """Trains a network on the cross-entropy of its scores, all steps of a phase in one call."""
 
     name: ClassVar[str] = "native"
 
@@ -35,7 +35,7 @@ class Native(Kernel):
 
     @staticmethod
     def of(network: nn.Module, parts: Sequence[nn.Module], rates: Settings) -> Native | None:
-        """The kernel for this network, if it is a chain, something of it learns, and there is a library."""
+        """The kernel for this network; None unless it is a chain, some of it learns, and there is a library."""
         layers = _chain(network)
         if layers is None or not isinstance(layers[-1], nn.Linear):
             return None
@@ -46,7 +46,7 @@ class Native(Kernel):
         return Native(library, layers, moving, rates)
 
     def train(self, feed: Feed) -> int:
-        """All steps at once; weights are renewed where they lie."""
+        """All steps in one call; weights are updated in place."""
         x, y, batches = feed.whole()
         steps, size = batches.shape
         if steps:
@@ -57,13 +57,13 @@ class Native(Kernel):
             numbers = address(x), address(y), len(x), address(batches), steps, size
             bad = self._library.train(layers, len(layers), byref(rates), *numbers, memory)
             if bad >= 0:
-                raise IndexError(f"sample {bad} of {len(x)} is not there, or its label is no class")
+                raise IndexError(f"sample {bad} of {len(x)} does not exist, or its label is not a class")
             self.flops = flops_of(layers) * int((batches >= 0).sum())
         return steps
 
 
 def predicted(network: nn.Module, x: Tensor) -> Tensor | None:
-    """What the network says about all rows of `x`, if it is a chain and there is a library."""
+    """The network's output for all rows of `x`; None unless it is a chain and there is a library."""
     layers = None if x.dtype is not torch.float32 or x.device.type != "cpu" else _chain(network)
     library = native().library if layers else None
     if layers is None or library is None:
@@ -81,7 +81,7 @@ def _chain(network: nn.Module) -> list[nn.Module] | None:
 
 
 def _laid_out(layers: Sequence[nn.Module], x: Tensor, moving: set[int]) -> tuple[Tensor, Array[NativeLayer]]:
-    """The samples as the kernels read them, images with their channels last, and the layers for their shape."""
+    """The samples as the kernels read them (images channels-last), and the layers for their shape."""
     if x.dtype is not torch.float32 or x.device.type != "cpu":
         raise TypeError(f"samples are {x.dtype} on {x.device}, but the network's weights are float32 on the CPU")
     told = described(layers, tuple(x.shape[1:]), lambda w: id(w) in moving)
@@ -94,7 +94,7 @@ _own = threading.local()
 
 
 def _memory(size: int) -> int:
-    """So many bytes for this thread, until it asks again."""
+    """The address of `size` bytes for this thread, valid until its next call."""
     if size < 0:
         raise ValueError("a chain has too many layers")
     known: Tensor | None = getattr(_own, "memory", None)

@@ -1,7 +1,7 @@
 """The library of the native kernels: found in the package, or compiled into the user's cache at first use.
 
-`HEADWISE_NATIVE` limits it: ``off``, or the name of the build to run (scalar, avx2, avx512, neon). Whatever goes wrong,
-there is no library then, and everything is computed by torch.
+`HEADWISE_NATIVE` limits it: ``off``, or the name of the build to run (scalar, avx2, avx512, neon). If anything fails,
+torch computes everything.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def find(limit: str, *, compiling: bool = True) -> Found:
     if path is None and not compiling and build.compiler():
         return Found(None, "there is no native library yet; it is compiled at first use, if the compiler can")
     if path is None:
-        return Found(None, "there is no native library, and no C compiler that makes one")
+        return Found(None, "there is no native library, and no C compiler that can build it")
     return _opened(path, limit)
 
 
 @cache
 def _path(compiling: bool) -> Path | None:
-    """Of the library: the wheel's own, or one in the user's cache; an empty file there says that compiling failed."""
+    """The library in the wheel or in the user's cache; an empty file in the cache means that compiling failed."""
     own = build.HOME / build.name_of()
     if own.exists():
         return own

@@ -1,4 +1,4 @@
-"""A network described to the native kernels: its layers with all their sizes, and where their weights lie."""
+"""Describes a network to the native kernels: its layers with their sizes, and the addresses of their weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..layers import layers_of
 CONVOLUTION, LINEAR, MAXIMUM, AVERAGE = range(4)
 KINDS = (nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.AvgPool2d, nn.ReLU, nn.Flatten)
 MOST = 64
-"""layers of a chain; the kernels have room for no more"""
+"""maximum number of layers: LAYERS in chain.c"""
 Shape = tuple[int, ...]
 
 
@@ -47,7 +47,7 @@ class MisfitError(ValueError):
 
 
 def plain_layers(network: nn.Module) -> list[nn.Module] | None:
-    """The layers, if the native kernels know all of them."""
+    """The layers; None unless the native kernels support all of them."""
     layers = layers_of(network, KINDS)
     if not layers or len(layers) > MOST or not all(map(_known, layers)):
         return None
@@ -57,7 +57,7 @@ def plain_layers(network: nn.Module) -> list[nn.Module] | None:
 
 
 def weights_of(layers: Sequence[nn.Module]) -> list[Tensor]:
-    """All of them; `parameters` would take several times as long."""
+    """All weights and biases; `parameters` would take several times as long."""
     return [p for layer in layers for p in layer._parameters.values() if p is not None]
 
 
@@ -73,9 +73,9 @@ def _known(layer: nn.Module) -> bool:
 
 
 def described(layers: Sequence[nn.Module], shape: Shape, learns: Callable[[Tensor], bool]) -> list[NativeLayer]:
-    """What the kernels are told, for samples of this shape.
+    """The layers for samples of this shape.
 
-    A ReLU belongs to the layer before it, and so does max-pooling behind a convolution.
+    A ReLU is part of the layer before it, and so is max-pooling after a convolution.
     """
     found: list[NativeLayer] = []
     for layer in layers:
@@ -92,7 +92,7 @@ def described(layers: Sequence[nn.Module], shape: Shape, learns: Callable[[Tenso
             found.append(_made(layer, found, shape, learns))
             shape = _shape_behind(found[-1])
     if len(shape) != 1:
-        raise MisfitError("what comes out is no vector")
+        raise MisfitError("the network's output is not a vector")
     return found
 
 
@@ -144,7 +144,7 @@ def _attach(made: NativeLayer, pool: NativeLayer) -> None:
 
 
 def flops_of(layers: Iterable[NativeLayer]) -> float:
-    """Of a step, for each sample: there, and back to weights that learn and inputs that gradients must reach."""
+    """FLOPs per step and sample: forward, and backward to trained weights and to inputs that need gradients."""
     found, reached = 0.0, False
     for layer in layers:
         outputs, window = layer.oc * layer.oh * layer.ow, layer.kh * layer.kw * layer.c
@@ -157,7 +157,7 @@ def flops_of(layers: Iterable[NativeLayer]) -> float:
 
 
 def image_behind(made: NativeLayer) -> tuple[int, int, int]:
-    """Channels, height and width of what a layer gives; a vector is one pixel."""
+    """Channels, height and width of a layer's output; a vector is one pixel."""
     return (made.oc, made.qh, made.qw) if made.pooled else (made.oc, made.oh, made.ow)
 
 
@@ -166,7 +166,7 @@ def _shape_behind(made: NativeLayer) -> Shape:
 
 
 def _sizes(shape: Shape, kernel: Shape, stride: Shape, padding: Shape, ceiling: bool) -> tuple[int, int]:
-    """Height and width of what comes out; at the end, a window that begins behind the image does not count."""
+    """Output height and width; a last window that starts beyond the image does not count."""
     found: list[int] = []
     for size, k, s, p in zip(shape[1:], kernel, stride, padding, strict=True):
         out = (size + 2 * p - k + (s - 1 if ceiling else 0)) // s + 1
