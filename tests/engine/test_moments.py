@@ -139,6 +139,20 @@ def test_without_pre_only_the_untrained_are_asked_for_it() -> None:
         assert row["bytes_evaluation"] == 4 * row["stale"]["untrained"]
 
 
+def test_a_share_of_the_clients_is_measured_always_the_same_and_training_goes_on_as_before() -> None:
+    played, whole = run(clients=0.5, moments=("pre", "post", "global")), run()
+    (asked,) = {frozenset(x["client"] for x in played.lines if x["round"] == t and "pre" in x) for t in (1, 2, 3, 4)}
+    last: dict[int, int] = {}
+    for row, other in zip(played.rows, whole.rows, strict=True):
+        assert row["clients"] == other["clients"]
+        assert row["post"] == other["post"]
+        last |= dict.fromkeys(row["clients"], row["round"])
+        assert row["pre"]["clients"] == row["global"]["clients"] == row["stale"]["clients"] == len(asked) == 2
+        assert row["stale"]["untrained"] == len(asked - {*last})
+        wanted = [0.5 + last[c] / 10 if c in last else row["round"] / 10 for c in asked]
+        assert row["stale"]["accuracy"] == pytest.approx(np.mean(wanted))
+
+
 def test_no_moments_measure_nothing() -> None:
     played = run(moments=())
     assert all(not {"pre", "post", "stale", "global"} & row.keys() for row in played.rows)

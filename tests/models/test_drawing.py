@@ -77,3 +77,10 @@ def test_the_generator_is_left_as_it_was() -> None:
     with drawing(9):
         nn.Linear(4, 2)
     assert torch.equal(torch.rand(3), want)
+
+
+@pytest.mark.slow
+def test_drawing_does_not_import_the_compiler() -> None:
+    code = "import sys; from headwise.models.drawing import drawing; from torch import nn\n"
+    code += "with drawing(1): nn.Linear(2, 3)\n"
+    subprocess.run([sys.executable, "-c", f"{code}assert 'torch._dynamo' not in sys.modules"], check=True)

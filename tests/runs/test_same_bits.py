@@ -146,7 +146,7 @@ def test_a_damaged_state_gives_way_to_the_checkpoint_before(wanted: dict[str, An
     run = stop_after(tmp_path / "run", 3)
     found, checkpoints = checkpoint(run.path)
     with closing(checkpoints):
-        slot = checkpoints._slot(run.rounds[-1]["clients"][0])
+        slot = checkpoints._places[run.rounds[-1]["clients"][0]]
     path = run.path / "checkpoint" / f"states-{slot.size}.bin"
     data = bytearray(path.read_bytes())
     data[slot.number * slot.size + slot.length // 2] ^= 4

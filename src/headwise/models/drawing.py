@@ -26,6 +26,10 @@ def drawing(seed: int) -> Iterator[None]:
 
 
 class _SameEverywhere(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import torch._dynamo, which takes longer than many a run
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
