@@ -125,6 +125,7 @@ CHECKPOINT = judge_of({
     "round": int,
     "best": (float, None),
     "waited": int,
+    "best_round?": (int, None),
     "sizes": {"rounds.jsonl": int, "clients.jsonl": int, str: int},
     "digests?": {str: str},
     "scalars": dict,
