@@ -119,7 +119,7 @@ MANIFEST = judge_of({
     "hardware?": {"cpu?": str, "kernels?": str, "chains?": str},
     "versions?": {str: str},
 })  # fmt: skip
-PARTITION = judge_of({"train": [[int]], "test": [[int]]})
+PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str]})
 RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
 CHECKPOINT = judge_of({
     "round": int,

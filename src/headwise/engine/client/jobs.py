@@ -149,7 +149,7 @@ def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seed
         with within(plan.experiment.faults.deadline):
             return _do(plan, job, state, local, trained)
     except Exception as error:
-        said = failure_of(plan, error, f"client {job.client}", job.t, job.kind)
+        said = failure_of(plan, error, plan.data.called(job.client), job.t, job.kind)
         if plan.experiment.faults.reaction == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
