@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
@@ -18,6 +18,11 @@ from .lines import Extent, parse
 from .manifest import read_manifest
 from .names import names_in, number_of
 from .shapes import PARTITION, RESULT, check
+
+if TYPE_CHECKING:
+    from .. import Models
+    from ..exports.model import Model
+    from ..exports.personal import Moment, Which
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,24 @@ class Run:
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
+
+    def model(self, who: str | int, *, moment: Moment = "pre", round: Which = "last") -> Model:
+        """A client's personal model, by the client's name or number, ready to use.
+
+        `moment`: pre, as after a download, or post, as after its last training. `round`: the last, or the best one. The
+        data must be where they were: some methods make a model from the client's samples.
+        """
+        return self._models.of(who, moment, round)
+
+    def global_model(self, *, round: Which = "last") -> Model:
+        """The one model for everybody, of methods that have one."""
+        return self._models.world(round)
+
+    @cached_property
+    def _models(self) -> Models:
+        from .. import Models  # by its public name: reading a run must not import what trains
+
+        return Models(self)
 
     @property
     def privacy(self) -> str:
