@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .contract.averaging import Averaging, Shared
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
+    from .exports.loading import load
+    from .exports.personal import Models
     from .models.split import SplitModel, split
     from .params import Params, mean
     from .records import Nothing, Record
@@ -34,6 +36,7 @@ __all__ = [
     "HeadwiseError",
     "Local",
     "Method",
+    "Models",
     "Nothing",
     "Params",
     "Predictor",
@@ -45,6 +48,7 @@ __all__ = [
     "Update",
     "check_method",
     "compare",
+    "load",
     "mean",
     "resume",
     "run",
@@ -56,6 +60,8 @@ _HOMES = {
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
     "errors": ("HeadwiseError",),
+    "exports.loading": ("load",),
+    "exports.personal": ("Models",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
     "models.split": ("SplitModel", "split"),

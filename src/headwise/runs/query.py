@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
@@ -16,7 +16,13 @@ from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
 from .manifest import read_manifest
+from .names import names_in, number_of
 from .shapes import PARTITION, RESULT, check
+
+if TYPE_CHECKING:
+    from .. import Models
+    from ..exports.model import Model
+    from ..exports.personal import Moment, Which
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,21 @@ class Run:
 
     @property
     def clients(self) -> list[ClientLine]:
-        """The lines of clients.jsonl: one per client and round."""
-        return [cast(ClientLine, row) for row in self._lines("clients.jsonl")]
+        """The lines of clients.jsonl: one per client and round, with the client's name if the data has names."""
+        names = self.names
+        return [
+            cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)
+            for row in self._lines("clients.jsonl")
+        ]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names in the order of their numbers; empty if the data has none."""
+        return names_in(self.partition, self.path / "partition.json")
+
+    def number_of(self, who: str | int) -> int:
+        """The number of the client with this name or number, such as "va" or 2."""
+        return number_of(who, self.names, self.manifest["experiment"]["clients"], self.path)
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -123,7 +142,7 @@ class Run:
     def check(self) -> None:
         """Read all of the run's files; raise `RunError` if one is damaged."""
         self.summary()
-        _ = self.ended, self.privacy, self.partition, self.clients, self.diagnostics, self.sites
+        _ = self.ended, self.privacy, self.names, self.clients, self.diagnostics, self.sites
 
     def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
         return parse(self.path / name, self._content(name), backwards=backwards)
@@ -163,6 +182,24 @@ class Run:
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
+
+    def model(self, who: str | int, *, moment: Moment = "pre", round: Which = "last") -> Model:
+        """A client's personal model, by the client's name or number, ready to use.
+
+        `moment`: pre, as after a download, or post, as after its last training. `round`: the last, or the best one. The
+        data must be where they were: some methods make a model from the client's samples.
+        """
+        return self._models.of(who, moment, round)
+
+    def global_model(self, *, round: Which = "last") -> Model:
+        """The one model for everybody, of methods that have one."""
+        return self._models.world(round)
+
+    @cached_property
+    def _models(self) -> Models:
+        from .. import Models  # by its public name: reading a run must not import what trains
+
+        return Models(self)
 
     @property
     def privacy(self) -> str:

@@ -12,6 +12,7 @@ from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
+Keepable = Literal["best", "post"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Evaluate:
     """share of the clients that pre, stale and global measure: the same ones in every round, drawn from the seed"""
     batch: Count = 100
     """samples per forward pass"""
+    keep: tuple[Keepable, ...] | None = None
+    """models to keep for later use besides the last round's: best, those of the round with the best accuracy; post,
+    each client's as after its last training; none: best up to 1 GB and post up to 32 MB over all clients"""
 
 
 @dataclass(frozen=True)
