@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .records import Nothing, Record
     from .runs.query import Run
     from .settings.experiment import Experiment
+    from .settings.fields import Count, Natural, NonNegative, Positive, Unit
     from .testing import check_method
 
 __version__ = "0.1.0"
@@ -30,18 +31,23 @@ __all__ = [
     "Averaging",
     "Central",
     "ClassMeans",
+    "Count",
     "Experiment",
     "HeadwiseError",
     "Local",
     "Method",
+    "Natural",
+    "NonNegative",
     "Nothing",
     "Params",
+    "Positive",
     "Predictor",
     "Record",
     "Reply",
     "Run",
     "Shared",
     "SplitModel",
+    "Unit",
     "Update",
     "check_method",
     "compare",
@@ -55,6 +61,7 @@ _HOMES = {
     "contract.averaging": ("Averaging", "Shared"),
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
+    "settings.fields": ("Count", "Natural", "NonNegative", "Positive", "Unit"),
     "errors": ("HeadwiseError",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
