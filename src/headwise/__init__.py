@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .records import Nothing, Record
     from .runs.query import Run
     from .settings.experiment import Experiment
+    from .settings.fields import Count, Natural, NonNegative, Positive, Unit
     from .testing import check_method
 
 __version__ = "0.1.0"
@@ -32,19 +33,24 @@ __all__ = [
     "Averaging",
     "Central",
     "ClassMeans",
+    "Count",
     "Experiment",
     "HeadwiseError",
     "Local",
     "Method",
     "Models",
+    "Natural",
+    "NonNegative",
     "Nothing",
     "Params",
+    "Positive",
     "Predictor",
     "Record",
     "Reply",
     "Run",
     "Shared",
     "SplitModel",
+    "Unit",
     "Update",
     "check_method",
     "compare",
@@ -59,6 +65,7 @@ _HOMES = {
     "contract.averaging": ("Averaging", "Shared"),
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
+    "settings.fields": ("Count", "Natural", "NonNegative", "Positive", "Unit"),
     "errors": ("HeadwiseError",),
     "exports.loading": ("load",),
     "exports.personal": ("Models",),

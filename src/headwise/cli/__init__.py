@@ -27,6 +27,9 @@ VERBS = {
     "data": "show which client would hold which data",
     "list": "list methods, models, data, partitions, papers or runs",
     "describe": "show a method or a published table",
+    "new": "begin a method of your own: its file and its test",
+    "check": "check that a method keeps the contract",
+    "doctor": "show what is installed here, and what is missing",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from ..models.split import SplitModel
@@ -126,6 +127,7 @@ class RecordTypes(NamedTuple):
     up: type[Record]
 
 
+@cache
 def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
     """The records that a method declares in its bases, such as ``Averaging[Head]``."""
     return RecordTypes(*_arguments(cls, {}))

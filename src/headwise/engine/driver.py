@@ -13,6 +13,7 @@ from ..log.schema import Measured, Reason, Round, chosen_by
 from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
 from .answers import train_clients
+from .calls import aggregate, server_init
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
 from .events import Event, Observer, Progress, RoundEnded, RoundStarted, RunEnded, RunStarted
@@ -41,7 +42,7 @@ def drive(
 
     if start is None:
         with _at_server(plan, 0, "server_init"):
-            start = Progress(0, map_tensors(plan.method.server_init(ServerBench(plan, 0)), settled), {})
+            start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
     now = start
     tell(RunStarted(plan.experiment.rounds, len(plan.data), now.t))
     reason: Reason = "finished"
@@ -87,7 +88,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, t, "aggregate"):
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
-        server = map_tensors(plan.method.aggregate(now.server, replies, central), settled) if replies else now.server
+        server = map_tensors(aggregate(plan.method, now.server, replies, central), settled) if replies else now.server
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)

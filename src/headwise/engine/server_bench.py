@@ -11,6 +11,7 @@ from ..memory import settled
 from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
+from .calls import broadcast
 from .plan import Plan
 from .tools import Tools
 
@@ -43,7 +44,7 @@ def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: Serv
     made: dict[tuple[int, ...], tuple[Record, Record]] = {}
     found: dict[int, Record] = {}
     for c in clients:
-        down = plan.method.broadcast(server, c, central)
+        down = broadcast(plan.method, server, c, central)
         what = tuple(map(id, vars(down).values()))
         if what not in made:
             made[what] = down, map_tensors(down, settled)  # keep `down` alive, or its ids could be reused

@@ -124,6 +124,13 @@ def _from_file(kind: Kind, path: Path) -> type[Any]:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise ConfigError(f"{kind} is {str(path)!r}, which is not valid Python: {error}.") from error
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        raise ConfigError(
+            f"{kind} is {str(path)!r}, which has a relative import: write 'from headwise.contract.method import ...' "
+            f"instead of 'from ..contract.method import ...', since the file is not in Headwise's folder."
+        ) from error
     return _main_class(module, path.stem)
 
 

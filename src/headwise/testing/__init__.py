@@ -5,7 +5,8 @@ Imports the engine, runs and everything below them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
 
 from . import behaviour, claims, failing, samebits
 from .toy import AnyMethod
@@ -15,7 +16,6 @@ Check = Callable[[AnyMethod], None]
 
 CHECKS: dict[str, Check] = {
     "card": claims.card,
-    "documentation": claims.documentation,
     "records round-trip": behaviour.records_round_trip,
     "inputs untouched": behaviour.inputs_untouched,
     "same seed, same bits": samebits.same_seed_same_bits,
@@ -35,20 +35,34 @@ CHECKS: dict[str, Check] = {
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,
     "pool is serial": samebits.pool_is_serial,
+    "documentation": claims.documentation,
 }
-"""the checks by name, in the order they run; the last one starts processes"""
+"""the checks by name, in the order they run; "pool is serial" starts processes"""
 
 
 def check_method(method: AnyMethod | type[AnyMethod]) -> None:
     """Run all checks on a method, given as an instance or as a class with its defaults.
 
-    The first failure raises an `AssertionError`: one sentence that names the method, the check and what is wrong.
+    Failures raise one `AssertionError` in the end: a line for each, with the method, the check and what is wrong.
+    A script can call it without a guard.
     """
+    if found := [said for _, said in failures(method) if said]:
+        raise AssertionError("\n".join(found))
+
+
+def failures(method: AnyMethod | type[AnyMethod]) -> Iterator[tuple[str, str]]:
+    """Each check by name as it ends, and what is wrong; nothing if it passed."""
     for name in CHECKS:
-        run_check(name, method)
+        try:
+            run_check(name, method)
+            yield name, ""
+        except AssertionError as error:
+            yield name, str(error)
 
 
 def run_check(name: str, method: AnyMethod | type[AnyMethod]) -> None:
+    if multiprocessing.parent_process() is not None:  # a worker imports the script that called this
+        return
     cls = method if isinstance(method, type) else type(method)
     try:
         CHECKS[name](method() if isinstance(method, type) else method)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from ..contract.method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..data.federated import Clients
+from ..engine import calls
 from ..engine.client.jobs import Answer, Job, handle
 from ..engine.client.state import decode_state
 from ..engine.executors.base import states_of
@@ -25,20 +26,22 @@ from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan
 class Watched(Method[Record, Record, Record, Record]):
     """Forwards to a method, and notes in `complaints` when it changes its arguments or returns nonsense."""
 
+    up: ClassVar[str] = "?"  # what is sent back is checked for the method itself
+
     def __init__(self, method: AnyMethod) -> None:
         self.method, self.complaints = method, list[str]()
 
     def server_init(self, central: Central) -> Record:
-        return self.method.server_init(central)
+        return calls.server_init(self.method, central)
 
     def broadcast(self, server: Record, client: int, central: Central) -> Record:
         with self._untouched("broadcast", server=server):
-            return self.method.broadcast(server, client, central)
+            return calls.broadcast(self.method, server, client, central)
 
     def aggregate(self, server: Record, replies: Sequence[Reply[Record]], central: Central) -> Record:
         ups = {f"reply of client {r.client}": r.up for r in replies}
         with self._untouched("aggregate", **{"server": server, **ups}):
-            return self.method.aggregate(server, replies, central)
+            return calls.aggregate(self.method, server, replies, central)
 
     def updates_idle(self) -> bool:
         return self.method.updates_idle()
@@ -48,11 +51,11 @@ class Watched(Method[Record, Record, Record, Record]):
             return self.method.global_model(server, central)
 
     def client_init(self, local: Local) -> Record:
-        return self.method.client_init(local)
+        return calls.client_init(self.method, local)
 
     def local_update(self, me: Record, down: Record, local: Local) -> Update[Record, Record]:
         with self._untouched("local_update", me=me, down=down):
-            update = self.method.local_update(me, down, local)
+            update = calls.local_update(self.method, me, down, local)
         self._sane("Update.model", update.model, local)
         return update
 
@@ -62,7 +65,7 @@ class Watched(Method[Record, Record, Record, Record]):
 
     def personalize(self, me: Record, down: Record, local: Local) -> Predictor:
         with self._untouched("personalize", me=me, down=down):
-            model = self.method.personalize(me, down, local)
+            model = calls.personalize(self.method, me, down, local)
         self._sane("personalize", model, local)
         return model
 

@@ -14,13 +14,14 @@ import torch
 from torch import nn
 
 from ...contract.averaging import Shared
-from ...contract.method import Predictor, RecordTypes, Update
+from ...contract.method import Predictor, RecordTypes
 from ...errors import ClientError
 from ...log.metrics import Score
 from ...models.split import SplitModel
 from ...params import Params
 from ...records import Record, map_tensors
 from ...seeds import seed_of
+from .. import calls
 from ..host.clock import Clock
 from ..host.deadline import Late, within
 from ..host.devices import home, on
@@ -172,12 +173,15 @@ def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> 
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    name, place = type(plan.method).__name__, f"{Path(last.filename).name}, line {last.lineno}"
+    place = (
+        error.place if isinstance(error, calls.WrongReturnError) else f"{Path(last.filename).name}, line {last.lineno}"
+    )
+    name = type(plan.method).__name__
     return f"{name} failed at {where} in round {t} ({phase}, {place}): {type(error).__name__}: {error}."
 
 
 def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int) -> Handled:
-    update: Update[Record, Record] = plan.method.local_update(me, down, plan.privacy.bench(plan, local, job.kind))
+    update = calls.local_update(plan.method, me, down, plan.privacy.bench(plan, local, job.kind))
     keep = update.keep or update.model
     kept = keep.kept() if isinstance(keep, SplitModel) else local.kept
     up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
@@ -206,12 +210,12 @@ def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> t
 def _first(plan: Plan, client: int) -> Record:
     """A client's first state, which must not depend on when the client is first asked."""
     local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
-    return plan.method.client_init(plan.privacy.bench(plan, local, "init"))
+    return calls.client_init(plan.method, plan.privacy.bench(plan, local, "init"))
 
 
 def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench) -> Predictor:
     if job.kind == "pre":  # the model stays at the client, so it needs no protection
-        return plan.method.personalize(me, down, local)
+        return calls.personalize(plan.method, me, down, local)
     assert isinstance(down, Shared)  # the driver sends the global model's parameters
     return local.model(down.w, common=True)
 

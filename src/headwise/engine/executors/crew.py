@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...errors import HeadwiseError
@@ -88,7 +90,8 @@ class Crew:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
-        process.start()
+        with _no_main():
+            process.start()
         theirs.close()  # or the pipe would stay open when the worker dies
         self._workers[number] = _Worker(process, ours)
         return number
@@ -98,6 +101,17 @@ class Crew:
         process.kill()
         process.join()
         pipe.close()
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers do not run the user's script again, which would need a guard: they are told all that they need."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

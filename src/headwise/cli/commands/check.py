@@ -1,0 +1,22 @@
+"""``headwise check``: the contract's checks on one method, all of them, with a sentence for each failure."""
+
+from __future__ import annotations
+
+import click
+
+from ...settings.experiment import find_class
+
+
+@click.command(name="check")
+@click.argument("method", metavar="METHOD|FILE.py")
+def command(method: str) -> int:
+    """Check that METHOD, for example ./mymethod.py, keeps the contract; exit code 1 if it does not."""
+    cls = find_class("method", method)
+    from ...testing import CHECKS, failures
+
+    failed = 0
+    for name, said in failures(cls):
+        click.echo(f"{'✗' if said else '✓'} {name}" + (f"\n    {said.partition(': ')[2]}" if said else ""))
+        failed += bool(said)
+    click.echo(f"{cls.__name__} fails {failed} of {len(CHECKS)} checks." if failed else f"{cls.__name__} passes.")
+    return 1 if failed else 0

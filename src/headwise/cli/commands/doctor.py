@@ -1,0 +1,74 @@
+"""``headwise doctor``: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from ... import __version__
+from ..options import data_option
+
+MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
+"""packages whose module has another name"""
+
+
+@click.command(name="doctor")
+@data_option
+def command(data_dir: Path | None) -> None:
+    """Show Python, torch, CPU, GPU, kernels, extras, data, disk and write access, with a hint for what is missing."""
+    import torch
+
+    from ...app.launch import data_folder
+    from ...engine.kernels.native.library import LIMIT, find
+    from ...runs.manifest import machine
+
+    _say(True, "headwise", f"{__version__}, in {Path(__file__).parents[2]}")
+    _say(True, "Python", f"{platform.python_version()}, {platform.platform()}")
+    _say(True, "torch", f"{torch.__version__}; {machine()}; {os.cpu_count()} cores")
+    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    _say(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
+    found = find(os.environ.get(LIMIT, ""), compiling=False)
+    _say(found.library is not None, "kernels", str(found))
+    for extra, missing in extras().items():
+        hint = f"needs {', '.join(missing)}: pip install 'headwise[{extra}]'"
+        _say(not missing, f"[{extra}]", hint if missing else "installed")
+    folder = data_folder(data_dir)
+    files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    there = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
+    _say(bool(files), "data", there if files else f"{folder} is empty: set HEADWISE_DATA or use --data-dir")
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    _say(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
+    _say(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
+
+
+def extras() -> dict[str, list[str]]:
+    """For each extra, the packages it needs that are not here."""
+    found: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("headwise") or ():
+        if match := re.match(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"](\w+)['\"]", line):
+            package, extra = match.groups()
+            if extra in ("dev", "fuzz"):
+                continue
+            module = MODULES.get(package, package.replace("-", "_"))
+            found.setdefault(extra, []).extend([] if importlib.util.find_spec(module) else [package])
+    return found
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _say(fine: bool, what: str, text: str) -> None:
+    click.echo(f"{'✓' if fine else '✗'} {what:12} {text}")

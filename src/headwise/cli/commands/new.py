@@ -1,0 +1,45 @@
+"""``headwise new``: the first version of a file that is yours to change."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+import click
+
+from ...disk.files import write_bytes
+from ...disk.paths import output_folder
+from ...errors import ConfigError
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+@click.group(name="new")
+def command() -> None:
+    """Begin a file of your own."""
+
+
+@command.command(name="method")
+@click.argument("name")
+@click.option("-o", "--out", default=".", show_default=True, metavar="FOLDER", help="where to write the two files")
+def method(name: str, out: str) -> None:
+    """Write NAME.py, a small method that runs, and test_NAME.py, a round of it computed by hand."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"NAME is {name!r}, but must be a Python name in lower case, such as mymethod.")
+    folder = output_folder(out, "--out")
+    files = {folder / f"{name}.py": "method.txt", folder / f"test_{name}.py": "test_method.txt"}
+    for path in files:
+        if path.exists():
+            raise ConfigError(f"{path} exists already: choose another NAME or another --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, template in files.items():
+        text = (TEMPLATES / template).read_text(encoding="utf-8")
+        write_bytes(path, text.replace("mymethod", name).replace("MyMethod", _class_name(name)).encode())
+    path = next(iter(files))
+    click.echo(f"wrote {' and '.join(map(str, files))}. Now change them, and:")
+    click.echo(f"  headwise check {path}\n  pytest {folder / f'test_{name}.py'}\n  headwise run --method {path}")
+
+
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
