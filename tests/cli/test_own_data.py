@@ -10,6 +10,7 @@ import pytest
 
 from headwise.app.prepare import divided
 from headwise.cli import main
+from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 
 RNG = np.random.default_rng(0)
@@ -50,11 +51,14 @@ def test_from_a_table_to_a_run(patients: Path, capsys: pytest.CaptureFixture[str
     assert 'classes = ["no", "yes"]' in text
     assert "No errors" in told(capsys, "data", "check", "data.toml")
     shown = told(capsys, "data", "show", "data.toml")
-    assert [line.split()[:3] for line in shown.splitlines()[2:6]] == [
-        [c, "30", "10"] for c in ("va", "rome", "oslo", "lima")
+    assert [line.split()[:4] for line in shown.splitlines()[2:6]] == [
+        [str(c), name, "30", "10"] for c, name in enumerate(("va", "rome", "oslo", "lima"))
     ]
     run = ("run", "--data", "data.toml", "--method", "fedah", "--rounds", "2", "--quiet", "--out", "out")
-    assert "fedah on own, 2 rounds" in told(capsys, *run)
+    said = told(capsys, *run)
+    assert "fedah on own, 2 rounds" in said
+    scores = Run(Path("out")).last_scores()["pre"]
+    assert f"va {scores[0]:.4f}, rome {scores[1]:.4f}" in said
     manifest = json.loads((patients / "out" / "manifest.json").read_text())
     assert manifest["experiment"]["data"]["path"] == str(patients / "data.toml")
     assert manifest["experiment"]["partition"] == {"name": "natural"}
@@ -105,7 +109,7 @@ def test_large_data_give_the_same_bits(
 def test_other_partitions_and_splits_can_be_asked_for(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     data = divided(Experiment(data="data.toml", partition="iid", clients=5, split="1:1:2"), patients)
-    assert data.names == tuple("01234")
+    assert data.names == ()
     assert [len(p.test) for p in data.parts] == [16] * 5
     usual = Experiment(data="digits")
     assert (usual.partition.name, usual.partition.values, usual.split) == ("dirichlet", ("0.1",), "75/25")
@@ -146,7 +150,7 @@ def test_other_tasks_are_shown_and_refused(patients: Path, capsys: pytest.Captur
     assert "Task is regression: the target has 160 different numbers." in said
     shown = told(capsys, "data", "show", "data.toml")
     assert "regression: mean ± deviation in training samples" in shown
-    assert ["va", "30", "0", "10"] in [line.split()[:4] for line in shown.splitlines()]
+    assert ["0", "va", "30", "0", "10"] in [line.split()[:5] for line in shown.splitlines()]
     refused = told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
     assert (
         "task is 'regression' (the target has 160 different numbers), but runs can only do classification yet."

@@ -218,8 +218,8 @@ def test_files_do_not_accumulate(tmp_path: Path) -> None:
 
     hw.run(experiment(12), folder, observers=[count])
     states, drawn = 5, 3
-    assert most[0] <= 2 + 1, "two checkpoints and one file of states"
-    assert most[1] <= states + 2 * drawn, "the states, those before the last round, and those that are being written"
+    assert most[0] <= 2 + 1 + 1, "two checkpoints, that of the best round, and one file of states"
+    assert most[1] <= 2 * states + 2 * drawn, "states, those of the best and the last round, those being written"
     assert {p.name for p in folder.iterdir()} == {
         "checkpoint", "clients.jsonl", "lock", "manifest.json", "partition.json", "result.json", "rounds.jsonl"
     }  # fmt: skip

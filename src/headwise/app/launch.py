@@ -137,7 +137,7 @@ def _is_complete(run: Run) -> bool:
 
 def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], backend: Backend) -> Run:
     keep_freed_memory()
-    opened = closing(RunStore(folder, record_types(type(plan.method))))
+    opened = closing(RunStore(folder, record_types(type(plan.method)), keep_best=plan.keeps("best")))
     with one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()
         executor = backend.executor(experiment, plan, start.states, folder)

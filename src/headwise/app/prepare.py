@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
     plan: Plan
     summary: Summary
     histograms: dict[str, Any]
-    """each client's samples per class, for each part of the split; and the names of the classes, if known"""
+    """each client's samples per class, for each part of the split; and the names of classes and clients, if known"""
 
 
 def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
@@ -54,7 +54,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    return Prepared(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
+    names = {"classes": list(data.dataset.classes), **({"names": list(data.names)} if data.names else {})}
+    return Prepared(experiment, plan, data.summary, {**data.histograms(), **names})
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:

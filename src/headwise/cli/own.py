@@ -91,9 +91,9 @@ def show_targets(found: Any, as_json: bool) -> None:
     from .tables import table_text
 
     names, y = found.dataset.classes, found.dataset.y
-    head = ["client", "train", "val", "test", *names]
+    head = ["client", *(["name"] if found.names else []), "train", "val", "test", *names]
     rows: list[list[str]] = []
-    for name, p in zip(found.names, found.parts, strict=True):
+    for c, p in enumerate(found.parts):
         values = y[p.train]
         if found.dataset.task == "segmentation":
             told = [f"{(values == k).mean():.1%}" for k in range(len(names))]
@@ -101,7 +101,7 @@ def show_targets(found: Any, as_json: bool) -> None:
             told = [f"{share:.1%}" for share in values.mean(0)]
         else:
             told = [f"{m:.4g} ± {s:.4g}" for m, s in zip(values.mean(0), values.std(0), strict=True)]
-        rows.append([name, str(len(p.train)), str(len(p.val)), str(len(p.test)), *told])
+        rows.append([str(c), *found.names[c : c + 1], str(len(p.train)), str(len(p.val)), str(len(p.test)), *told])
     if as_json:
         click.echo(to_json({"task": found.dataset.task, "columns": head, "clients": rows}))
         return

@@ -46,9 +46,15 @@ class Clients:
     """for each client, where its training, validation and test samples end"""
     told: Mapping[int, tuple[int, ...]] | None = None
     """the classes of each client's training samples as reported by its site, if the samples stay there"""
+    names: tuple[str, ...] = ()
+    """of the clients, where the data has names"""
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def called(self, c: int) -> str:
+        """This client in a message: its number, and its name if it has one."""
+        return f"client {c} ({self.names[c]})" if c < len(self.names) else f"client {c}"
 
     def sizes(self, c: int) -> tuple[int, int, int]:
         """How many training, validation and test samples this client has."""
@@ -100,8 +106,8 @@ class FederatedData:
 
     def __init__(self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = ()) -> None:
         self.dataset, self.parts = dataset, parts
-        self.names = tuple(names) or tuple(map(str, range(len(parts))))
-        """the clients' names: numbers, unless natural clients have names"""
+        self.names = tuple(names)
+        """of natural clients; empty for others, which have only numbers"""
         self._converted: dict[bool, Clients] = {}
 
     def __len__(self) -> int:
@@ -148,7 +154,7 @@ class FederatedData:
         x = self._room((len(order), *first.shape[1:]), first, channels_last)
         for at in range(0, len(order), CHUNK):
             x[at : at + CHUNK] = self._input(order[at : at + CHUNK], who[at : at + CHUNK])
-        return Clients(self.task, x, torch.from_numpy(self.dataset.y[order]), ends)
+        return Clients(self.task, x, torch.from_numpy(self.dataset.y[order]), ends, names=self.names)
 
     def _input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
         """These samples, of these clients, as the model takes them."""

@@ -113,7 +113,7 @@ def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
     if plan.method.up != "?":  # messages have a fixed size, so their layout must match what was sent
         wrong |= _beside_others(plan, {c: a for c, a in answers.items() if c not in wrong}, downs)
     return [
-        (c, Failure(reason, f"client {c} sent {what} in round {answers[c].t}."))
+        (c, Failure(reason, f"{plan.data.called(c)} sent {what} in round {answers[c].t}."))
         for c, (reason, what) in sorted(wrong.items())
     ]
 

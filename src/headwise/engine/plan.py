@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,16 @@ from ..contract.method import Method
 from ..data.federated import Clients
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
+from ..settings.options import Keepable
 from .mechanism import UNPROTECTED, Mechanism
+
+
+SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
+"""Bytes of all clients' models up to which they are kept by default.
+
+The best round's only take room on the disk. A model as after training is written in every round, even by methods whose
+clients otherwise keep nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,16 @@ class Plan:
     def fast(self) -> bool:
         """Whether to use kernels without autograd and cached features."""
         return self.experiment.engine.kernels == "fast"
+
+    def keeps(self, what: Keepable) -> bool:
+        """Whether the run keeps these models for later use: if it is told to, or by default if they are small."""
+        chosen = self.experiment.evaluate.keep
+        return self._size <= SMALL[what] if chosen is None else what in chosen
+
+    @cached_property
+    def _size(self) -> int:
+        """Bytes of all clients' models, if each has the largest one."""
+        return len(self.data) * max(sum(t.nbytes for t in m.state_dict().values()) for m in self.models)
 
     @property
     def common(self) -> SplitModel:

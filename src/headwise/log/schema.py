@@ -88,6 +88,8 @@ class ClientLine(_ClientGlobal, total=False):
 
     round: Required[int]
     client: Required[int]
+    name: str
+    """added on reading, where the data names its clients"""
     bytes_up: float
     bytes_down: float
     samples: float

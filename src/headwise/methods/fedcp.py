@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy, normalize
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
 from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -77,11 +78,10 @@ class FedCP(Averaging[Head]):
 
         local.sgd(m, cpn, world, only=(m, cpn), loss=loss)  # Algorithm 1: the global extractor and head are frozen
         up = Shared(m.params("body") | 0.5 * (m.params("head") + world.params("head")) | _named(cpn))
-        return Update(up, Head(m.state("head")), lambda x: _forward(x, parts)[0], keep=m)
+        return Update(up, Head(m.state("head")), _personal(parts), keep=m)
 
     def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        parts = _parts(me, down, local)
-        return lambda x: _forward(x, parts)[0]
+        return _personal(_parts(me, down, local))
 
 
 def _parts(me: Head, down: Shared, local: Local) -> Parts:
@@ -93,15 +93,26 @@ def _parts(me: Head, down: Shared, local: Local) -> Parts:
     return Parts(m, world, cpn, normalize(rows.sum(0), dim=0))
 
 
-def _forward(x: Tensor, parts: Parts, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Section 3: the scores h_i(a f) + h_g(b f), and f; the policy is sampled if there is a generator."""
+def _forward(x: Tensor, parts: Parts, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Section 3: the scores h_i(a f) + h_g(b f) of a sampled policy, and f."""
     m, world, cpn, v = parts
     f = m.body(x)
-    policy = cpn(f * v).view(len(f), 2, -1)
-    if rng is not None:  # Gumbel noise is minus the logarithm of exponential variables
-        policy = policy - torch.empty(policy.shape).exponential_(generator=rng).log().type_as(policy)
+    policy = cpn(f * v).unflatten(1, (2, -1))
+    # Gumbel noise is minus the logarithm of exponential variables
+    policy = policy - torch.empty(policy.shape).exponential_(generator=rng).log().type_as(policy)
     a, b = policy.softmax(1).unbind(1)
     return m.head(f * a) + world.head(f * b), f
+
+
+def _personal(parts: Parts) -> Predictor:
+    """The same scores with the plain softmax."""
+
+    def predict(x: Tensor, m: SplitModel, world: nn.Module, cpn: nn.Sequential, v: Tensor) -> Tensor:
+        f = m.body(x)
+        a, b = cpn(f * v).unflatten(1, (2, -1)).softmax(1).unbind(1)
+        return m.head(f * a) + world(f * b)
+
+    return Composed(predict, m=parts.m, world=parts.world.head, cpn=parts.cpn, v=parts.v)
 
 
 def _cpn(K: int, bench: Bench) -> nn.Sequential:

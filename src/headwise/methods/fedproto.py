@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
+from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -115,12 +116,12 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
         if self.evaluate == "head" or not len(labels):
             return m
 
-        def nearest(x: Tensor) -> Tensor:
+        def nearest(x: Tensor, m: SplitModel, labels: Tensor, means: Tensor) -> Tensor:
             d = torch.cdist(m.body(x), means)
             farthest = (d.amax(1, keepdim=True) + 1).repeat(1, local.classes)
             return -farthest.index_copy(1, labels, d)
 
-        return nearest
+        return Composed(nearest, m=m, labels=labels, means=means)
 
 
 def _given(down: Prototypes) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.method import Local, Predictor, Update
+from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -66,8 +67,8 @@ class FedRoD(Averaging[Own]):
 def _sum(m: SplitModel, own: nn.Module) -> Predictor:
     """The personalized prediction: both heads on the same features."""
 
-    def predict(x: Tensor) -> Tensor:
+    def both(x: Tensor, m: SplitModel, own: nn.Module) -> Tensor:
         f = m.body(x)
         return m.head(f) + own(f)
 
-    return predict
+    return Composed(both, m=m, own=own)

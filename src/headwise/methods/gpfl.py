@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy, normalize, pairwise_distance, rel
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -47,7 +48,7 @@ class Guides(NamedTuple):
 
     def valve(self, f: Tensor, condition: Tensor) -> Tensor:
         """Section 3: the features that this condition lets through."""
-        return relu(f * (self.gamma(condition) + 1) + self.beta(condition))
+        return _valve(f, condition, self.gamma, self.beta)
 
     def params(self) -> Params:
         """The live parameters, not copies, by module."""
@@ -93,11 +94,21 @@ class GPFL(Averaging[Head]):
 
         local.sgd(m, *guides, loss=loss)  # Algorithm 1
         up = Shared(m.params("body") | _snapshot(guides))
-        return Update(up, Head(m.state("head")), lambda x: m.head(guides.valve(m.body(x), mine)), keep=m)
+        return Update(up, Head(m.state("head")), _personal(m, guides, mine), keep=m)
 
     def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
-        m, guides, mine = _parts(me, down, local)
-        return lambda x: m.head(guides.valve(m.body(x), mine))
+        return _personal(*_parts(me, down, local))
+
+
+def _valve(f: Tensor, condition: Tensor, gamma: nn.Module, beta: nn.Module) -> Tensor:
+    return relu(f * (gamma(condition) + 1) + beta(condition))
+
+
+def _personal(m: SplitModel, guides: Guides, mine: Tensor) -> Predictor:
+    def predict(x: Tensor, m: SplitModel, gamma: nn.Module, beta: nn.Module, mine: Tensor) -> Tensor:
+        return m.head(_valve(m.body(x), mine, gamma, beta))
+
+    return Composed(predict, m=m, gamma=guides.gamma, beta=guides.beta, mine=mine)
 
 
 def _guides(K: int, bench: Bench) -> Guides:

@@ -39,6 +39,7 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "alone": setting.alone.name if setting.alone else None,
         "order": [line.name for line in setting.measured],
         "classes": setting.classes,
+        "names": setting.run.names or None,
         "partition": {part: setting.partition[part] for part in ("train", "test")},
         "floors": [_round(f) for f in floors(setting)],
         "lines": [

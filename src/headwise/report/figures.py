@@ -33,6 +33,9 @@ STYLE: Any = {
 """text stays text, names are never parsed as formulas, and the same runs give the same bytes"""
 FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}}
 
+NAMED = 20
+"""up to this many clients have their names under the partition"""
+
 Data = dict[str, Any]
 
 
@@ -110,6 +113,8 @@ def _partition(axes: Axes, data: Data) -> None:
         [c for c, _, _ in cells], [k for _, k, _ in cells], s=sizes, color=PALETTE[0], alpha=0.75, linewidths=0
     )
     axes.locator_params(integer=True)
+    if data["names"] and len(data["names"]) <= NAMED:
+        axes.set_xticks(range(len(data["names"])), map(_short, data["names"]), rotation=30, ha="right")
     axes.set_xlabel("client")
     axes.set_ylabel("class")
 

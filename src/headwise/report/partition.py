@@ -33,21 +33,24 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
 
 
 def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
-    """A row per client: its name, its sample counts, and those of its training samples by class."""
-    head = ["client", "train", "test", *classes]
+    """A row per client: its number, its name if it has one, and its samples, those for training by class."""
+    head = ["client", *(["name"] if names else []), "train", "test", *classes]
     rows = [
-        [names[c] if names else str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
+        [str(c), *names[c : c + 1], str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
         for c, (train, test) in enumerate(zip(counts["train"], counts["test"], strict=True))
     ]
     return head, rows
 
 
-def render_partition(title: str, summary: dict[str, Any], counts: Histograms, classes: list[str]) -> str:
+def render_partition(
+    title: str, summary: dict[str, Any], counts: Histograms, classes: list[str], names: Sequence[str] = ()
+) -> str:
     data = {
         "title": title,
         "lines": [],
         "order": [],
         "classes": classes,
+        "names": list(names) or None,
         "floor": None,
         "floors": [],
         "partition": {part: counts[part] for part in ("train", "test")},

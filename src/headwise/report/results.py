@@ -119,6 +119,11 @@ class Setting:
     def partition(self) -> dict[str, Any]:
         return self.run.partition
 
+    def called(self, c: int) -> str:
+        """A client's number, and its name if it has one."""
+        names = self.run.names
+        return f"{c} ({names[c]})" if names else str(c)
+
     @property
     def classes(self) -> list[str] | None:
         """The names of the classes; None for runs of older versions."""
@@ -156,7 +161,7 @@ def _check(run: Run) -> None:
     run.summary()
     run.last_scores()
     title_of(run.manifest["experiment"])
-    _ = run.ended, run.privacy, run.partition, run.diagnostics, run.sites, _given_name(run)
+    _ = run.ended, run.privacy, run.names, run.diagnostics, run.sites, _given_name(run)
 
 
 def _is_stateless(method: str) -> bool:

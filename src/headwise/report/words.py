@@ -59,11 +59,11 @@ def client_words(setting: Setting) -> list[str]:
     mine = accuracies(best).get(best.moment, {})
     said: list[str] = []
     if alone is not None and alone is not best:
-        said += _gains(best.name, mine, accuracies(alone).get(alone.moment, {}))
+        said += _gains(setting, best.name, mine, accuracies(alone).get(alone.moment, {}))
     guess = floors(setting)
     below = [c for c, value in mine.items() if c < len(guess) and value < (guess[c] or 0)]
     if below:
-        said.append(f"With {best.name}, {_clients(below, len(mine))} do worse than by guessing.")
+        said.append(f"With {best.name}, {_clients(setting, below, len(mine))} do worse than by guessing.")
     elif mine:
         said.append(f"With {best.name}, no client does worse than by guessing its most frequent class.")
     return said
@@ -90,7 +90,7 @@ def _lead(setting: Setting, one: Line, other: Line) -> str:
     return f"{lead}, {sure} than the spread over {setting.seeds} seeds"
 
 
-def _gains(name: str, mine: Accuracies, alone: Mapping[int, float]) -> list[str]:
+def _gains(setting: Setting, name: str, mine: Accuracies, alone: Mapping[int, float]) -> list[str]:
     change = {c: (mine[c] - alone[c]) * 100 for c in mine if c in alone}
     if not change:
         return []
@@ -99,12 +99,12 @@ def _gains(name: str, mine: Accuracies, alone: Mapping[int, float]) -> list[str]
     most = max(change, key=lambda c: change[c])
     said = [f"Against training alone, {len(up)} of {len(change)} clients gain with {name} and {len(down)} lose"]
     if up:
-        said.append(f"client {most} gains most ({change[most]:+.1f} points)")
+        said.append(f"client {setting.called(most)} gains most ({change[most]:+.1f} points)")
     if down:
-        said.append(f"client {down[0]} loses most ({change[down[0]]:+.1f} points)")
+        said.append(f"client {setting.called(down[0])} loses most ({change[down[0]]:+.1f} points)")
     return ["; ".join(said) + "."]
 
 
-def _clients(which: Sequence[int], of: int) -> str:
-    named = f" ({', '.join(map(str, which))})" if len(which) <= NAMED else ""
+def _clients(setting: Setting, which: Sequence[int], of: int) -> str:
+    named = f" ({', '.join(map(setting.called, which))})" if len(which) <= NAMED else ""
     return f"{len(which)} of {of} clients{named}"

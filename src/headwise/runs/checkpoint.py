@@ -2,12 +2,14 @@
 
 A round writes the states of the clients that trained into free slots (`slots.py`), then one file with the server's
 state and the slot of every client. The round counts once that file exists; its name contains its checksum. The last two
-are kept: if the newest is damaged, the one before it is used.
+are kept: if the newest is damaged, the one before it is used. That of the best round stays under a second name, if
+wanted, and so do its slots, until another round is better; no run continues from it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +31,7 @@ KEPT = 2
 TRIES = 100
 """attempts to read a run that keeps replacing its checkpoints"""
 NAME = re.compile(r"round-([0-9]{7,10})-([0-9a-f]{8})\.safetensors")
+BEST = re.compile(NAME.pattern.replace("round", "best"))
 NOWHERE = Slot(-1, -1, -1, -1)
 
 
@@ -49,8 +52,12 @@ class Checkpoints:
         self._places = torch.empty(0, len(NOWHERE), dtype=torch.int64)
         self._files: list[Path] = []
         """the kept checkpoints, newest last"""
-        self._replaced: list[Slot] = []
+        self._replaced: set[Slot] = set()
         """slots that only the second-newest checkpoint needs"""
+        self._best: Path | None = None
+        """the checkpoint of the best round"""
+        self._pinned: set[Slot] = set()
+        """the slots that it needs"""
 
     def __iter__(self) -> Iterator[int]:
         """The clients that have a state."""
@@ -68,11 +75,13 @@ class Checkpoints:
         """The clients' states, read lazily."""
         return States(self.types.client, self)
 
-    def save(self, progress: Progress, changed: Mapping[int, bytes], lines: Mapping[str, Extent]) -> None:
-        """Write this round's checkpoint, then free what no kept checkpoint needs."""
+    def save(
+        self, progress: Progress, changed: Mapping[int, bytes], lines: Mapping[str, Extent], *, best: bool = False
+    ) -> None:
+        """Write this round's checkpoint, then free what no kept checkpoint needs; keep that of the `best` round."""
         with failing_clearly(self.folder):
             self.folder.mkdir(exist_ok=True)
-        before = {c: self._slot(c) for c in changed}
+        before = {slot for c in changed if (slot := self._slot(c)) != NOWHERE}
         for c, data in changed.items():
             self._put(c, self._slots.write(data))
         self._slots.flush()
@@ -84,17 +93,23 @@ class Checkpoints:
             "sizes": {name: extent.size for name, extent in lines.items()},
             "digests": {name: extent.digest for name, extent in lines.items()},
             "scalars": scalars,
+            "best_round": progress.t if best else _round_of(self._best),
         }
         named = {"places": self._places, **{f"server.{k}": t for k, t in tensors.items()}}
         data = to_bytes(Packed(named, {"note": json.dumps(note)}))
         path = self.folder / f"round-{progress.t:07}-{checksum(data):08x}.safetensors"
         write_bytes(path, data)
         self._files.append(path)
-        while len(self._files) > KEPT:
+        gone, free = self._files[:-KEPT], self._replaced
+        self._files, self._replaced = self._files[-KEPT:], before
+        if best:
+            gone, free = [*gone, *([self._best] if self._best else [])], (free | self._pinned) - before
+            self._best, self._pinned = path.with_name(path.name.replace("round", "best")), _slots_in(self._places)
+            _second_name(path, self._best)
+        for old in gone:
             with failing_clearly(self.folder):
-                self._files.pop(0).unlink(missing_ok=True)
-        self._slots.release(self._replaced)
-        self._replaced = [slot for slot in before.values() if slot != NOWHERE]
+                old.unlink(missing_ok=True)
+        self._slots.release(free - self._pinned)
 
     def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
         """The newest checkpoint that is intact and that `fits` does not reject by raising; None if there are none."""
@@ -112,6 +127,15 @@ class Checkpoints:
             raise RunError(f"{self.folder} has no intact checkpoint ({'; '.join(problems)}).")
         return None
 
+    def best(self) -> Checkpoint | None:
+        """That of the best round, as the newest checkpoint names it; None if it was not kept. States are lazy."""
+        if self.load() is None or self._best is None:
+            return None
+        try:
+            return self._read(self._best)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self._best} is damaged: {error}.") from error
+
     def look(self) -> Checkpoint | None:
         """The newest checkpoint with all states in memory: a consistent view, even while the run continues."""
         for left in range(TRIES, 0, -1):
@@ -127,15 +151,16 @@ class Checkpoints:
     def tidy(self) -> None:
         """Before continuing, remove what a crash or a damaged newer checkpoint left behind."""
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            ours = NAME.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
-            if ours and path not in self._files and path.is_file():
+            name = path.name.removeprefix(".").removesuffix(".tmp")
+            ours = NAME.fullmatch(name) or BEST.fullmatch(name)
+            if ours and path not in (*self._files, self._best) and path.is_file():
                 with failing_clearly(path):
                     path.unlink()
 
-    def _found(self) -> list[Path]:
+    def _found(self, kind: re.Pattern[str] = NAME) -> list[Path]:
         """The checkpoint files, newest first."""
         try:
-            named = [(match, path) for path in self.folder.iterdir() if (match := NAME.fullmatch(path.name))]
+            named = [(match, path) for path in self.folder.iterdir() if (match := kind.fullmatch(path.name))]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -146,7 +171,7 @@ class Checkpoints:
         self._slots.close()
 
     def _read(self, path: Path) -> Checkpoint:
-        match, data = NAME.fullmatch(path.name), read_bytes(path)
+        match, data = NAME.fullmatch(path.name) or BEST.fullmatch(path.name), read_bytes(path)
         if match is None or f"{checksum(data):08x}" != match[2]:
             raise ValueError("its checksum does not match")
         tensors, scalars = from_bytes(data)
@@ -165,10 +190,18 @@ class Checkpoints:
             raise ValueError("two clients share a slot")
         for slot in live:
             self._slots.read(slot)
-        self._slots.restart(live)
+        self._best, self._pinned = self._found_best(note.get("best_round"))
+        self._slots.restart({*live, *self._pinned})
         lines = {name: Extent(size, note.get("digests", {}).get(name)) for name, size in note["sizes"].items()}
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
+
+    def _found_best(self, t: int | None) -> tuple[Path | None, set[Slot]]:
+        """The checkpoint of the best round, and its slots; nothing if it is gone or damaged: a run does not need it."""
+        for path in self._found(BEST) if t is not None else ():
+            if _round_of(path) == t and f"{checksum(data := read_bytes(path)):08x}" in path.name:
+                return path, _slots_in(from_bytes(data).tensors["places"])
+        return None, set()
 
     def _slot(self, client: int) -> Slot:
         return Slot(*self._places[client].tolist()) if client < len(self._places) else NOWHERE
@@ -178,3 +211,21 @@ class Checkpoints:
             more = torch.full((client + 1 - len(self._places), len(NOWHERE)), -1, dtype=torch.int64)
             self._places = torch.cat([self._places, more])
         self._places[client] = torch.tensor(slot)
+
+
+def _slots_in(places: torch.Tensor) -> set[Slot]:
+    return {Slot(*row) for row in places.tolist() if row[0] >= 0}
+
+
+def _round_of(best: Path | None) -> int | None:
+    match = best and BEST.fullmatch(best.name)
+    return int(match[1]) if match else None
+
+
+def _second_name(path: Path, name: Path) -> None:
+    """The same bytes under another name: without a copy, where the file system can do that."""
+    try:
+        name.unlink(missing_ok=True)
+        os.link(path, name)
+    except OSError:
+        write_bytes(name, read_bytes(path))

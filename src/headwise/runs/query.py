@@ -16,6 +16,7 @@ from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
 from .manifest import read_manifest
+from .names import names_in, number_of
 from .shapes import PARTITION, RESULT, check
 
 
@@ -75,8 +76,21 @@ class Run:
 
     @property
     def clients(self) -> list[ClientLine]:
-        """The lines of clients.jsonl: one per client and round."""
-        return [cast(ClientLine, row) for row in self._lines("clients.jsonl")]
+        """The lines of clients.jsonl: one per client and round, with the client's name if the data has names."""
+        names = self.names
+        return [
+            cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)
+            for row in self._lines("clients.jsonl")
+        ]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names in the order of their numbers; empty if the data has none."""
+        return names_in(self.partition, self.path / "partition.json")
+
+    def number_of(self, who: str | int) -> int:
+        """The number of the client with this name or number, such as "va" or 2."""
+        return number_of(who, self.names, self.manifest["experiment"]["clients"], self.path)
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -123,7 +137,7 @@ class Run:
     def check(self) -> None:
         """Read all of the run's files; raise `RunError` if one is damaged."""
         self.summary()
-        _ = self.ended, self.privacy, self.partition, self.clients, self.diagnostics, self.sites
+        _ = self.ended, self.privacy, self.names, self.clients, self.diagnostics, self.sites
 
     def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
         return parse(self.path / name, self._content(name), backwards=backwards)

@@ -119,12 +119,13 @@ MANIFEST = judge_of({
     "hardware?": {"cpu?": str, "kernels?": str, "chains?": str},
     "versions?": {str: str},
 })  # fmt: skip
-PARTITION = judge_of({"train": [[int]], "test": [[int]]})
+PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str]})
 RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
 CHECKPOINT = judge_of({
     "round": int,
     "best": (float, None),
     "waited": int,
+    "best_round?": (int, None),
     "sizes": {"rounds.jsonl": int, "clients.jsonl": int, str: int},
     "digests?": {str: str},
     "scalars": dict,

@@ -16,7 +16,7 @@ from ..engine.client.state import States
 from ..engine.events import Event, Progress, RoundEnded, RunEnded
 from ..errors import RunError
 from ..log.metrics import restored
-from ..log.schema import PartScores
+from ..log.schema import PartScores, evaluated
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, parse
 from .query import Run
@@ -37,8 +37,8 @@ class Start(NamedTuple):
 class RunStore:
     """A crash at any moment loses at most the round in flight."""
 
-    def __init__(self, folder: Path, types: RecordTypes) -> None:
-        self.folder, self.types = folder, types
+    def __init__(self, folder: Path, types: RecordTypes, *, keep_best: bool = False) -> None:
+        self.folder, self.types, self.keep_best = folder, types, keep_best
         self._checkpoints = Checkpoints(folder / "checkpoint", types)
         self._lines = {name: Growing(folder / name) for name in LINES}
 
@@ -48,7 +48,8 @@ class RunStore:
                 append_lines(self.folder / "rounds.jsonl", [row])
                 append_lines(self.folder / "clients.jsonl", clients)
                 changed = {c: data for c in who if (data := states.encoded(c)) is not None}
-                self._checkpoints.save(progress, changed, self._extents())
+                best = self.keep_best and evaluated(row) and progress.waited == 0 and progress.best is not None
+                self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))
             case RunEnded(reason):
                 lines = {name: extent._asdict() for name, extent in self._extents().items()}

@@ -12,6 +12,7 @@ from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
+Keepable = Literal["best", "post"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Evaluate:
     """pre: all clients, after a fresh download; post: participants, after training; global: one model, all clients"""
     batch: Count = 100
     """samples per forward pass"""
+    keep: tuple[Keepable, ...] | None = None
+    """models to keep for later use besides the last round's: best, those of the round with the best accuracy; post,
+    each client's as after its last training; none: best up to 1 GB and post up to 32 MB over all clients"""
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ def show(
     chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
     title = title_of({**chosen, "clients": len(found)})
     if out is not None:
-        write_bytes(out, render_partition(title, summary, counts, classes).encode())
+        write_bytes(out, render_partition(title, summary, counts, classes, found.names).encode())
     if as_json:
-        names = {"client_names": list(found.names)} if found.dataset.recipe else {}
+        names = {"client_names": list(found.names)} if found.names else {}
         click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts, **names}))
         return
     click.echo(title)

@@ -12,6 +12,9 @@ from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
 from ..options import experiment_of, experiment_options
 from ..paths import INPUT_FILE
 
+NAMED = 10
+"""up to this many named clients are listed one by one"""
+
 
 @click.command(name="run")
 @click.argument("config", required=False, type=INPUT_FILE)
@@ -64,6 +67,8 @@ def show(run: Any, as_json: bool) -> None:
             f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
             f"{clients}{more}"
         )
+        if by_client := _by_client(run, moment):
+            click.echo(f"         {by_client}")
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
@@ -73,3 +78,11 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(f"  failed {', '.join(f'{count} x {reason}' for reason, count in summary['failed'].items())}")
     end = "" if run.complete else f"; it ended early ({run.ended}), continue with: headwise resume {run.path}"
     click.echo(f"  in     {run.path}{end}")
+
+
+def _by_client(run: Any, moment: str) -> str:
+    """Each client's last accuracy, if there are few and they have names."""
+    if not 0 < len(run.names) <= NAMED:
+        return ""
+    scores = run.last_scores().get(moment, {})
+    return ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(scores.items()))

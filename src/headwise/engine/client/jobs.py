@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
+from torch import nn
 
 from ...contract.averaging import Shared
 from ...contract.method import Predictor, RecordTypes, Update
@@ -85,10 +86,36 @@ def unanswered(job: Job, reason: str, detail: str) -> Answer:
     return Answer(job.kind, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
 
 
-def personal_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor:
-    """What a client in this state uses after this download."""
+def personal_model(plan: Plan, client: int, t: int, state: ClientState | None, down: Record) -> Predictor:
+    """What a client in this state uses after this download, to the bit what an evaluation in this round measures.
+
+    A client without a state has never trained.
+    """
+    kept, trained = (state.kept, state.trained) if state else (Params(), 0)
+    bench = ClientBench(plan, client, t, purpose="pre", kept=kept, trained=trained)
+    with torch.random.fork_rng(devices=[]):
+        _seed(plan, "pre", client, t)
+        return _predictor(plan, Job("pre", client, t, down), *_here(plan, client, state, down), bench)
+
+
+def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor | None:
+    """What this client had after its last training; None if the run did not keep it.
+
+    The stored tensors are those of the architecture itself, or of what the method makes of several parts.
+    """
     bench = ClientBench(plan, client, t, purpose="pre", kept=state.kept, trained=state.trained)
-    return plan.method.personalize(state.me, down, bench)
+    if not state.model:
+        return None
+    if state.model.keys() == bench.init().state_dict().keys():
+        return bench.model(state.model)
+    model = personal_model(plan, client, t, state, down)
+    assert isinstance(model, nn.Module)
+    for name, value in state.model.items():
+        at, _, last = name.rpartition(".")
+        part = model.get_submodule(at)
+        tensor = part.get_buffer(last) if last in part._buffers else part.get_parameter(last).data
+        tensor.set_(on(value, plan.device).clone())  # pyright: ignore[reportArgumentType]  # shapes may differ
+    return model
 
 
 def handle(plan: Plan, job: Job, state: ClientState | None) -> Handled:
@@ -117,12 +144,12 @@ def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seed
     local = ClientBench(plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     if seeded:
-        torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", job.kind, job.client, job.t))
+        _seed(plan, job.kind, job.client, job.t)
     try:
         with within(plan.experiment.faults.deadline):
             return _do(plan, job, state, local, trained)
     except Exception as error:
-        said = failure_of(plan, error, f"client {job.client}", job.t, job.kind)
+        said = failure_of(plan, error, plan.data.called(job.client), job.t, job.kind)
         if plan.experiment.faults.reaction == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
@@ -130,13 +157,13 @@ def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seed
 
 
 def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
-    me = state.me if state else _first(plan, job.client)
-    me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
+    me, down = _here(plan, job.client, state, job.down)
     if job.kind == "fit":
         return _fit(plan, job, me, down, local, trained)
     if job.kind == "idle":
         mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.kind)), home)
-        return _measure(plan, job, None, local), ClientState(mine, local.kept, trained)
+        model = state.model if state else Params()
+        return _measure(plan, job, None, local), ClientState(mine, local.kept, trained, model)
     return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
@@ -158,7 +185,22 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
         job.down, up, classes=local.classes, seed=plan.experiment.seed, client=job.client, t=job.t
     )
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
-    return answer, ClientState(me, kept, trained + 1)
+    whole = update.model if plan.keeps("post") and isinstance(update.model, nn.Module) else None
+    model = Params() if whole is None else Params(whole.state_dict()).map(lambda t: home(t.detach()).clone())
+    return answer, ClientState(me, kept, trained + 1, model)
+
+
+def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
+    """Layers that draw from torch's own generator, such as dropout, depend on the client and the round alone."""
+    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, t))
+
+
+def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
+    """What the client keeps and what it was sent, where this process computes."""
+    me = state.me if state else _first(plan, client)
+    if plan.device == "cpu":
+        return me, down
+    return map_tensors(me, lambda t: on(t, plan.device)), map_tensors(down, lambda t: on(t, plan.device))
 
 
 def _first(plan: Plan, client: int) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...errors import RunError
@@ -20,12 +20,14 @@ class ClientState:
     """BatchNorm statistics and private layers, as `buffers` says"""
     trained: int
     """rounds this client has trained in"""
+    model: Params = field(default_factory=Params)
+    """the state of its model as after its last training, in runs that keep it for later use"""
 
 
 def encode_state(state: ClientState) -> bytes:
     """One safetensors file: the record's fields under ``me.``, the engine's next to them."""
     tensors, scalars = pack(state.me)
-    kept = {f"kept/{k}": t for k, t in state.kept.items()}
+    kept = {f"kept/{k}": t for k, t in state.kept.items()} | {f"model/{k}": t for k, t in state.model.items()}
     named = {f"me.{k}": t for k, t in tensors.items()}
     return to_bytes(Packed({**named, **kept}, {**{f"me.{k}": v for k, v in scalars.items()}, "trained": state.trained}))
 
@@ -37,9 +39,10 @@ def decode_state(me: type[Record], data: bytes) -> ClientState:
     if type(trained) is not int:
         raise RecordError(f"field 'trained' is {trained!r}, but must be int")
     own = {k: t for k, t in tensors.items() if k.startswith("me.")}
-    kept = {k.removeprefix("kept/"): t for k, t in tensors.items() if k not in own}
+    kept = {k.removeprefix("kept/"): t for k, t in tensors.items() if k not in own and not k.startswith("model/")}
+    model = {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")}
     fields = Packed({k[3:]: t for k, t in own.items()}, {k.removeprefix("me."): v for k, v in scalars.items()})
-    return ClientState(unpack(me, fields), Params(kept), trained)
+    return ClientState(unpack(me, fields), Params(kept), trained, Params(model))
 
 
 def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:

@@ -63,7 +63,7 @@ chart("spread", () => {
   const jitter = (c) => ((c * 0.6180339887) % 1) - 0.5; // evenly scattered, and the same each time
   const dots = lines.flatMap((l, i) => clientsOf(l).flatMap((v, c) => (v == null ? [] : [{ value: [v, i + jitter(c) * 0.55, c], itemStyle: { color: colour(l) }, name: l.name, symbol: mark(l) }])));
   const at = (f) => lines.map((l, i) => ({ value: [f(l), i], name: l.name }));
-  const tell = (p) => tip([[element("b", {}, p.name)], p.seriesName === "clients" ? `client ${p.value[2]}: ${percent(p.value[0])}` : `${p.seriesName}: ${percent(p.value[0])}`]);
+  const tell = (p) => tip([[element("b", {}, p.name)], p.seriesName === "clients" ? `client ${clientName(p.value[2])}: ${percent(p.value[0])}` : `${p.seriesName}: ${percent(p.value[0])}`]);
   return {
     height: 90 + Math.max(lines.length, 1) * 38, marks: dots.length,
     option: {
@@ -91,7 +91,7 @@ chart("against", () => {
   if (!line || !pairs.length) return null;
   const title = chosen.against === "floor" ? "guessing the most frequent class" : chosen.against;
   const low = Math.max(0, Math.floor(Math.min(...pairs.flat().filter((_, i) => i % 3 < 2)) * 10) / 10);
-  const tell = (p) => tip([`client ${p.value[2]}`, `${percent(p.value[1])}, against ${percent(p.value[0])}`, `${points(p.value[1] - p.value[0])} points`]);
+  const tell = (p) => tip([`client ${clientName(p.value[2])}`, `${percent(p.value[1])}, against ${percent(p.value[0])}`, `${points(p.value[1] - p.value[0])} points`]);
   const dot = (p) => ({ value: p, symbol: p[1] >= p[0] ? "circle" : "triangle", itemStyle: { color: p[1] >= p[0] ? palette(0) : palette(1) } });
   const diagonal = { silent: true, symbol: "none", lineStyle: { color: ink("mark") }, data: [[{ coord: [low, low] }, { coord: [1, 1] }]] };
   const gain = pairs.filter((p) => p[1] > p[0]).length;
@@ -106,11 +106,12 @@ chart("against", () => {
     },
     words: `${gain} clients gain (dots), ${loss} lose (triangles).`,
     head: ["client", line.name, title, "points"],
-    rows: pairs.map(([x, y, c]) => [c, percent(y), percent(x), points(y - x)]),
+    rows: pairs.map(([x, y, c]) => [clientName(c), percent(y), percent(x), points(y - x)]),
   };
 });
 
 const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
+const clientName = (c) => (page().names ? `${c} (${short(page().names[c])})` : String(c));
 const className = (k) => page().classes?.[k] ?? `class ${k}`;
 
 chart("labels", () => {
@@ -125,14 +126,14 @@ chart("labels", () => {
     height, marks: cells.length,
     option: {
       grid: { left: 12, right: 20, top: 26, bottom: 36, containLabel: true },
-      xAxis: axis("client", { type: "category", data: counts.map((_, c) => c), splitLine: { show: false } }),
+      xAxis: axis("client", { type: "category", data: counts.map((_, c) => clientName(c)), splitLine: { show: false } }),
       yAxis: axis("class", { nameLocation: "start", nameGap: 6, type: "category", data: counts[0].map((_, k) => className(k)), inverse: true, splitLine: { show: classes <= 30, lineStyle: { color: ink("line") } }, axisLabel: { color: ink("soft"), width: narrow() ? 70 : 140, overflow: "truncate" } }),
-      tooltip: tooltip({ formatter: (p) => tip([`client ${p.value[0]}, ${className(p.value[1])}`, `${number(p.value[2])} samples`]) }),
+      tooltip: tooltip({ formatter: (p) => tip([`client ${clientName(p.value[0])}, ${className(p.value[1])}`, `${number(p.value[2])} samples`]) }),
       series: [{ type: "scatter", data: cells, symbolSize: (v) => Math.max(2.5, Math.sqrt(v[2] / most) * Math.min(room, 34)), itemStyle: { color: palette(0), opacity: 0.75 } }],
     },
     words: `${clients} clients, ${classes} classes; the largest bubble is ${most} samples.`,
     head: ["client", ...counts[0].map((_, k) => className(k))],
-    rows: counts.map((row, c) => [c, ...row]),
+    rows: counts.map((row, c) => [clientName(c), ...row]),
   };
 });
 
@@ -144,11 +145,11 @@ chart("sizes", () => {
     option: {
       grid: { left: 12, right: 20, top: 34, bottom: 36, containLabel: true }, legend: { top: 0, textStyle: { color: ink("ink") } },
       aria: patterns(),
-      xAxis: axis("client", { type: "category", data: train.map((_, c) => c), splitLine: { show: false } }), yAxis: axis(""),
+      xAxis: axis("client", { type: "category", data: train.map((_, c) => clientName(c)), splitLine: { show: false } }), yAxis: axis(""),
       tooltip: tooltip({ formatter: (p) => tip([`client ${p.name}`, `${p.seriesName}: ${number(p.value)} samples`]) }),
       series: [bars("training samples", train, 0), bars("test samples", test, 1)],
     },
     head: ["client", "training samples", "test samples", "classes"],
-    rows: train.map((row, c) => [c, sum(row), sum(test[c]), row.filter((n) => n).length]),
+    rows: train.map((row, c) => [clientName(c), sum(row), sum(test[c]), row.filter((n) => n).length]),
   };
 });

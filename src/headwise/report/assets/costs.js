@@ -61,11 +61,11 @@ function overRounds(q) {
     option: {
       grid: { left: 12, right: 20, top: 28, bottom: 36, containLabel: true },
       xAxis: axis("round", { splitLine: { show: false } }), yAxis: axis(chosen.what, { nameLocation: "end", nameGap: 10, scale: true, nameTextStyle: { color: ink("soft"), align: "left" } }), tooltip: tooltip({ formatter: tell }),
-      series: clients.map((c) => ({ type: "line", name: String(c), data: path(c), color: palette(0), lineStyle: { width: 1.5, opacity: 0.6 }, symbolSize: 5, emphasis: { focus: "series" } })),
+      series: clients.map((c) => ({ type: "line", name: clientName(c), data: path(c), color: palette(0), lineStyle: { width: 1.5, opacity: 0.6 }, symbolSize: 5, emphasis: { focus: "series" } })),
     },
     words: `A line for each of ${clients.length} clients.`,
     head: ["client", ...q.rounds.map((r) => `round ${r.round}`)],
-    rows: clients.map((c) => [c, ...q.rounds.map((r) => number(r.values[r.ids.indexOf(c)], 4))]),
+    rows: clients.map((c) => [clientName(c), ...q.rounds.map((r) => number(r.values[r.ids.indexOf(c)], 4))]),
   };
 }
 

@@ -24,7 +24,7 @@ function clientTable() {
   const most = Math.max(1, ...train.flat());
   const versus = chosen.against === "floor" ? [] : [chosen.against];
   const row = (counts, c) => [
-    c, number(sum(counts)), number(sum(test[c])), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, percent(floors[c]),
+    clientName(c), number(sum(counts)), number(sum(test[c])), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, percent(floors[c]),
     ...versus.map(() => percent(other[c])), percent(own[c]), points(own[c] == null || other[c] == null ? null : own[c] - other[c]),
   ];
   table(find("client-table"), ["client", "train", "test", "classes", "train by class", "floor", ...versus, line.name, "points"], train.map(row));
