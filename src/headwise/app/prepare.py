@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -18,13 +19,15 @@ from ..data.splits import divide_all, parse
 from ..data.stats import Summary
 from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
-from ..errors import ConfigError
+from ..engine.sampling import newcomers
+from ..errors import ConfigError, RunError
 from ..models.base import Model, Task
 from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
 from ..records import fields_of
+from ..runs.names import number_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
@@ -100,7 +103,19 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     clients = experiment.clients or natural or 20
     parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
-    return FederatedData(dataset, parts, names)
+    absent = {_number(who, names, len(parts)) for who in experiment.without}
+    new = newcomers(experiment, len(parts))
+    if len(absent.union(new)) == len(parts):
+        said = f"without is {list(experiment.without)} and evaluate.new_clients is {experiment.evaluate.new_clients:g}"
+        raise ConfigError(f"{said}, but then none of the {len(parts)} clients is left to train.")
+    return FederatedData(dataset, parts, names, absent=absent, newcomers={*new} - absent)
+
+
+def _number(who: str, names: Sequence[str], clients: int) -> int:
+    try:
+        return number_of(who, names, clients, Path("this data"))
+    except RunError as error:
+        raise ConfigError(f"without names {who!r}, but {error}") from error
 
 
 def _check_task(dataset: Dataset) -> None:

@@ -44,7 +44,7 @@ class Evaluation:
 
     def measure(self) -> Measured:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
-        moments, everyone = self.plan.experiment.evaluate.moments, range(len(self.plan.data))
+        moments, everyone = self.plan.experiment.evaluate.moments, self.plan.clients
         sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]

@@ -15,7 +15,7 @@ from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..settings.options import Keepable
 from .mechanism import UNPROTECTED, Mechanism
-
+from .sampling import newcomers
 
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
@@ -58,6 +58,16 @@ class Plan:
     def _size(self) -> int:
         """Bytes of all clients' models, if each has the largest one."""
         return len(self.data) * max(sum(t.nbytes for t in m.state_dict().values()) for m in self.models)
+
+    @cached_property
+    def newcomers(self) -> tuple[int, ...]:
+        """The clients that `evaluate.new_clients` keeps out of training: a function of the seed alone."""
+        return tuple(c for c in newcomers(self.experiment, len(self.data)) if c not in self.data.absent)
+
+    @cached_property
+    def clients(self) -> tuple[int, ...]:
+        """The clients that take part."""
+        return tuple(c for c in range(len(self.data)) if c not in {*self.newcomers, *self.data.absent})
 
     @property
     def common(self) -> SplitModel:

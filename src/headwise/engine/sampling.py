@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import torch
 
 from ..seeds import seed_of
+from ..settings.experiment import Experiment
 from ..settings.options import Sampling
 
 
@@ -17,6 +19,21 @@ def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     low = high if sampling.ratio_low is None else _share(sampling.ratio_low, clients)
     m = int(torch.randint(low, high + 1, (), generator=rng)) if low < high else high
     return sorted(torch.randperm(clients, generator=rng)[:m].tolist())
+
+
+def newcomers(experiment: Experiment, clients: int) -> list[int]:
+    """The clients that never train, ascending: at least one, if any are wanted; the same for every method."""
+    share = experiment.evaluate.new_clients
+    rng = torch.Generator().manual_seed(seed_of(experiment.seed, "new clients"))
+    return sorted(torch.randperm(clients, generator=rng)[: _share(share, clients)].tolist()) if share else []
+
+
+def participants(experiment: Experiment, clients: int, absent: Collection[int], t: int) -> list[int]:
+    """The clients that train in round t: drawn from those that may, as if the absent ones were there."""
+    outside = set(newcomers(experiment, clients))
+    pool = [c for c in range(clients) if c not in outside]
+    drawn = sample(experiment.sampling, len(pool), experiment.seed, t)
+    return [pool[i] for i in drawn if pool[i] not in absent]
 
 
 def _share(ratio: float, clients: int) -> int:

@@ -80,7 +80,8 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Cores({})
 
     def broadcast(self, server: Cores, client: int, central: Central) -> Down:
-        n = torch.tensor([float(central.size(j)) for j in range(central.N)])
+        here = {*central.clients, client}
+        n = torch.tensor([float(central.size(j)) if j in here else 0.0 for j in range(central.N)])
         return Down({j: w for j, w in server.cores.items() if j != client}, n / n.sum())
 
     def aggregate(self, server: Cores, replies: Sequence[Reply[Shared]], central: Central) -> Cores:
@@ -93,7 +94,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
         m, others = local.model(me.core), _others(down, local)
         core, p = m.weights().map(Tensor.detach), down.p_0 if me.p is None else me.p
-        rate, pull = local.lr * (local.N if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
+        rate, pull = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
 
         def loss(q: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(_without_p(q), q["p"], others, local.client)
@@ -117,7 +118,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
 
 def _others(down: Down, local: Local) -> dict[int, Params]:
     first = local.init().params()
-    return {j: down.cores.get(j, first) for j in range(local.N) if j != local.client}
+    return {j: down.cores.get(j, first) for j in local.clients if j != local.client}
 
 
 def _mixture(core: Params, p: Tensor, others: Mapping[int, Params], i: int) -> Params:

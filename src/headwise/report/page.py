@@ -16,6 +16,7 @@ from ..disk.jsontext import to_json
 from .again import command
 from .data import page_data
 from .federation import HEAD, federation
+from .joined import joined_table
 from .results import Setting
 from .tables import results
 from .words import client_words, failure_words, words
@@ -126,6 +127,7 @@ def _said(setting: Setting) -> dict[str, Any]:
         "caption": f"{setting.title}; {seeds}",
         "head": head,
         "rows": rows,
+        "joined": joined_table(setting),
         "lines": setting.lines,
     }
 

@@ -17,7 +17,13 @@ from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated
 from .lines import Extent, parse
 from .manifest import read_manifest
 from .names import names_in, number_of
+from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
+
+NEW_CLIENTS = "new_clients.json"
+JOINED_AS = ("joined", "alone", "standalone")
+"""what clients that never trained are measured with: what joining gives, what as many epochs alone give, and what
+training alone for as long as the run gives"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,11 @@ class Run:
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
         return number_of(who, self.names, self.manifest["experiment"]["clients"], self.path)
+
+    @property
+    def new_clients(self) -> dict[str, Any] | None:
+        """How clients that never trained do after joining, as `evaluate.new_clients` asks; None if not measured."""
+        return read_new_clients(self.path)
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -175,6 +186,7 @@ class Run:
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
+            **({"new_clients": by_epochs(new)} if (new := self.new_clients) else {}),
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
 

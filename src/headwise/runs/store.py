@@ -13,12 +13,13 @@ from ..contract.method import RecordTypes
 from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, sealed, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..engine.client.state import States
-from ..engine.events import Event, Progress, RoundEnded, RunEnded
+from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded
 from ..errors import RunError
 from ..log.metrics import restored
 from ..log.schema import PartScores, evaluated
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, parse
+from .newcomers import NEW_CLIENTS
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
@@ -51,6 +52,8 @@ class RunStore:
                 best = self.keep_best and evaluated(row) and progress.waited == 0 and progress.best is not None
                 self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))
+            case NewClients(found):
+                write_json(self.folder / NEW_CLIENTS, sealed(found))
             case RunEnded(reason):
                 lines = {name: extent._asdict() for name, extent in self._extents().items()}
                 summary = Run(self.folder).summary()

@@ -112,6 +112,8 @@ class Experiment:
     """seeds the initial model, the choice of clients and the order of samples"""
     data_seed: Natural = 0
     """seeds the partition; keep it fixed to compare methods and seeds on the same partition"""
+    without: tuple[str, ...] = ()
+    """clients, by name or number, that are left out as if they had never been there; the others keep their numbers"""
     buffers: Literal["params", "all", "local"] = "params"
     """what travels of BatchNorm: its parameters, its statistics as well, or nothing"""
     train: Train = field(default_factory=Train)

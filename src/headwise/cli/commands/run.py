@@ -9,6 +9,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
+from ...runs.newcomers import JOINED_AS
 from ..options import experiment_of, experiment_options
 from ..paths import INPUT_FILE
 
@@ -69,6 +70,8 @@ def show(run: Any, as_json: bool) -> None:
         )
         if by_client := _by_client(run, moment):
             click.echo(f"         {by_client}")
+    if "new_clients" in summary:
+        click.echo(f"  new    {_joined(summary['new_clients'])}")
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
@@ -86,3 +89,10 @@ def _by_client(run: Any, moment: str) -> str:
         return ""
     scores = run.last_scores().get(moment, {})
     return ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(scores.items()))
+
+
+def _joined(new: dict[str, Any]) -> str:
+    """Clients that never trained, after joining and alone, by epochs on their own samples."""
+    said = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
+    count = f"{len(new['clients'])} client{'s' * (len(new['clients']) > 1)}"
+    return f"{count}, by epochs: joined {said['joined']}; alone {said['alone']}, {said['standalone']}"

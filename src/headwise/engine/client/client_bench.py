@@ -36,7 +36,7 @@ class ClientBench:
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
         self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
-        self.classes = plan.data.task.classes
+        self.classes, self.clients = plan.data.task.classes, plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
