@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
     from .exports.loading import load
+    from .exports.model import TrainedModel
     from .exports.personal import Models
     from .models.split import SplitModel, split
     from .params import Params, mean
@@ -45,6 +46,7 @@ __all__ = [
     "Run",
     "Shared",
     "SplitModel",
+    "TrainedModel",
     "Update",
     "check_method",
     "compare",
@@ -61,6 +63,7 @@ _HOMES = {
     "settings.experiment": ("Experiment",),
     "errors": ("HeadwiseError",),
     "exports.loading": ("load",),
+    "exports.model": ("TrainedModel",),
     "exports.personal": ("Models",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),

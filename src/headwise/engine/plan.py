@@ -16,7 +16,6 @@ from ..settings.experiment import Experiment
 from ..settings.options import Keepable
 from .mechanism import UNPROTECTED, Mechanism
 
-
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
 

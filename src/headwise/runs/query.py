@@ -20,9 +20,7 @@ from .names import names_in, number_of
 from .shapes import PARTITION, RESULT, check
 
 if TYPE_CHECKING:
-    from .. import Models
-    from ..exports.model import Model
-    from ..exports.personal import Moment, Which
+    from .. import Models, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -183,15 +181,11 @@ class Run:
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
 
-    def model(self, who: str | int, *, moment: Moment = "pre", round: Which = "last") -> Model:
-        """A client's personal model, by the client's name or number, ready to use.
-
-        `moment`: pre, as after a download, or post, as after its last training. `round`: the last, or the best one. The
-        data must be where they were: some methods make a model from the client's samples.
-        """
+    def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
+        """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
         return self._models.of(who, moment, round)
 
-    def global_model(self, *, round: Which = "last") -> Model:
+    def global_model(self, *, round: str = "last") -> TrainedModel:
         """The one model for everybody, of methods that have one."""
         return self._models.world(round)
 
