@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .contract.averaging import Averaging, Shared
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
+    from .exports.loading import load
+    from .exports.model import TrainedModel
+    from .exports.personal import Models
     from .models.split import SplitModel, split
     from .params import Params, mean
     from .records import Nothing, Record
@@ -34,6 +37,7 @@ __all__ = [
     "HeadwiseError",
     "Local",
     "Method",
+    "Models",
     "Nothing",
     "Params",
     "Predictor",
@@ -42,9 +46,11 @@ __all__ = [
     "Run",
     "Shared",
     "SplitModel",
+    "TrainedModel",
     "Update",
     "check_method",
     "compare",
+    "load",
     "mean",
     "resume",
     "run",
@@ -56,6 +62,9 @@ _HOMES = {
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
     "errors": ("HeadwiseError",),
+    "exports.loading": ("load",),
+    "exports.model": ("TrainedModel",),
+    "exports.personal": ("Models",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
     "models.split": ("SplitModel", "split"),

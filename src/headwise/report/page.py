@@ -93,6 +93,12 @@ def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
     return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
 
 
+def render_judged(**more: Any) -> str:
+    """A model's metrics, confusion table and reliability diagram."""
+    template = _templates().get_template("judged.html.j2")
+    return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
+
+
 def script_safe(data: Any) -> Markup:
     """JSON that is safe inside a script element, whatever strings it contains."""
     text = to_json(data)

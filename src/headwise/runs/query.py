@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import RunError
@@ -20,10 +20,8 @@ from .names import names_in, number_of
 from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
 
-NEW_CLIENTS = "new_clients.json"
-JOINED_AS = ("joined", "alone", "standalone")
-"""what clients that never trained are measured with: what joining gives, what as many epochs alone give, and what
-training alone for as long as the run gives"""
+if TYPE_CHECKING:
+    from .. import Models, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -189,6 +187,20 @@ class Run:
             **({"new_clients": by_epochs(new)} if (new := self.new_clients) else {}),
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
+
+    def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
+        """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
+        return self._models.of(who, moment, round)
+
+    def global_model(self, *, round: str = "last") -> TrainedModel:
+        """The one model for everybody, of methods that have one."""
+        return self._models.world(round)
+
+    @cached_property
+    def _models(self) -> Models:
+        from .. import Models  # by its public name: reading a run must not import what trains
+
+        return Models(self)
 
     @property
     def privacy(self) -> str:

@@ -51,17 +51,22 @@ def apply(fitted: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray
     [n, channels, height, width], arrays are arrays.
     """
     state = from_plain(plain(fitted))
+    return state.transform(encoded(state, raw, missing))
+
+
+def encoded(state: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray[Any]:
+    """The same samples as numbers, before anything fitted is done to them; for a state that `from_plain` made."""
     r = state.recipe
     if r.form == "table":
-        return state.transform(_encoded(state, raw, missing))
+        return _encoded(state, raw, missing)
     if r.form == "tokens" and not isinstance(raw, np.ndarray):
-        return state.transform(Hashing(r.options.buckets).tokens(raw, r.options.length))
+        return Hashing(r.options.buckets).tokens(raw, r.options.length)
     if r.form == "image" and not isinstance(raw, np.ndarray):
         raw = _pictures(r, raw)
     x = np.asarray(raw)
     if x.shape[1:] != r.shape:
         raise DataError(f"samples have the shape {list(x.shape[1:])}, but the model was trained on {list(r.shape)}.")
-    return state.transform(x)
+    return x
 
 
 def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.float64]:

@@ -113,8 +113,8 @@ def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Rec
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
         part = model.get_submodule(at)
-        tensor = part.get_buffer(last) if last in part._buffers else part.get_parameter(last).data
-        tensor.set_(on(value, plan.device).clone())  # pyright: ignore[reportArgumentType]  # shapes may differ
+        value = on(value, plan.device)
+        setattr(part, last, value if last in part._buffers else nn.Parameter(value))  # shapes may differ
     return model
 
 

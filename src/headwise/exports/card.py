@@ -1,0 +1,107 @@
+"""An exported folder: card.json says what the model is, and names its other files with their sizes and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..disk.files import failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
+from ..errors import RunError
+from ..runs.shapes import check, judge_of
+
+FORMAT = 1
+"""increased when older versions could not read what this one writes"""
+CARD, WEIGHTS = "card.json", "weights.safetensors"
+PROGRAMS = {"onnx": "model.onnx", "torch": "model.pt2"}
+MOST = {CARD: 64 * 2**20, WEIGHTS: 2**34, "model.onnx": 2**31, "model.pt2": 2**34}
+"""bytes that a file may have"""
+
+_SHAPE = judge_of({
+    "task": str,
+    "classes": [str],
+    "inputs": {
+        "shape": [int], "dtype": str, "mean": [float], "std": [float], "missing": [str], "preprocessing": (dict, None)
+    },
+    "reading": dict,
+    "of": dict,
+    "metrics": (dict, None),
+    "training": dict,
+    "licence": str,
+    "files": {str: {"bytes": int, "sha256": str}},
+})  # fmt: skip
+
+
+def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write all at once: the folder appears with its last file, or not at all."""
+    with failing_clearly(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
+        draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
+        draft.mkdir(parents=True)
+    try:
+        told = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in files.items()}
+        for name, data in files.items():
+            write_bytes(draft / name, data)
+        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": told}))
+        with failing_clearly(folder):
+            draft.replace(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """What the folder holds; raises `RunError` if it is not a folder that this Headwise can read."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {what}, but must be a folder that headwise export wrote.")
+    if not (folder / CARD).exists():
+        raise RunError(f"{folder} has no {CARD}: it is not a folder that headwise export wrote.")
+    _check_size(folder / CARD)
+    card = read_json(folder / CARD)
+    version = card.get("format") if isinstance(card, dict) else None
+    if type(version) is not int or version < 1:
+        raise RunError(f"{folder / CARD} is damaged: its format is {version!r}.")
+    if version > FORMAT:
+        raise RunError(f"{folder} is in format {version}, but this Headwise reads up to {FORMAT}: update it.")
+    check(card, _SHAPE, folder / CARD)
+    if not card["classes"]:
+        raise RunError(f"{folder / CARD} is damaged: it names no classes.")
+    return card
+
+
+def read_file(folder: Path, card: Mapping[str, Any], name: str) -> bytes:
+    """One of its files, which must be what the card says."""
+    path, told = folder / name, card["files"].get(name)
+    if told is None:
+        raise RunError(f"{folder / CARD} names no {name}.")
+    if not path.exists():
+        raise RunError(f"{folder} is incomplete: it has no {name}.")
+    _check_size(path)
+    if (size := path.stat().st_size) != told["bytes"]:
+        raise RunError(f"{path} is damaged: it has {size:,} bytes, but its card says {told['bytes']:,}.")
+    data = read_bytes(path)
+    if hashlib.sha256(data).hexdigest() != told["sha256"]:
+        raise RunError(f"{path} is damaged: its sha256 is not what its card says.")
+    return data
+
+
+def program_of(folder: Path, card: Mapping[str, Any]) -> str:
+    """The name of the program in it."""
+    found = [name for name in PROGRAMS.values() if name in card["files"]]
+    if not found:
+        raise RunError(f"{folder / CARD} names no program: it must have {' or '.join(PROGRAMS.values())}.")
+    return found[0]
+
+
+def _check_size(path: Path) -> None:
+    """Before anything is read: a huge file must not fill the memory."""
+    with failing_clearly(path):
+        size = path.stat().st_size
+    if size > MOST[path.name]:
+        raise RunError(f"{path} has {size:,} bytes, but no model has more than {MOST[path.name]:,}.")

@@ -1,0 +1,80 @@
+"""What a model takes: samples as a user has them become numbers, which its program takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.own.description import MISSING
+from ..data.preprocessing.fitting import Fitted
+from ..data.preprocessing.states import encoded, from_plain, plain
+from ..errors import ConfigError, DataError
+
+DTYPES = ("uint8", "int64", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """From raw samples to numbers; the program does the rest, so that they can be fed to it without Headwise."""
+
+    shape: tuple[int, ...]
+    """of one sample"""
+    dtype: str
+    mean: tuple[float, ...] = ()
+    """with `std`, per channel: public images become (x / 255 - mean) / std"""
+    std: tuple[float, ...] = ()
+    fitted: Fitted | None = None
+    """for a user's own data"""
+    missing: tuple[str, ...] = MISSING
+    """cells that stand for a missing value"""
+
+    def encode(self, raw: Any) -> NDArray[Any]:
+        """A mapping of columns or a DataFrame, a list of texts or of image paths, or an array: [n, *shape]."""
+        if self.fitted is not None and not _is_array(raw):
+            raw = encoded(self.fitted, raw, self.missing)
+        x = np.asarray(raw)
+        if x.shape[1:] != self.shape or x.dtype.kind not in "buif":
+            given, wanted = f"{x.dtype} of shape {list(x.shape[1:])}", f"{self.dtype} of shape {list(self.shape)}"
+            raise DataError(f"samples are {given}, but the model takes {wanted}.")
+        if np.dtype(self.dtype).kind in "ui" and not _are_whole(x, np.iinfo(self.dtype)):
+            raise DataError(f"samples are {x.dtype} with values that are not {self.dtype}, which the model takes.")
+        return x.astype(self.dtype)
+
+    def plain(self) -> dict[str, Any]:
+        """For a card."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "missing": list(self.missing),
+            "preprocessing": None if self.fitted is None else plain(self.fitted),
+        }
+
+
+def inputs_from(card: Mapping[str, Any]) -> Inputs:
+    """The same again; raises `ConfigError` or `ValueError` if it can't be."""
+    state = card["preprocessing"]
+    try:
+        fitted = None if state is None else from_plain(state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
+        raise ValueError(f"its preprocessing can't be used: {type(error).__name__}: {error}") from error
+    shape, mean, std = (tuple(card[name]) for name in ("shape", "mean", "std"))
+    if card["dtype"] not in DTYPES:
+        raise ValueError(f"its dtype is {card['dtype']!r}, but must be one of {', '.join(DTYPES)}")
+    return Inputs(shape, card["dtype"], mean, std, fitted, tuple(card["missing"]))
+
+
+def _is_array(raw: Any) -> bool:
+    """Whether these are numbers already; a tensor is, too."""
+    return hasattr(raw, "__array__") and hasattr(raw, "shape") and not hasattr(raw, "columns")
+
+
+def _are_whole(x: NDArray[Any], limits: Any) -> bool:
+    if x.dtype.kind == "f" and not (np.isfinite(x).all() and (x == np.floor(x)).all()):
+        return False
+    return not x.size or (limits.min <= x.min() and x.max() <= limits.max)

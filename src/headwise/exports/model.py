@@ -1,0 +1,88 @@
+"""A model ready to use, whether it comes from a run or from an exported folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import RunError
+from .inputs import Inputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Format = Literal["onnx", "torch"]
+ROWS = 4096
+"""samples that a program answers at once"""
+
+
+class Said(NamedTuple):
+    """What a model says about some samples."""
+
+    scores: NDArray[np.float32]
+    """[n, classes], as the network gives them"""
+    probabilities: NDArray[np.float32]
+    """[n, classes]"""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One client's model, or the global one."""
+
+    card: dict[str, Any]
+    """what it is: task, classes, inputs, metrics, how it was trained; as card.json has it"""
+    inputs: Inputs
+    answer: Callable[[NDArray[Any]], Said]
+    """from encoded samples; see `inputs`"""
+    network: nn.Module | None = None
+    write: Callable[[Path, Format], None] | None = None
+    """how to save it; none for one that was loaded"""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.card["classes"])
+
+    @property
+    def module(self) -> nn.Module:
+        """The network itself, from preprocessed inputs to class scores; several heads or a mixture are one module."""
+        if self.network is None:
+            raise RunError("this model was loaded from a folder: it has a program, but no module.")
+        return self.network
+
+    def say(self, raw: Any) -> Said:
+        """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
+        return self.answer(self.inputs.encode(raw))
+
+    def predict_proba(self, raw: Any) -> NDArray[np.float32]:
+        """[n, classes]: the probability of each class."""
+        return self.say(raw).probabilities
+
+    def predict(self, raw: Any) -> NDArray[Any]:
+        """[n]: the name of the most probable class."""
+        return self.named(self.say(raw))
+
+    def named(self, said: Said) -> NDArray[Any]:
+        return np.array(self.classes, dtype=object)[said.scores.argmax(1)]
+
+    def save(self, folder: str | Path, format: Format = "onnx") -> Path:
+        """Write a folder that `hw.load` reads, and whose program needs onnxruntime or torch alone."""
+        if self.write is None:
+            raise RunError("this model was loaded from a folder: copy that folder instead.")
+        self.write(Path(folder), format)
+        return Path(folder)
+
+
+def in_parts(x: NDArray[Any], answer: Callable[[NDArray[Any]], Said]) -> Said:
+    """All answers, some samples at a time: memory must not grow with their number."""
+    parts = [answer(x[at : at + ROWS]) for at in starts(len(x))]
+    return Said(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def starts(n: int) -> Iterator[int]:
+    """At least one part, which may be empty."""
+    yield from range(0, max(n, 1), ROWS)

@@ -1,0 +1,125 @@
+"""A model as a program that others run: ONNX for onnxruntime, an exported program for torch. No pickle in either."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import Dim, ExportedProgram, export, save
+
+from ..errors import ConfigError, RunError
+from .archives import check_archive
+from .ready import Ready
+
+INPUT, OUTPUTS = "x", ("scores", "probabilities")
+MOST = 32
+"""graphs that are remembered"""
+
+
+class Translated(NamedTuple):
+    """A graph in ONNX, and the values that it was made with."""
+
+    graph: Any
+    values: dict[str, Tensor]
+
+
+_translated: dict[str, Translated] = {}
+"""by the text of the exported program: translating takes half a second, and clients' models have the same graph"""
+
+
+def exported(ready: Ready, example: NDArray[Any]) -> ExportedProgram:
+    """The program of a model, for any number of samples; raises a sentence for networks that torch can't trace."""
+    x = torch.from_numpy(np.concatenate([example[:1]] * 2))  # a single sample would be taken for the only number
+    try:
+        with _quiet(), torch.no_grad():
+            program = export(ready.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
+    except Exception as error:  # torch has no class for what it can't trace
+        said = " ".join(str(error).split())[:200]
+        raise RunError(f"torch can't export this network ({type(error).__name__}: {said}).") from error
+    program.example_inputs = None  # they would be pickled
+    for node in program.graph.nodes:  # where our files are, and their lines, is nobody's business
+        for name in ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack"):
+            node.meta.pop(name, None)
+    return program
+
+
+def torch_program(program: ExportedProgram) -> bytes:
+    """For `torch.export.load`."""
+    stream = io.BytesIO()
+    with _quiet():
+        save(program, stream)
+    try:
+        check_archive(stream.getvalue())
+    except ValueError as error:
+        raise RunError(f"torch {torch.__version__} writes archives that can't be loaded safely ({error}).") from error
+    return stream.getvalue()
+
+
+def onnx_program(program: ExportedProgram) -> bytes:
+    """For onnxruntime: input `x`, outputs `scores` and `probabilities`."""
+    try:
+        import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
+        import onnxscript  # pyright: ignore[reportMissingImports]  # noqa: F401  # torch's exporter needs it
+    except ImportError:
+        raise ConfigError(
+            "format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch."
+        ) from None
+    values = {**program.state_dict, **program.constants}
+    key = str(program.graph) + str({k: (t.dtype, t.shape) for k, t in values.items()})
+    known = _translated.get(key)
+    if known is None or not _fits(known, values):
+        known = Translated(_translate(program), {k: t.detach().clone() for k, t in values.items()})
+        if len(_translated) >= MOST:
+            _translated.clear()
+        _translated[key] = known
+    for tensor in known.graph.graph.initializer:
+        if tensor.name in values:
+            array = values[tensor.name].detach().contiguous().numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return known.graph.SerializeToString(deterministic=True)
+
+
+def _fits(known: Translated, values: dict[str, Tensor]) -> bool:
+    """Whether only values differ that the graph holds as they are: it may have computed with the others."""
+    held = {tensor.name for tensor in known.graph.graph.initializer}
+    return all(name in held or torch.equal(t, values[name]) for name, t in known.values.items())
+
+
+def _translate(program: ExportedProgram) -> Any:
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, external_data=False,
+                input_names=[INPUT], output_names=[*OUTPUTS],
+            )  # fmt: skip
+    except Exception as error:  # onnxscript has no class for what it can't translate
+        said = " ".join(str(error).split())[:200]
+        raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {said}).") from error
+    assert made is not None
+    graph = made.model_proto
+    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.initializer, *graph.graph.value_info):
+        for name in ("doc_string", "metadata_props"):
+            if name in part.DESCRIPTOR.fields_by_name:
+                part.ClearField(name)
+    return graph
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch warns of its own deprecated parts, and of torchvision that is not installed."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,33 @@
+"""Small runs whose models are looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headwise as hw
+from headwise.engine.client.scores import score
+from headwise.exports.model import TrainedModel
+from headwise.exports.personal import Models
+
+
+def small_run(folder: Path, method: Any = "fedrep", **more: Any) -> hw.Run:
+    """Four clients of which two train in a round, so that some models are older than others."""
+    usual: dict[str, Any] = {"data": "synthetic:samples=400", "clients": 4, "rounds": 2, "split": "6:2:2"}
+    usual |= {"sampling": {"ratio": 0.5}, "engine": {"workers": 1}}
+    return hw.run(hw.Experiment(method=method, **{**usual, **more}), folder)
+
+
+def raw(models: Models, client: int) -> Any:
+    """A client's test and validation samples, as an evaluation takes them."""
+    part = models.data.parts[client]
+    return models.data.dataset.x[[*part.test, *part.val]]
+
+
+def measured(models: Models, model: TrainedModel, client: int) -> dict[str, float]:
+    """The run's metrics on the client's test samples."""
+    part = models.data.parts[client]
+    said = torch.from_numpy(model.say(raw(models, client)).scores[: len(part.test)])
+    return score(said, torch.from_numpy(models.data.dataset.y[part.test]))

@@ -1,0 +1,79 @@
+"""Every method's models, as the run measured them and as they are elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported_runs import measured, raw, small_run
+
+import headwise as hw
+from headwise.exports.personal import Models
+from headwise.settings import catalog
+from waiting import PATIENCE
+
+MORE = {"fedproto:evaluate=prototype": "fedproto-prototype"}
+METHODS = [*catalog.names("method"), *MORE]
+WITHOUT_HEADWISE = """
+import json, sys
+import numpy as np, onnxruntime, torch
+for folder in json.loads(sys.argv[1]):
+    x = np.load(f"{folder}/x.npy")
+    session = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx")
+    onnx = session.run(["probabilities"], {"x": x})[0]
+    program = torch.export.load(f"{folder}/torch/model.pt2").module()
+    np.savez(f"{folder}/said.npz", onnx=onnx, torch=program(torch.from_numpy(x))[1].detach().numpy())
+assert not [name for name in sys.modules if name.startswith("headwise")]
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, hw.Run]:
+    home = tmp_path_factory.mktemp("runs")
+    return {method: small_run(home / MORE.get(method, method), method) for method in METHODS}
+
+
+@pytest.mark.slow
+def test_models_say_to_the_bit_what_the_run_measured(runs: dict[str, hw.Run]) -> None:
+    """Each client's, after a download and after its last training; and the global one."""
+    for method, run in runs.items():
+        models = Models(run)
+        for client in range(4):
+            for moment in ("pre", "post"):
+                trained = any(row["client"] == client and "post" in row for row in run.clients)
+                if moment == "pre" or trained:
+                    model = models.of(client, moment)
+                    assert model.card["metrics"]["test"] == measured(models, model, client), (method, client, moment)
+
+
+DIFFERENT = ["fedavg", "fedrod", "fedcp", "gpfl", "apfl", "apple", *MORE]
+"""methods whose models differ in more than their weights"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "chosen", [DIFFERENT, pytest.param(METHODS, marks=pytest.mark.all_methods)], ids=["different", "all"]
+)
+def test_programs_elsewhere_say_the_same(runs: dict[str, hw.Run], chosen: list[str], tmp_path: Path) -> None:
+    """In a process that never imports headwise, by onnxruntime and by torch alone."""
+    wanted: dict[str, np.ndarray] = {}
+    for method in chosen:
+        folder, models = tmp_path / MORE.get(method, method), Models(runs[method])
+        folder.mkdir()
+        model = models.of(1)
+        model.save(folder / "onnx")
+        model.save(folder / "torch", "torch")
+        x = model.inputs.encode(raw(models, 1))
+        np.save(folder / "x.npy", x)
+        wanted[str(folder)] = model.answer(x).probabilities
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_HEADWISE, json.dumps([*wanted])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    for folder, probabilities in wanted.items():
+        said = np.load(f"{folder}/said.npz")
+        np.testing.assert_allclose(said["onnx"], probabilities, rtol=0, atol=1e-5, err_msg=folder)
+        np.testing.assert_allclose(said["torch"], probabilities, rtol=0, atol=1e-5, err_msg=folder)
