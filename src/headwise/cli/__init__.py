@@ -18,6 +18,8 @@ VERBS = {
     "resume": "continue a run that was interrupted",
     "site": "set up a site with clients, and start it",
     "server": "start the server that sites connect to",
+    "adapt": "a model for a client that was not there",
+    "retrain": "repeat a run as if a client had never been there",
     "deploy": "train with clients at sites",
     "compare": "run several methods and seeds on one partition",
     "reproduce": "run a published table and compare with the printed numbers",

@@ -59,6 +59,10 @@ class Plan:
         """Bytes of all clients' models, if each has the largest one."""
         return len(self.data) * max(sum(t.nbytes for t in m.state_dict().values()) for m in self.models)
 
+    def at(self, t: int) -> int:
+        """Round t of this run, counted from the beginning of the run that it goes on from; 0 is before all rounds."""
+        return t + self.experiment.origin.rounds if t else 0
+
     @cached_property
     def newcomers(self) -> tuple[int, ...]:
         """The clients that `evaluate.new_clients` keeps out of training: a function of the seed alone."""

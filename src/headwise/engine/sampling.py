@@ -32,7 +32,7 @@ def participants(experiment: Experiment, clients: int, absent: Collection[int], 
     """The clients that train in round t: drawn from those that may, as if the absent ones were there."""
     outside = set(newcomers(experiment, clients))
     pool = [c for c in range(clients) if c not in outside]
-    drawn = sample(experiment.sampling, len(pool), experiment.seed, t)
+    drawn = sample(experiment.sampling, len(pool), experiment.seed, t + experiment.origin.rounds)
     return [pool[i] for i in drawn if pool[i] not in absent]
 
 

@@ -17,7 +17,8 @@ from .tools import Tools
 
 class ServerBench:
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
+        t = plan.at(t)
+        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
         self.classes, self.clients = plan.data.task.classes, plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, t))
         tools = Tools(plan, plan.common, Params())

@@ -99,6 +99,14 @@ class Models:
             raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
         return self._model(made, about(self.run, self.data.dataset, t=t, which=round, licence=licence), 0)
 
+    def adapted(self, x: Any, y: Any, epochs: int = 5) -> TrainedModel:
+        """A model for a client that was not there, after so many epochs on its own samples."""
+        from .adapting import Newcomer
+
+        if not isinstance(epochs, int) or not 0 <= epochs <= 10_000:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RunError(f"epochs is {epochs!r}, but must be from 0 to 10000.")
+        return Newcomer(self, x, y).model(epochs)
+
     def samples(self, client: int) -> NDArray[Any]:
         """Some of the client's own samples, encoded as a program takes them."""
         part = self.data.parts[client]

@@ -93,7 +93,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
         m, others = local.model(me.core), _others(down, local)
-        core, p = m.weights().map(Tensor.detach), down.p_0 if me.p is None else me.p
+        core, p = m.weights().map(Tensor.detach), _known(me, down)
         rate, pull = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
 
         def loss(q: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -107,13 +107,17 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Update(Shared(mine.params()), Own(mine.state(), p), _personal(mine, p, others, local))
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
-        p = down.p_0 if me.p is None else me.p
-        return _personal(local.model(me.core), p, _others(down, local), local)
+        return _personal(local.model(me.core), _known(me, down), _others(down, local), local)
 
     def _pull(self, local: Local) -> float:
         """lambda(r) = (cos(pi r / L) + 1) / 2 while r < L, then 0; rounds r count from 0."""
         r, L = local.t - 1, self.L * local.T
         return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
+
+
+def _known(me: Own, down: Down) -> Tensor:
+    """Its relationship; at the beginning, and to clients that joined later, by their shares of all samples."""
+    return down.p_0 if me.p is None else torch.cat([me.p, down.p_0[len(me.p) :]])
 
 
 def _others(down: Down, local: Local) -> dict[int, Params]:

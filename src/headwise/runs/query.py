@@ -15,7 +15,7 @@ from ..errors import RunError
 from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
-from .manifest import read_manifest
+from .manifest import guarantee, read_manifest
 from .names import names_in, number_of
 from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
@@ -192,6 +192,10 @@ class Run:
         """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
         return self._models.of(who, moment, round)
 
+    def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
+        """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""
+        return self._models.adapted(x, y, epochs)
+
     def global_model(self, *, round: str = "last") -> TrainedModel:
         """The one model for everybody, of methods that have one."""
         return self._models.world(round)
@@ -205,15 +209,7 @@ class Run:
     @property
     def privacy(self) -> str:
         """The privacy guarantee in words; empty if there is none."""
-        spent = self.manifest.get("privacy")
-        if spent is None:
-            return ""
-        try:
-            secret = "; but the noise comes from the seed and protects nobody" if spent.get("source") == "seed" else ""
-            guarantee = f"epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}"
-            return f"{guarantee}, of one {spent['unit']} against the server{secret}"
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self.path / 'manifest.json'} is damaged: its privacy is {spent!r}.") from error
+        return guarantee(self.manifest, self.path)
 
     @property
     def failed(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +60,10 @@ class RunStore:
                 write_json(self.folder / "result.json", sealed({"ended": reason, **summary, "lines": lines}))
             case _:
                 pass
+
+    def begin(self, progress: Progress, states: Mapping[int, bytes]) -> None:
+        """Store where the first round starts from, if that is not the beginning."""
+        self._checkpoints.save(progress, states, dict.fromkeys(LINES, Extent(0, digest(b""))))
 
     def load(self) -> Start:
         """Find where to continue, and remove result.json and the lines of incomplete rounds."""

@@ -18,6 +18,7 @@ from ..errors import ConfigError, HeadwiseError, nearest
 from . import catalog
 from .executors import check_name
 from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
+from .history import Drift, Origin
 from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
@@ -125,6 +126,8 @@ class Experiment:
     privacy: Privacy = field(default_factory=Privacy)
     secure: Secure = field(default_factory=Secure)
     engine: Engine = field(default_factory=Engine)
+    origin: Origin = field(default_factory=Origin)
+    drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:
         """Convert every field, and check what can be checked without loading data."""

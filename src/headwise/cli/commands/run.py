@@ -10,8 +10,8 @@ import click
 from ...disk.jsontext import to_json
 from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
 from ...runs.newcomers import JOINED_AS
-from ..options import experiment_of, experiment_options
-from ..paths import INPUT_FILE
+from ..options import experiment_of, experiment_options, values_from
+from ..paths import INPUT_FILE, INPUT_FOLDER
 
 NAMED = 10
 """up to this many named clients are listed one by one"""
@@ -20,6 +20,13 @@ NAMED = 10
 @click.command(name="run")
 @click.argument("config", required=False, type=INPUT_FILE)
 @experiment_options
+@click.option(
+    "--from",
+    "origin",
+    type=INPUT_FOLDER,
+    metavar="RUN",
+    help="go on from a finished run, with its settings unless you change them",
+)
 @click.option("--profile", is_flag=True, help="show where the time went")
 def command(
     config: Path | None,
@@ -30,10 +37,11 @@ def command(
     as_json: bool,
     quiet: bool,
     profile: bool,
+    origin: Path | None,
     **flags: str | None,
 ) -> None:
     """Train with one method, configured by the TOML file CONFIG and flags."""
-    experiment = experiment_of(config, changes, flags)
+    experiment = experiment_of(config, changes, flags) if origin is None else _going_on(origin, config, changes, flags)
     from ...app import launch
     from ...trackers import trackers
     from ..display import watching
@@ -51,6 +59,12 @@ def command(
             most = profiles.sgemm_rate()
             share = f"{rate / most:.0%} of this machine's sgemm ({most:.1f})"
             click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=as_json)
+
+
+def _going_on(origin: Path, config: Path | None, changes: tuple[str, ...], flags: dict[str, str | None]) -> Any:
+    from ...app.going_on import going_on, values_of
+
+    return going_on(values_from(config, changes, flags, values_of(origin)))
 
 
 def show(run: Any, as_json: bool) -> None:

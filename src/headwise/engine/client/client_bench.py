@@ -35,7 +35,8 @@ class ClientBench:
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
+        t = plan.at(t)
+        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
         self.classes, self.clients = plan.data.task.classes, plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)

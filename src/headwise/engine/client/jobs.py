@@ -192,7 +192,7 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
 
 def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
     """Layers that draw from torch's own generator, such as dropout, depend on the client and the round alone."""
-    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, t))
+    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, plan.at(t)))
 
 
 def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
