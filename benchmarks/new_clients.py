@@ -9,11 +9,14 @@ again with the same OUT, it skips what is done.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import headwise as hw
 from headwise.report.joined import joined_table
+from headwise.report.results import Line
 from headwise.report.tables import markdown
+from headwise.settings.experiment import experiment_from
 
 METHODS = [
     *("fedftha", "fedah", "fedgmh", "fedgh", "fedafk"),
@@ -25,6 +28,15 @@ SETTINGS = {
 }
 
 
+def passes(lines: Sequence[Line]) -> str:
+    """How often each method goes over a newcomer's samples, whose epochs count only what `train.epochs` does."""
+    said: list[str] = []
+    for line in lines:
+        rows = (line.runs[0].new_clients or {"rows": []})["rows"]
+        said.append(f"{line.name} {' / '.join(f'{row["passes"]:g}' for row in rows if row['model'] == 'joined')}")
+    return f"Passes over a newcomer's samples at 0 / 1 / 5 epochs: {', '.join(said)}."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -33,14 +45,14 @@ def main() -> None:
     asked = parser.parse_args()
     parts: list[str] = []
     for k, (title, setting) in enumerate(SETTINGS.items()):
-        base = hw.Experiment(
-            **setting, rounds=asked.rounds, evaluate={"every": asked.rounds, "new_clients": 0.2}, engine={"workers": 1}
-        )  # type: ignore[arg-type]
+        more = {"evaluate": {"every": asked.rounds, "new_clients": 0.2}, "engine": {"workers": 1}}
+        base = experiment_from({**setting, "rounds": asked.rounds, **more})
         found = hw.compare(base, METHODS, asked.seeds, asked.out / str(k))
         table = joined_table(found.setting)
         assert table is not None
         said = f"{asked.rounds} rounds, {asked.seeds} seeds, 16 clients train and 4 join; majority floor"
-        parts.append(f"## {title}\n\n{said} {100 * (found.setting.floor or 0):.2f} (all 20).\n\n{markdown(table)}")
+        floor = f"{100 * (found.setting.floor or 0):.2f} (all 20)"
+        parts.append(f"## {title}\n\n{said} {floor}.\n\n{markdown(table)}\n{passes(found.setting.lines)}\n")
         (asked.out / "new-clients.md").write_text("\n".join(parts), encoding="utf-8")
         print(parts[-1], flush=True)
 

@@ -14,6 +14,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.errors import DataError, RunError
 from headwise.exports.personal import Models
+from headwise.settings.experiment import experiment_from
 
 
 def samples(run: hw.Run, n: int = 60) -> tuple[Any, Any]:
@@ -91,7 +92,9 @@ def test_the_command_reads_what_a_data_toml_describes(
         text = f'format = "csv"\npath = "{name}.csv"\nclient = "who"\ntarget = "ill"\npreprocess.fit = "{fit}"\n'
         text += '[features]\nnumber = ["age"]\ncategory = ["sex"]\n'
         (tmp_path / f"{name}.toml").write_text(text)
-    run = hw.run(hw.Experiment(method="fedrep", data=str(tmp_path / "both.toml"), rounds=3), tmp_path / "run")
+    run = hw.run(
+        experiment_from({"method": "fedrep", "data": str(tmp_path / "both.toml"), "rounds": 3}), tmp_path / "run"
+    )
     said = adapt(capsys, run.path, tmp_path / "mine.toml", "--client", "c", "--epochs", 5)
     assert said["accuracy"]["5"] > 0.8
 

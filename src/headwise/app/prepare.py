@@ -17,6 +17,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
 from ..data.splits import Parts, divide_all, parse
 from ..data.stats import Summary
+from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
@@ -73,6 +74,8 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         )
     if experiment.secure.sums:
         _check_sums(experiment, method)
+    if experiment.drift.round:
+        check_drift(experiment, len(data) if isinstance(data, Clients) else len(data.parts))
     plan = Plan(
         experiment=experiment,
         method=method,

@@ -70,7 +70,7 @@ def _row(plan: Plan, who: str, epochs: int, make: Any) -> dict[str, Any]:
 
     def one(client: int) -> tuple[float, Score | None]:
         found: Adapted = make(client)
-        return found.passes, _scores(plan, client, found.model)[0]
+        return found.passes, _scores(plan, client, plan.experiment.rounds, found.model)[0]
 
     with torch.random.fork_rng(devices=[]):
         done = side_by_side([partial(one, c) for c in plan.newcomers], Clock())

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ..contract.method import Method
-from ..data.federated import Clients
+from ..data.federated import ClientData, Clients
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..settings.options import Keepable
+from .drift import Drifted, drifting
 from .mechanism import UNPROTECTED, Mechanism
 from .sampling import newcomers
 
@@ -72,6 +73,15 @@ class Plan:
     def clients(self) -> tuple[int, ...]:
         """The clients that take part."""
         return tuple(c for c in range(len(self.data)) if c not in {*self.newcomers, *self.data.absent})
+
+    @cached_property
+    def drifting(self) -> frozenset[int]:
+        """The clients whose labels change during the run."""
+        return drifting(self.experiment, self.clients)
+
+    def client(self, c: int, t: int) -> ClientData | Drifted:
+        """This client's samples in round t."""
+        return Drifted(self.experiment, self.data, c, t) if c in self.drifting else self.data.client(c)
 
     @property
     def common(self) -> SplitModel:

@@ -15,8 +15,8 @@ from ..settings.options import Sampling
 def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     """The clients of round t, ascending; drawn without replacement, independently of all other rounds."""
     rng = torch.Generator().manual_seed(seed_of(seed, "sample", t))
-    high = _share(sampling.ratio, clients)
-    low = high if sampling.ratio_low is None else _share(sampling.ratio_low, clients)
+    high = share_of(sampling.ratio, clients)
+    low = high if sampling.ratio_low is None else share_of(sampling.ratio_low, clients)
     m = int(torch.randint(low, high + 1, (), generator=rng)) if low < high else high
     return sorted(torch.randperm(clients, generator=rng)[:m].tolist())
 
@@ -25,7 +25,7 @@ def newcomers(experiment: Experiment, clients: int) -> list[int]:
     """The clients that never train, ascending: at least one, if any are wanted; the same for every method."""
     share = experiment.evaluate.new_clients
     rng = torch.Generator().manual_seed(seed_of(experiment.seed, "new clients"))
-    return sorted(torch.randperm(clients, generator=rng)[: _share(share, clients)].tolist()) if share else []
+    return sorted(torch.randperm(clients, generator=rng)[: share_of(share, clients)].tolist()) if share else []
 
 
 def participants(experiment: Experiment, clients: int, absent: Collection[int], t: int) -> list[int]:
@@ -36,6 +36,6 @@ def participants(experiment: Experiment, clients: int, absent: Collection[int], 
     return [pool[i] for i in drawn if pool[i] not in absent]
 
 
-def _share(ratio: float, clients: int) -> int:
+def share_of(ratio: float, clients: int) -> int:
     """M = max(floor(ratio N), 1); the tiny addend keeps 0.29 * 100 from becoming 28."""
     return max(math.floor(ratio * clients + 1e-9), 1)

@@ -99,6 +99,12 @@ def render_judged(**more: Any) -> str:
     return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
 
 
+def render_table(title: str, said: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """One table, with a sentence about it."""
+    template = _templates().get_template("table.html.j2")
+    return template.render(title=title, said=said, head=head, rows=rows, css=Markup(_asset("report.css")))
+
+
 def script_safe(data: Any) -> Markup:
     """JSON that is safe inside a script element, whatever strings it contains."""
     text = to_json(data)

@@ -83,4 +83,4 @@ def _read(models: Any, path: Path, client: str) -> tuple[Any, Any]:
         raise DataError(f"{path} has no samples.")
     x = np.concatenate([reader.inputs.encode(batch.raw) for batch in batches])
     names = np.array(reader.classes, dtype=object)
-    return x, names[np.concatenate([batch.labels for batch in batches])]
+    return x, names[np.concatenate([batch.labels for batch in batches if batch.labels is not None])]

@@ -219,14 +219,14 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # sizes reveal something too
     with local.clock("evaluation"):
-        test, val = (None, None) if model is None else _scores(plan, job.client, model)
+        test, val = (None, None) if model is None else _scores(plan, job.client, job.t, model)
     flops = 0.0 if plan.privacy.hides_sizes else local.flops[0]
     return Answer(job.kind, job.client, n, up, test, val, samples, job.t, flops=flops)
 
 
-def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | None, Score | None]:
     """Scores on the client's test and validation samples, in one pass."""
-    data = plan.data.client(client)
+    data = plan.client(client, t)
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
