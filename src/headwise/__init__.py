@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
     from .exports.loading import load
+    from .exports.model import TrainedModel
     from .exports.personal import Models
     from .models.split import SplitModel, split
     from .params import Params, mean
@@ -50,6 +51,7 @@ __all__ = [
     "Run",
     "Shared",
     "SplitModel",
+    "TrainedModel",
     "Unit",
     "Update",
     "check_method",
@@ -68,6 +70,7 @@ _HOMES = {
     "settings.fields": ("Count", "Natural", "NonNegative", "Positive", "Unit"),
     "errors": ("HeadwiseError",),
     "exports.loading": ("load",),
+    "exports.model": ("TrainedModel",),
     "exports.personal": ("Models",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),

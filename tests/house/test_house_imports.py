@@ -38,6 +38,10 @@ ALLOWED = {
         *("contract", "data", "disk", "engine", "errors", "log", "models", "params", "privacy", "records", "report"),
         *("runs", "seeds", "settings"),
     },
+    "exports": {
+        *("app", "contract", "data", "disk", "engine", "errors", "headwise", "log", "memory", "models", "packed"),
+        *("report", "runs", "settings"),
+    },
 }
 """what each room may import of Headwise itself, beside its own files; the ground floor first"""
 UPPER = {"audit", "cli", "papers", "sites", "testing", "__init__", "__main__"}
@@ -115,7 +119,7 @@ def test_a_room_says_what_lives_there(init: Path) -> None:
 def test_the_map_fits_on_a_screen() -> None:
     loose = [p.stem for p in FILES if p.parent == HOME]
     assert len(loose) <= 8, loose
-    one_file_each = {"methods", "data/sources", "data/partition"}
+    one_file_each = {"methods", "data/sources", "data/partition", "cli/commands"}
     rooms = {p.parent for p in FILES if p.parent != HOME}
     full = {name_of(r): n for r in rooms if (n := len([*r.glob("*.py")])) > 15 and name_of(r) not in one_file_each}
     assert full == {}

@@ -29,7 +29,7 @@ def test_files_are_short(path: Path) -> None:
 def test_methods_are_short(path: Path) -> None:
     """About a hundred lines; FedGMH, with all the rules that its paper and its code differ in, is the longest."""
     assert 30 <= length(path) <= 190
-    assert sum(length(p) <= 135 for p in METHODS) >= 0.9 * len(METHODS)
+    assert sum(length(p) <= 140 for p in METHODS) >= 0.9 * len(METHODS)
 
 
 def test_functions_are_short() -> None:

@@ -16,6 +16,7 @@ from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extras
 from ..records import Nothing
+from ..report.joined import joined_table
 from ..report.page import write_page
 from ..report.results import Line, Setting, title_of
 from ..report.tables import Table, markdown, results
@@ -94,7 +95,8 @@ def compare(
     lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
     comparison = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
     write_json(folder / "comparison.json", comparison.plain())
-    write_bytes(folder / "table.md", markdown(comparison.table()).encode())
+    tables = [comparison.table(), *([joined] if (joined := joined_table(comparison.setting)) else [])]
+    write_bytes(folder / "table.md", "\n".join(map(markdown, tables)).encode())
     write_page([comparison.setting], comparison.report)
     return comparison
 

@@ -34,6 +34,7 @@ from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
+from .going_on import beginning
 from .prepare import Prepared, plan_from_json, prepare
 
 
@@ -67,7 +68,11 @@ def run(
     folder = Path(out) if out else usual_folder(experiment)
     spent = account(plan)
     manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
+    start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
     with new_run(folder, manifest, histograms):
+        if start:
+            with closing(RunStore(folder, record_types(type(plan.method)))) as store:
+                store.begin(*start)
         return _go(experiment, plan, folder, observers, backend)
 
 

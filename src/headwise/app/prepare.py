@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -14,17 +15,20 @@ from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
-from ..data.splits import divide_all, parse
+from ..data.splits import Parts, divide_all, parse
 from ..data.stats import Summary
+from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
-from ..errors import ConfigError
+from ..engine.sampling import newcomers
+from ..errors import ConfigError, RunError
 from ..models.base import Model, Task
 from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
 from ..records import fields_of
+from ..runs.names import number_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
@@ -70,6 +74,8 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         )
     if experiment.secure.sums:
         _check_sums(experiment, method)
+    if experiment.drift.round:
+        check_drift(experiment, len(data) if isinstance(data, Clients) else len(data.parts))
     plan = Plan(
         experiment=experiment,
         method=method,
@@ -97,10 +103,35 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
     scheme = experiment.partition.make("partition")
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
-    clients = experiment.clients or natural or 20
+    asked = experiment.origin.divided if experiment.origin.run else experiment.clients
+    clients = asked or natural or 20
     parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
-    return FederatedData(dataset, parts, names)
+    parts, names, left = numbered(parts, names, experiment.origin.clients)
+    absent = left | {_number(who, names, len(parts)) for who in experiment.without}
+    new = newcomers(experiment, len(parts))
+    if len(absent.union(new)) == len(parts):
+        said = f"without is {list(experiment.without)} and evaluate.new_clients is {experiment.evaluate.new_clients:g}"
+        raise ConfigError(f"{said}, but then none of the {len(parts)} clients is left to train.")
+    return FederatedData(dataset, parts, names, absent=absent, newcomers={*new} - absent)
+
+
+def numbered(
+    parts: list[Parts], names: Sequence[str], known: Sequence[str]
+) -> tuple[list[Parts], Sequence[str], set[int]]:
+    """The clients in the order of those that a run already knows, then new ones; and the numbers of those that left."""
+    here = dict(zip(names or map(str, range(len(parts))), parts, strict=True))
+    order = [*known, *(name for name in here if name not in set(known))]
+    nothing = Parts(*[np.empty(0, np.int64)] * 3)
+    left = {c for c, name in enumerate(order) if name not in here}
+    return [here.get(name, nothing) for name in order], order if names else (), left
+
+
+def _number(who: str, names: Sequence[str], clients: int) -> int:
+    try:
+        return number_of(who, names, clients, Path("this data"))
+    except RunError as error:
+        raise ConfigError(f"without names {who!r}, but {error}") from error
 
 
 def _check_task(dataset: Dataset) -> None:

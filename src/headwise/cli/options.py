@@ -59,7 +59,14 @@ def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None]) -> Experiment:
     """From a TOML file, then flags, then --set: later ones win."""
-    values = read_toml(config) if config else {}
+    return experiment_from(values_from(config, changes, flags))
+
+
+def values_from(
+    config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None], base: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """The same as plain values, on top of `base`."""
+    values = {**base, **(read_toml(config) if config else {})}
     for name, text in flags.items():
         if text is None:
             continue
@@ -72,4 +79,4 @@ def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[
             values[name] = text
         else:
             put(values, FLAGS[name][0], literal(text))
-    return experiment_from(override(values, changes))
+    return override(values, changes)

@@ -39,7 +39,9 @@ class Bench(Protocol):
     T: int
     """total rounds"""
     N: int
-    """total clients"""
+    """client numbers are below this"""
+    clients: tuple[int, ...]
+    """the clients that take part, ascending"""
     classes: int
     """number of classes"""
     rng: torch.Generator

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from ..models.split import SplitModel
+from ..params import Params
 from ..records import Record
 from .benches import Bench as Bench
 from .benches import Central as Central
@@ -118,6 +119,19 @@ class Method(ABC, Generic[S, C, D, U]):
     @abstractmethod
     def personalize(self, me: C, down: D, local: Local) -> Predictor:
         """The model this client would use right after a download, before any training."""
+
+    def join(self, me: C, down: D, whole: Params | None, local: Local) -> Predictor:
+        """The model of a client that was not there during training, after `local.epochs` epochs on its own samples.
+
+        `me` is its first state, `down` its first download, `whole` the global model, if there is one. By default what
+        the download gives or, with epochs, what the method's own training makes of it. Nothing of this is sent.
+        """
+        return adapted(self, me, down, local)
+
+
+def adapted(method: Method[Any, C, D, Any], me: C, down: D, local: Local) -> Predictor:
+    """What a client has after the method's own training or, without epochs, after the download."""
+    return method.local_update(me, down, local).model if local.epochs else method.personalize(me, down, local)
 
 
 class RecordTypes(NamedTuple):

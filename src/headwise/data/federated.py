@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,6 +48,8 @@ class Clients:
     """the classes of each client's training samples as reported by its site, if the samples stay there"""
     names: tuple[str, ...] = ()
     """of the clients, where the data has names"""
+    absent: frozenset[int] = frozenset()
+    """numbers of clients that are not there: they have no samples"""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -104,8 +106,18 @@ class ClientData:
 class FederatedData:
     """A data set divided among clients. Methods that are compared share one, identified by its hash."""
 
-    def __init__(self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = ()) -> None:
-        self.dataset, self.parts = dataset, parts
+    def __init__(
+        self,
+        dataset: Dataset,
+        parts: list[Parts],
+        names: Sequence[str] = (),
+        *,
+        absent: Collection[int] = (),
+        newcomers: Collection[int] = (),
+    ) -> None:
+        nothing = np.empty(0, np.int64)
+        self.dataset, self.absent, self._newcomers = dataset, frozenset(absent), frozenset(newcomers)
+        self.parts = [Parts(nothing, nothing, nothing) if c in self.absent else p for c, p in enumerate(parts)]
         self.names = tuple(names)
         """of natural clients; empty for others, which have only numbers"""
         self._converted: dict[bool, Clients] = {}
@@ -120,9 +132,9 @@ class FederatedData:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """The preprocessing of a user's own data, fitted on the clients' training samples."""
+        """The preprocessing of a user's own data, fitted on the training samples of the clients that train."""
         recipe = self.dataset.recipe
-        return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts])
+        return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts], self._newcomers)
 
     @cached_property
     def summary(self) -> Summary:
@@ -154,7 +166,9 @@ class FederatedData:
         x = self._room((len(order), *first.shape[1:]), first, channels_last)
         for at in range(0, len(order), CHUNK):
             x[at : at + CHUNK] = self._input(order[at : at + CHUNK], who[at : at + CHUNK])
-        return Clients(self.task, x, torch.from_numpy(self.dataset.y[order]), ends, names=self.names)
+        return Clients(
+            self.task, x, torch.from_numpy(self.dataset.y[order]), ends, names=self.names, absent=self.absent
+        )
 
     def _input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
         """These samples, of these clients, as the model takes them."""

@@ -9,19 +9,20 @@ from contextlib import contextmanager
 
 from ..contract.method import Reply
 from ..errors import HeadwiseError, ServerError
-from ..log.schema import Measured, Reason, Round, chosen_by
+from ..log.schema import ENDS, Measured, Reason, Round, chosen_by
 from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
 from .answers import train_clients
 from .calls import aggregate, server_init
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
-from .events import Event, Observer, Progress, RoundEnded, RoundStarted, RunEnded, RunStarted
+from .events import Event, NewClients, Observer, Progress, RoundEnded, RoundStarted, RunEnded, RunStarted
 from .executors.base import Executor, collect
 from .host.clock import peak_memory
+from .joining import join_all
 from .plan import Plan
 from .profile import Stopwatch
-from .sampling import sample
+from .sampling import participants
 from .server_bench import ServerBench, broadcasts
 
 
@@ -44,7 +45,7 @@ def drive(
         with _at_server(plan, 0, "server_init"):
             start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
     now = start
-    tell(RunStarted(plan.experiment.rounds, len(plan.data), now.t))
+    tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t))
     reason: Reason = "finished"
     first, stored = now.t, 0.0
     while now.t < plan.experiment.rounds:
@@ -57,6 +58,8 @@ def drive(
         tell(ended)
         stored = time.perf_counter() - stored
         now = ended.progress
+    if plan.newcomers and ENDS[reason]:
+        tell(NewClients(join_all(plan, now.server, now.t)))
     tell(RunEnded(reason))
     return reason
 
@@ -74,7 +77,7 @@ def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bo
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
     t, watch = now.t + 1, Stopwatch(executor)
-    chosen = sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t)
+    chosen = participants(plan.experiment, len(plan.data), plan.data.absent, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):
@@ -134,7 +137,7 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
     """Update clients that were not drawn, for methods that do so; return the bytes sent to each of them."""
     if not plan.method.updates_idle():
         return {}
-    rest = [c for c in range(len(plan.data)) if c not in set(chosen)]
+    rest = [c for c in plan.clients if c not in set(chosen)]
     jobs = [Job("idle", c, t, down) for c, down in broadcasts(plan, server, rest, ServerBench(plan, t)).items()]
     collect(executor, jobs, tell)
     return {job.client: nbytes(job.down) for job in jobs}

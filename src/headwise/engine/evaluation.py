@@ -47,7 +47,7 @@ class Evaluation:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
         evaluate = self.plan.experiment.evaluate
         moments = evaluate.moments
-        everyone = measured(evaluate.clients, len(self.plan.data), self.plan.experiment.seed)
+        everyone = measured(evaluate.clients, self.plan.clients, self.plan.experiment.seed)
         sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..log.schema import ClientLine, PartScores, Reason, Round
 from ..records import Record
@@ -74,9 +75,17 @@ class RoundEnded:
 
 
 @dataclass(frozen=True)
+class NewClients:
+    """The clients that never trained have joined and were measured, after the last round."""
+
+    found: dict[str, Any]
+    """as `joining.join_all` gives it"""
+
+
+@dataclass(frozen=True)
 class RunEnded:
     reason: Reason
 
 
-Event = RunStarted | RoundStarted | ClientDone | ClientFailed | RoundEnded | RunEnded
+Event = RunStarted | RoundStarted | ClientDone | ClientFailed | RoundEnded | NewClients | RunEnded
 Observer = Callable[[Event], None]

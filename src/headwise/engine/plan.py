@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from ..contract.method import Method
-from ..data.federated import Clients
+from ..data.federated import ClientData, Clients
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..settings.options import Keepable
+from .drift import Drifted, drifting
 from .mechanism import UNPROTECTED, Mechanism
-
+from .sampling import newcomers
 
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
@@ -58,6 +59,30 @@ class Plan:
     def _size(self) -> int:
         """Bytes of all clients' models, if each has the largest one."""
         return len(self.data) * max(sum(t.nbytes for t in m.state_dict().values()) for m in self.models)
+
+    def at(self, t: int) -> int:
+        """Round t of this run, counted from the beginning of the run that it goes on from; 0 is before all rounds."""
+        return t + self.experiment.origin.rounds if t else 0
+
+    @cached_property
+    def newcomers(self) -> tuple[int, ...]:
+        """The clients that `evaluate.new_clients` keeps out of training: a function of the seed alone."""
+        return tuple(c for c in newcomers(self.experiment, len(self.data)) if c not in self.data.absent)
+
+    @cached_property
+    def clients(self) -> Sequence[int]:
+        """The clients that take part."""
+        outside, everyone = {*self.newcomers, *self.data.absent}, range(len(self.data))
+        return [c for c in everyone if c not in outside] if outside else everyone
+
+    @cached_property
+    def drifting(self) -> frozenset[int]:
+        """The clients whose labels change during the run."""
+        return drifting(self.experiment, self.clients)
+
+    def client(self, c: int, t: int) -> ClientData | Drifted:
+        """This client's samples in round t."""
+        return Drifted(self.experiment, self.data, c, t) if c in self.drifting else self.data.client(c)
 
     @property
     def common(self) -> SplitModel:

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
 from ..seeds import seed_of
+from ..settings.experiment import Experiment
 from ..settings.options import Sampling
 
 
 def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     """The clients of round t, ascending; drawn without replacement, independently of all other rounds."""
     rng = torch.Generator().manual_seed(seed_of(seed, "sample", t))
-    high = _share(sampling.ratio, clients)
-    low = high if sampling.ratio_low is None else _share(sampling.ratio_low, clients)
+    high = share_of(sampling.ratio, clients)
+    low = high if sampling.ratio_low is None else share_of(sampling.ratio_low, clients)
     m = int(torch.randint(low, high + 1, (), generator=rng)) if low < high else high
     return sorted(torch.randperm(clients, generator=rng)[:m].tolist())
 
 
-def measured(share: float, clients: int, seed: int) -> Sequence[int]:
-    """The clients that are measured in every round, ascending."""
+def measured(share: float, clients: Sequence[int], seed: int) -> Sequence[int]:
+    """Those of these clients that are measured in every round, ascending."""
     if share == 1:
-        return range(clients)
+        return clients
     rng = torch.Generator().manual_seed(seed_of(seed, "measured"))
-    return sorted(torch.randperm(clients, generator=rng)[: _share(share, clients)].tolist())
+    drawn = torch.randperm(len(clients), generator=rng)[: share_of(share, len(clients))]
+    return sorted(clients[k] for k in drawn.tolist())
 
 
-def _share(ratio: float, clients: int) -> int:
+def newcomers(experiment: Experiment, clients: int) -> list[int]:
+    """The clients that never train, ascending: at least one, if any are wanted; the same for every method."""
+    share = experiment.evaluate.new_clients
+    rng = torch.Generator().manual_seed(seed_of(experiment.seed, "new clients"))
+    return sorted(torch.randperm(clients, generator=rng)[: share_of(share, clients)].tolist()) if share else []
+
+
+def participants(experiment: Experiment, clients: int, absent: Collection[int], t: int) -> list[int]:
+    """The clients that train in round t: drawn from those that may, as if the absent ones were there."""
+    outside = set(newcomers(experiment, clients))
+    pool = [c for c in range(clients) if c not in outside] if outside else range(clients)
+    drawn = sample(experiment.sampling, len(pool), experiment.seed, t + experiment.origin.rounds)
+    return [pool[i] for i in drawn if pool[i] not in absent]
+
+
+def share_of(ratio: float, clients: int) -> int:
     """M = max(floor(ratio N), 1); the tiny addend keeps 0.29 * 100 from becoming 28."""
     return max(math.floor(ratio * clients + 1e-9), 1)

@@ -18,8 +18,9 @@ from .tools import Tools
 
 class ServerBench:
     def __init__(self, plan: Plan, t: int, purpose: str = "server") -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
-        self.classes = plan.data.task.classes
+        self._round, t = t, plan.at(t)
+        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
+        self.classes, self.clients = plan.data.task.classes, plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, t))
         tools = Tools(plan, plan.common, Params())
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
@@ -30,13 +31,19 @@ class ServerBench:
 
     def size(self, client: int) -> int:
         """The training samples that this client told of; the same for everybody where sizes are hidden."""
-        return 1 if self._plan.privacy.hides_sizes else max(self._plan.data.sizes(client)[0], 1)
+        return 1 if self._plan.privacy.hides_sizes else max(self._size(client), 1)
 
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples; under privacy all classes, as the real ones are secret."""
         if self._plan.privacy.protects:
             return tuple(range(self.classes))
+        if client in self._plan.drifting:
+            return tuple(self._plan.client(client, self._round).train.y.unique().tolist())
         return self._plan.data.labels(client)
+
+    def _size(self, client: int) -> int:
+        plan = self._plan
+        return len(plan.client(client, self._round).train) if client in plan.drifting else plan.data.sizes(client)[0]
 
 
 def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:

@@ -62,10 +62,10 @@ def described_by(experiment: Experiment) -> Description | None:
 
 def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None:
     """What the run measured of this model; none if it did not."""
-    seen = [row[moment] for row in run.clients if row["client"] == client and row["round"] <= t and moment in row]
-    rows = [row for row in run.clients if row["client"] == client and row["round"] == t and moment in row]
-    found = (rows[-1][moment] if rows else None) if moment == "pre" else (seen[-1] if seen else None)
-    return found and {k: v for k, v in dict(found).items() if v}
+    seen = {row["round"]: row.get(moment) for row in run.clients if row["client"] == client and moment in row}
+    rounds = [r for r in seen if r == t or (r < t and moment == "post")]  # the last training may be some rounds ago
+    found = seen[max(rounds)] if rounds else None
+    return found and {part: scores for part, scores in dict(found).items() if scores}
 
 
 def _floor(counts: dict[str, Any], client: int) -> float | None:

@@ -1,4 +1,4 @@
-"""An exported folder: card.json, which names its other files with their sizes and hashes, and says what the model is."""
+"""An exported folder: card.json says what the model is, and names its other files with their sizes and hashes."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from ..errors import ConfigError, RunError
 from .archives import check_archive, check_onnx
 from .card import CARD, PROGRAMS, WEIGHTS, program_of, read_card, read_file
 from .inputs import Inputs, inputs_from
-from .model import Model, Said, in_parts
+from .model import Said, TrainedModel, in_parts
 
 Answer = Callable[[NDArray[Any]], Said]
 
 
-def load(folder: str | Path) -> Model:
+def load(folder: str | Path) -> TrainedModel:
     """The model in a folder that `headwise export` wrote; whoever wrote it, no code of theirs runs."""
     folder = Path(folder)
     card = read_card(folder)
@@ -34,7 +34,7 @@ def load(folder: str | Path) -> Model:
         raise RunError(f"{folder / CARD} is damaged: {error}.") from error
     answer = runner(folder / name, data)
     _try(folder / name, answer, inputs, len(card["classes"]))
-    return Model(card, inputs, partial(in_parts, answer=answer))
+    return TrainedModel(card, inputs, partial(in_parts, answer=answer))
 
 
 def runner(path: Path, data: bytes) -> Answer:
@@ -56,7 +56,8 @@ def _onnx(path: Path, data: bytes) -> Answer:
         raise _unusable(path, error) from error
 
     def answer(x: NDArray[Any]) -> Said:
-        return Said(*session.run(["scores", "probabilities"], {"x": x}))
+        found: list[Any] = list(session.run(["scores", "probabilities"], {"x": x}))
+        return Said(*found)
 
     return answer
 

@@ -31,7 +31,7 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedModel:
     """One client's model, or the global one."""
 
     card: dict[str, Any]

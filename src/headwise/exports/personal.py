@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,11 +34,9 @@ from .about import about, described_by
 from .card import PROGRAMS, WEIGHTS, write_folder
 from .inputs import Inputs
 from .loading import runner
-from .model import Format, Model, Said
+from .model import Format, Said, TrainedModel
 from .ready import Ready
 
-Moment = Literal["pre", "post"]
-Which = Literal["last", "best"]
 TRIED = 32
 """samples on which an exported program must agree with the network"""
 TOLERATED = 1e-4
@@ -66,7 +64,7 @@ class Models:
     def plan(self) -> Plan:
         return plan_for(experiment_from(self.run.manifest["experiment"]), self.data)
 
-    def of(self, who: str | int, moment: Moment = "pre", round: Which = "last", licence: str = "") -> Model:
+    def of(self, who: str | int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
         """One client's model, after a download or as after its last training."""
         client = self.run.number_of(who)
         if moment not in ("pre", "post"):
@@ -90,7 +88,7 @@ class Models:
         card = about(self.run, self.data.dataset, client=client, moment=moment, t=t, which=round, licence=licence)
         return self._model(made, card, client)
 
-    def world(self, round: Which = "last", licence: str = "") -> Model:
+    def world(self, round: str = "last", licence: str = "") -> TrainedModel:
         """The one model for everybody."""
         found = self._checkpoint(round)
         t = found.progress.t
@@ -101,6 +99,14 @@ class Models:
             raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
         return self._model(made, about(self.run, self.data.dataset, t=t, which=round, licence=licence), 0)
 
+    def adapted(self, x: Any, y: Any, epochs: int = 5) -> TrainedModel:
+        """A model for a client that was not there, after so many epochs on its own samples."""
+        from .adapting import Newcomer
+
+        if not isinstance(epochs, int) or not 0 <= epochs <= 10_000:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RunError(f"epochs is {epochs!r}, but must be from 0 to 10000.")
+        return Newcomer(self, x, y).model(epochs)
+
     def samples(self, client: int) -> NDArray[Any]:
         """Some of the client's own samples, encoded as a program takes them."""
         part = self.data.parts[client]
@@ -110,7 +116,7 @@ class Models:
             x = _renumbered(self.data, inputs, x)
         return x.astype(inputs.dtype)
 
-    def _checkpoint(self, round: Which) -> Checkpoint:
+    def _checkpoint(self, round: str) -> Checkpoint:
         types = record_types(type(self.plan.method))
         kept = Checkpoints(self.run.path / "checkpoint", types)
         if round not in ("last", "best"):
@@ -132,7 +138,7 @@ class Models:
         missing = MISSING if described is None else described.missing
         return Inputs(shape, dtype, fitted=from_plain(plain(fitted.of(client))), missing=missing)
 
-    def _model(self, network: nn.Module, card: dict[str, Any], client: int) -> Model:
+    def _model(self, network: nn.Module, card: dict[str, Any], client: int) -> TrainedModel:
         inputs = self._inputs(client)
         ready = Ready(inputs, network.eval(), card["task"])
         plan, last = self.plan, any(map(channels_last, self.plan.models))
@@ -150,7 +156,7 @@ class Models:
         def write(folder: Path, format: Format) -> None:
             save(ready, {**card, "inputs": inputs.plain()}, self.samples(client), folder, format)
 
-        return Model({**card, "inputs": inputs.plain()}, inputs, answer, network, write)
+        return TrainedModel({**card, "inputs": inputs.plain()}, inputs, answer, network, write)
 
 
 def _renumbered(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> NDArray[Any]:

@@ -94,10 +94,12 @@ def _fits(known: Translated, values: dict[str, Tensor]) -> bool:
 
 
 def _translate(program: ExportedProgram) -> Any:
-    names = {"input_names": [INPUT], "output_names": [*OUTPUTS]}
     try:
         with _quiet():
-            made = torch.onnx.export(program, (), dynamo=True, verbose=False, external_data=False, **names)
+            made = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, external_data=False,
+                input_names=[INPUT], output_names=[*OUTPUTS],
+            )  # fmt: skip
     except Exception as error:  # onnxscript has no class for what it can't translate
         said = " ".join(str(error).split())[:200]
         raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {said}).") from error

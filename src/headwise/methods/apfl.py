@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, Update, adapted
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -78,6 +78,9 @@ class APFL(Averaging[Own]):
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return self._mixture(me, local.model(down.w), local)
+
+    def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        return adapted(self, Own(local.model(down.w).state(), me.alpha), down, local)  # v_i begins as w
 
     def _mixture(self, me: Own, world: SplitModel, local: Local) -> SplitModel:
         """The mixed model, with the BatchNorm statistics that it gathered in training."""

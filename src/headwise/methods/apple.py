@@ -80,7 +80,8 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Cores({})
 
     def broadcast(self, server: Cores, client: int, central: Central) -> Down:
-        n = torch.tensor([float(central.size(j)) for j in range(central.N)])
+        here = {*central.clients, client}
+        n = torch.tensor([float(central.size(j)) if j in here else 0.0 for j in range(central.N)])
         return Down({j: w for j, w in server.cores.items() if j != client}, n / n.sum())
 
     def aggregate(self, server: Cores, replies: Sequence[Reply[Shared]], central: Central) -> Cores:
@@ -92,8 +93,8 @@ class APPLE(Method[Cores, Own, Down, Shared]):
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Shared, Own]:
         m, others = local.model(me.core), _others(down, local)
-        core, p = m.weights().map(Tensor.detach), down.p_0 if me.p is None else me.p
-        rate, pull = local.lr * (local.N if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
+        core, p = m.weights().map(Tensor.detach), _known(me, down)
+        rate, pull = local.lr * (len(local.clients) if self.core_lr == "scaled" else 1), self.mu * self._pull(local)
 
         def loss(q: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(_without_p(q), q["p"], others, local.client)
@@ -106,8 +107,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return Update(Shared(mine.params()), Own(mine.state(), p), _personal(mine, p, others, local))
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
-        p = down.p_0 if me.p is None else me.p
-        return _personal(local.model(me.core), p, _others(down, local), local)
+        return _personal(local.model(me.core), _known(me, down), _others(down, local), local)
 
     def _pull(self, local: Local) -> float:
         """lambda(r) = (cos(pi r / L) + 1) / 2 while r < L, then 0; rounds r count from 0."""
@@ -115,9 +115,14 @@ class APPLE(Method[Cores, Own, Down, Shared]):
         return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
 
 
+def _known(me: Own, down: Down) -> Tensor:
+    """Its relationship; at the beginning, and to clients that joined later, by their shares of all samples."""
+    return down.p_0 if me.p is None else torch.cat([me.p, down.p_0[len(me.p) :]])
+
+
 def _others(down: Down, local: Local) -> dict[int, Params]:
     first = local.init().params()
-    return {j: down.cores.get(j, first) for j in range(local.N) if j != local.client}
+    return {j: down.cores.get(j, first) for j in local.clients if j != local.client}
 
 
 def _mixture(core: Params, p: Tensor, others: Mapping[int, Params], i: int) -> Params:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, Update, adapted
 from ..params import Params
 from ..records import Record
 from ..settings.fields import Epochs, NonNegative
@@ -63,3 +63,6 @@ class Ditto(Averaging[Own]):
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return local.model(me.v)
+
+    def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        return adapted(self, Own(local.model(down.w).state()), down, local)  # v_k begins as w^t

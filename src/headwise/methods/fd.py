@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy, log_softmax, pad
 
 from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
 from ..params import Params
@@ -68,14 +68,14 @@ class FD(Method[Everyone, Own, Logits, Logits]):
     def broadcast(self, server: Everyone, client: int, central: Central) -> Logits:
         labels = torch.tensor(central.labels(client))
         others = server.known[:, labels]
-        others[client] = False
+        others[client : client + 1] = False  # nothing, if it joined later
         count = others.sum(0)
         total = (server.means[:, labels] * others[..., None]).sum(0)
         means = total / count.clamp(min=1)[:, None]  # Algorithm 1: the mean over the other clients
         return Logits(torch.where(count > 0, labels, -1).int(), means)
 
     def aggregate(self, server: Everyone, replies: Sequence[Reply[Logits]], central: Central) -> Everyone:
-        known, means = server.known.clone(), server.means.clone()
+        known, means = (pad(t, [0, 0] * (t.dim() - 1) + [0, central.N - len(t)]) for t in (server.known, server.means))
         for r in replies:
             sent = r.up.labels >= 0
             labels = r.up.labels[sent].long()

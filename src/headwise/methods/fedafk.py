@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
 from ..contract.measures import kl
-from ..contract.method import Central, Local, Predictor, Update
+from ..contract.method import Central, Local, Predictor, Update, adapted
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -109,6 +109,10 @@ class FedAFK(Averaging[Own]):
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return local.model(me.theta | me.phi)
 
+    def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        m = local.model(down.w if self.global_head else down.w | self._random(local))  # the head that theta_G knows
+        return adapted(self, Own(m.state("body"), m.state("head"), me.mu), down, local)
+
     def _random(self, local: Local) -> Params:
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
 
@@ -157,9 +161,8 @@ class FedAFK(Averaging[Own]):
     def _total(self, theta: Params, f_G: Tensor, own: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:
         """Eq. (9): (1 - lambda) l_sup + lambda l_kt."""
         f = own.body_given(theta)(x)
-        sup = local.loss(own.head, f, y)
         transfer = kl(f, f_G) if self.kl == "local_global" else kl(f_G, f)  # Eq. (8)
-        return (1 - self.lam) * sup + self.lam * transfer
+        return (1 - self.lam) * local.loss(own.head, f, y) + self.lam * transfer
 
     def _mixed(self, p: Params, now: bool) -> Params:
         """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.method import Local, Predictor, Update
+from ..params import Params
 from ..records import Nothing
 from ..settings.fields import EpochsOrNone
 
@@ -40,4 +41,9 @@ class FedAvgFT(Averaging[Nothing]):
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
         m = local.model(down.w)
         local.sgd(m, only=m.head if self.finetune == "head" else None, epochs=self.finetune_epochs)
+        return m
+
+    def join(self, me: Nothing, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        m = local.model(down.w)
+        local.sgd(m, only=m.head if self.finetune == "head" else None)  # `finetune_epochs` is for everyone else
         return m

@@ -54,6 +54,11 @@ class FedBABU(Averaging[Nothing]):
         local.sgd(m, only=m.head if self.finetune == "head" else None, epochs=self.finetune_epochs)
         return m
 
+    def join(self, me: Nothing, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        m = _under_common_head(down, local)
+        local.sgd(m, only=m.head if self.finetune == "head" else None)  # `finetune_epochs` is for everyone else
+        return m
+
 
 def _under_common_head(down: Shared, local: Local) -> SplitModel:
     return local.model(down.w | local.init().state("head"))

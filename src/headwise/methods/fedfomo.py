@@ -89,12 +89,12 @@ class FedFomo(Method[Server, Own, Down, Up]):
 
     def broadcast(self, server: Server, client: int, central: Central) -> Down:
         chance = torch.randperm(central.N, generator=central.rng)
-        order = chance[server.P[client][chance].sort(descending=True, stable=True).indices]
+        order = chance[_for(central.N, server.P)[client][chance].sort(descending=True, stable=True).indices]
         best = [j for j in map(int, order) if j in server.models and j != client][: self.M]
         return Down({j: server.models[j] for j in sorted(best)})
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Up]], central: Central) -> Server:
-        P = server.P.clone()
+        P = _for(central.N, server.P)
         for r in replies:
             P[r.client, r.up.clients.long()] += r.up.weights  # Eq. (3)
         new = {r.client: r.up.w for r in replies}
@@ -119,6 +119,13 @@ class FedFomo(Method[Server, Own, Down, Up]):
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
         return local.model(me.w)
+
+
+def _for(n: int, P: Tensor) -> Tensor:
+    """[n, n]: a copy, with rows as at the beginning for clients that joined later."""
+    grown = torch.eye(n)
+    grown[: len(P), : len(P)] = P
+    return grown
 
 
 def _weight(old: SplitModel, w: Params, validation: tuple[Tensor, Tensor], local: Local) -> float:

@@ -100,11 +100,16 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
         return local.model(down.w | me.h)
 
+    def join(self, me: Head, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        m = local.model(down.w | me.h if whole is None else whole)  # it gets the global head, Eq. (8) ...
+        local.sgd(m, only=m.head)  # ... and fine-tunes it, Eq. (7)
+        return m
+
     def global_model(self, server: Server, central: Central) -> SplitModel | None:
         if not self.upload_heads:
             return None
         heads, n = list(server.heads.values()), [a["n"].item() for a in server.about.values()]
-        unseen = central.N - len(heads) if self.include_unseen or not heads else 0
+        unseen = len(central.clients) - len(heads) if self.include_unseen or not heads else 0
         everyone, usual = [*heads, *[central.init().params("head")] * unseen], sum(n) / max(len(n), 1) or 1.0
         weights = [*n, *[usual] * unseen] if self.head_agg == "n_mean" else None
         h = mean(everyone, weights)  # Eq. (8)

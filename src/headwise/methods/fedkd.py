@@ -88,7 +88,7 @@ class FedKD(Method[Server, Own, Down, Change]):
         return Server(nothing, torch.zeros(central.N) > 0, nothing)
 
     def broadcast(self, server: Server, client: int, central: Central) -> Down:
-        return Down(server.last, False) if server.took_part[client] else Down(server.total, True)
+        return Down(server.last, False) if server.took_part[client : client + 1].any() else Down(server.total, True)
 
     def aggregate(self, server: Server, replies: Sequence[Reply[Change]], central: Central) -> Server:
         if not replies:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, Update, adapted
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
@@ -74,3 +74,6 @@ class FedPHP(Averaging[Inherited]):
 
     def personalize(self, me: Inherited, down: Shared, local: Local) -> Predictor:
         return local.model(me.p)
+
+    def join(self, me: Inherited, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        return adapted(self, Inherited(local.model(down.w).state(), me.z), down, local)  # it inherits w

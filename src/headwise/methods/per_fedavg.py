@@ -61,6 +61,13 @@ class PerFedAvg(Averaging[Nothing]):
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
         return self._adapted(local.model(down.w), local)
 
+    def join(self, me: Nothing, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        m = local.model(down.w)
+        if not local.epochs:
+            return self._adapted(m, local)
+        local.sgd(m, lr=self._rate(local))  # more of the same steps
+        return m
+
     def _adapted(self, m: SplitModel, local: Local) -> SplitModel:
         """A copy after one step on one batch of the client's own data."""
         w = m.weights().map(Tensor.detach)

@@ -78,7 +78,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
             return server
         average = mean(r.up.w for r in replies)  # line 16: every client counts the same
         x = server.w.zip(average, lambda w, y: w + self.server_lr * (y - w) if w.is_floating_point() else y)
-        c = server.c + mean(r.up.dc for r in replies) * (len(replies) / central.N)
+        c = server.c + mean(r.up.dc for r in replies) * (len(replies) / len(central.clients))
         return Global(x, c)  # Algorithm 1, line 17
 
     def global_model(self, server: Global, central: Central) -> SplitModel | None:

@@ -24,7 +24,7 @@ def account(plan: Plan) -> dict[str, Any]:
     privacy = plan.privacy
     if not privacy.protects:
         return {}
-    rounds = [privacy.cost(plan, c).times(plan.experiment.rounds) for c in range(len(plan.data))]
+    rounds = [privacy.cost(plan, c).times(plan.experiment.rounds) for c in plan.clients]
     each = [composed((spent,), privacy.delta) for spent in rounds]
     found = {"delta": privacy.delta, "unit": privacy.unit, "against": "server", "source": privacy.source}
     clients = {} if privacy.hides_sizes else {"clients": each}  # otherwise all clients cost the same

@@ -29,7 +29,7 @@ from .randomness import chosen, gaussian, source_of
 
 ALLOWS = frozenset(
     {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
-    | {"ratio", "sgd"}  # sgd is replaced by its private form
+    | {"ratio", "clients", "sgd"}  # sgd is replaced by its private form
 )
 """what a method may use of a client's bench; only `sgd` reads the data"""
 REFUSES = {

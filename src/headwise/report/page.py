@@ -16,6 +16,7 @@ from ..disk.jsontext import to_json
 from .again import command
 from .data import page_data
 from .federation import HEAD, federation
+from .joined import joined_table
 from .results import Setting
 from .tables import results
 from .words import client_words, failure_words, words
@@ -92,6 +93,18 @@ def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
     return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
 
 
+def render_judged(**more: Any) -> str:
+    """A model's metrics, confusion table and reliability diagram."""
+    template = _templates().get_template("judged.html.j2")
+    return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
+
+
+def render_table(title: str, said: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """One table, with a sentence about it."""
+    template = _templates().get_template("table.html.j2")
+    return template.render(title=title, said=said, head=head, rows=rows, css=Markup(_asset("report.css")))
+
+
 def script_safe(data: Any) -> Markup:
     """JSON that is safe inside a script element, whatever strings it contains."""
     text = to_json(data)
@@ -126,6 +139,7 @@ def _said(setting: Setting) -> dict[str, Any]:
         "caption": f"{setting.title}; {seeds}",
         "head": head,
         "rows": rows,
+        "joined": joined_table(setting),
         "lines": setting.lines,
     }
 

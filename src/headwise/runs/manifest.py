@@ -37,6 +37,19 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
     }
 
 
+def guarantee(manifest: dict[str, Any], folder: Path) -> str:
+    """The privacy guarantee in words; empty if there is none."""
+    spent = manifest.get("privacy")
+    if spent is None:
+        return ""
+    try:
+        secret = "; but the noise comes from the seed and protects nobody" if spent.get("source") == "seed" else ""
+        bound = f"epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}"
+        return f"{bound}, of one {spent['unit']} against the server{secret}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / 'manifest.json'} is damaged: its privacy is {spent!r}.") from error
+
+
 def moved(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of results may differ between the two."""
     hardware, versions = manifest.get("hardware", {}), manifest.get("versions", {})

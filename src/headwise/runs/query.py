@@ -15,14 +15,13 @@ from ..errors import RunError
 from ..log.metrics import ACCURACY, VALIDATION, metrics
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
-from .manifest import read_manifest
+from .manifest import guarantee, read_manifest
 from .names import names_in, number_of
+from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
 
 if TYPE_CHECKING:
-    from .. import Models
-    from ..exports.model import Model
-    from ..exports.personal import Moment, Which
+    from .. import Models, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,11 @@ class Run:
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
         return number_of(who, self.names, self.manifest["experiment"]["clients"], self.path)
+
+    @property
+    def new_clients(self) -> dict[str, Any] | None:
+        """How clients that never trained do after joining, as `evaluate.new_clients` asks; None if not measured."""
+        return read_new_clients(self.path)
 
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -180,18 +184,19 @@ class Run:
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
+            **({"new_clients": by_epochs(new)} if (new := self.new_clients) else {}),
             **({"failed": failed} if (failed := _failures(rows)) else {}),
         }
 
-    def model(self, who: str | int, *, moment: Moment = "pre", round: Which = "last") -> Model:
-        """A client's personal model, by the client's name or number, ready to use.
-
-        `moment`: pre, as after a download, or post, as after its last training. `round`: the last, or the best one. The
-        data must be where they were: some methods make a model from the client's samples.
-        """
+    def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
+        """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
         return self._models.of(who, moment, round)
 
-    def global_model(self, *, round: Which = "last") -> Model:
+    def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
+        """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""
+        return self._models.adapted(x, y, epochs)
+
+    def global_model(self, *, round: str = "last") -> TrainedModel:
         """The one model for everybody, of methods that have one."""
         return self._models.world(round)
 
@@ -204,15 +209,7 @@ class Run:
     @property
     def privacy(self) -> str:
         """The privacy guarantee in words; empty if there is none."""
-        spent = self.manifest.get("privacy")
-        if spent is None:
-            return ""
-        try:
-            secret = "; but the noise comes from the seed and protects nobody" if spent.get("source") == "seed" else ""
-            guarantee = f"epsilon {spent['epsilon']:.3g}, delta {spent['delta']:g}"
-            return f"{guarantee}, of one {spent['unit']} against the server{secret}"
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self.path / 'manifest.json'} is damaged: its privacy is {spent!r}.") from error
+        return guarantee(self.manifest, self.path)
 
     @property
     def failed(self) -> dict[str, int]:

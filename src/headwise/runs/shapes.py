@@ -121,6 +121,10 @@ MANIFEST = judge_of({
 })  # fmt: skip
 PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str]})
 RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
+JOINED = judge_of({
+    "clients": [int],
+    "rows": [{"model": str, "epochs": int, "passes": float, "accuracy?": float, "each": list}],
+})  # fmt: skip
 CHECKPOINT = judge_of({
     "round": int,
     "best": (float, None),

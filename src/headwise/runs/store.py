@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,13 @@ from ..contract.method import RecordTypes
 from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, sealed, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..engine.client.state import States
-from ..engine.events import Event, Progress, RoundEnded, RunEnded
+from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded
 from ..errors import RunError
 from ..log.metrics import restored
 from ..log.schema import PartScores, evaluated
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, parse
+from .newcomers import NEW_CLIENTS
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
@@ -51,12 +52,18 @@ class RunStore:
                 best = self.keep_best and evaluated(row) and progress.waited == 0 and progress.best is not None
                 self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))
+            case NewClients(found):
+                write_json(self.folder / NEW_CLIENTS, sealed(found))
             case RunEnded(reason):
                 lines = {name: extent._asdict() for name, extent in self._extents().items()}
                 summary = Run(self.folder).summary()
                 write_json(self.folder / "result.json", sealed({"ended": reason, **summary, "lines": lines}))
             case _:
                 pass
+
+    def begin(self, progress: Progress, states: Mapping[int, bytes]) -> None:
+        """Store where the first round starts from, if that is not the beginning."""
+        self._checkpoints.save(progress, states, dict.fromkeys(LINES, Extent(0, digest(b""))))
 
     def load(self) -> Start:
         """Find where to continue, and remove result.json and the lines of incomplete rounds."""

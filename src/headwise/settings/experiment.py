@@ -18,6 +18,7 @@ from ..errors import ConfigError, HeadwiseError, nearest
 from . import catalog
 from .executors import check_name
 from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
+from .history import Drift, Origin
 from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
@@ -112,6 +113,8 @@ class Experiment:
     """seeds the initial model, the choice of clients and the order of samples"""
     data_seed: Natural = 0
     """seeds the partition; keep it fixed to compare methods and seeds on the same partition"""
+    without: tuple[str, ...] = ()
+    """clients, by name or number, that are left out as if they had never been there; the others keep their numbers"""
     buffers: Literal["params", "all", "local"] = "params"
     """what travels of BatchNorm: its parameters, its statistics as well, or nothing"""
     train: Train = field(default_factory=Train)
@@ -123,6 +126,8 @@ class Experiment:
     privacy: Privacy = field(default_factory=Privacy)
     secure: Secure = field(default_factory=Secure)
     engine: Engine = field(default_factory=Engine)
+    origin: Origin = field(default_factory=Origin)
+    drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:
         """Convert every field, and check what can be checked without loading data."""

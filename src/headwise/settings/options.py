@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ..errors import ConfigError, nearest
-from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share
+from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share, Unit
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
@@ -64,6 +64,8 @@ class Evaluate:
     """share of the clients that pre, stale and global measure: the same ones in every round, drawn from the seed"""
     batch: Count = 100
     """samples per forward pass"""
+    new_clients: Unit = 0.0
+    """share of the clients, drawn from the seed, that never train: after the last round they join and are measured"""
     keep: tuple[Keepable, ...] | None = None
     """models to keep for later use besides the last round's: best, those of the round with the best accuracy; post,
     each client's as after its last training; none: best up to 1 GB and post up to 32 MB over all clients"""

@@ -64,6 +64,9 @@ def for_sites(experiment: Experiment) -> Experiment:
         raise ConfigError("clients is missing: give the number of clients at all sites, since sites come and go.")
     if experiment.fraction < 1:
         raise ConfigError(f"fraction is {experiment.fraction:g}, but must be 1 for clients at sites.")
+    if experiment.without or experiment.evaluate.new_clients:
+        name = "without" if experiment.without else "evaluate.new_clients"
+        raise ConfigError(f"{name} is set, but only simulations know all clients: at sites, start those you want.")
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
         if choice.name.endswith(".py"):
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")

@@ -9,8 +9,9 @@ import click
 
 from ...disk.jsontext import to_json
 from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
-from ..options import experiment_of, experiment_options
-from ..paths import INPUT_FILE
+from ...runs.newcomers import JOINED_AS
+from ..options import experiment_of, experiment_options, values_from
+from ..paths import INPUT_FILE, INPUT_FOLDER
 
 NAMED = 10
 """up to this many named clients are listed one by one"""
@@ -19,6 +20,13 @@ NAMED = 10
 @click.command(name="run")
 @click.argument("config", required=False, type=INPUT_FILE)
 @experiment_options
+@click.option(
+    "--from",
+    "origin",
+    type=INPUT_FOLDER,
+    metavar="RUN",
+    help="go on from a finished run, with its settings unless you change them",
+)
 @click.option("--profile", is_flag=True, help="show where the time went")
 def command(
     config: Path | None,
@@ -29,10 +37,11 @@ def command(
     as_json: bool,
     quiet: bool,
     profile: bool,
+    origin: Path | None,
     **flags: str | None,
 ) -> None:
     """Train with one method, configured by the TOML file CONFIG and flags."""
-    experiment = experiment_of(config, changes, flags)
+    experiment = experiment_of(config, changes, flags) if origin is None else _going_on(origin, config, changes, flags)
     from ...app import launch
     from ...trackers import trackers
     from ..display import watching
@@ -52,6 +61,12 @@ def command(
             click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=as_json)
 
 
+def _going_on(origin: Path, config: Path | None, changes: tuple[str, ...], flags: dict[str, str | None]) -> Any:
+    from ...app.going_on import going_on, values_of
+
+    return going_on(values_from(config, changes, flags, values_of(origin)))
+
+
 def show(run: Any, as_json: bool) -> None:
     summary = run.summary()
     if as_json:
@@ -69,6 +84,8 @@ def show(run: Any, as_json: bool) -> None:
         )
         if by_client := _by_client(run, moment):
             click.echo(f"         {by_client}")
+    if "new_clients" in summary:
+        click.echo(f"  new    {_joined(summary['new_clients'])}")
     if summary["floor"] is not None:
         click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
@@ -86,3 +103,10 @@ def _by_client(run: Any, moment: str) -> str:
         return ""
     scores = run.last_scores().get(moment, {})
     return ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(scores.items()))
+
+
+def _joined(new: dict[str, Any]) -> str:
+    """Clients that never trained, after joining and alone, by epochs on their own samples."""
+    said = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
+    count = f"{len(new['clients'])} client{'s' * (len(new['clients']) > 1)}"
+    return f"{count}, by epochs: joined {said['joined']}; alone {said['alone']}, {said['standalone']}"

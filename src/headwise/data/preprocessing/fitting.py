@@ -10,7 +10,7 @@ Only counts, sums and the categories leave a client; each sum depends on that cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -112,10 +112,13 @@ def _values(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[str, int]]
     return values
 
 
-def fit_all(recipe: Preprocessing, x: NDArray[Any], trains: Sequence[NDArray[np.int64]]) -> Fitted:
-    """The result of `measure` and `fit` for these clients, computed for many at a time."""
+def fit_all(
+    recipe: Preprocessing, x: NDArray[Any], trains: Sequence[NDArray[np.int64]], newcomers: Collection[int] = ()
+) -> Fitted:
+    """The result of `measure` and `fit` for these clients; the samples of newcomers count at most for themselves."""
     every, own = nothing(recipe), [nothing(recipe)] * (len(trains) if recipe.options.fit == "client" else 0)
-    for group in _groups([len(t) for t in trains]):
+    own = [measure(recipe, x[trains[c]]) if c in newcomers else sums for c, sums in enumerate(own)]
+    for group in _groups([0 if c in newcomers else len(t) for c, t in enumerate(trains)]):
         rows = x[np.concatenate([trains[c] for c in group])]
         numbers = _numbers(recipe, rows)
         sizes = np.array([len(trains[c]) for c in group]) * (len(numbers) // len(rows))

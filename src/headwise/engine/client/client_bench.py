@@ -35,13 +35,13 @@ class ClientBench:
     def __init__(
         self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
     ) -> None:
-        self._plan, self.t, self.T, self.N = plan, t, plan.experiment.rounds, len(plan.data)
-        self.classes = plan.data.task.classes
+        data, t = plan.client(client, t), plan.at(t)
+        self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
+        self.classes, self.clients = plan.data.task.classes, plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
         self.clock, self.kept = clock or Clock(), kept
-        data = plan.data.client(client)
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
         self._settings = settings = plan.experiment.train

@@ -196,7 +196,7 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
 
 def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
     """Layers that draw from torch's own generator, such as dropout, depend on the client and the round alone."""
-    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, t))
+    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, plan.at(t)))
 
 
 def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
@@ -223,14 +223,14 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
 def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # sizes reveal something too
     with local.clock("evaluation"):
-        test, val = (None, None) if model is None else _scores(plan, job.client, model)
+        test, val = (None, None) if model is None else _scores(plan, job.client, job.t, model)
     flops = 0.0 if plan.privacy.hides_sizes else local.flops[0]
     return Answer(job.kind, job.client, n, up, test, val, samples, job.t, flops=flops)
 
 
-def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Score | None]:
+def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | None, Score | None]:
     """Scores on the client's test and validation samples, in one pass."""
-    data = plan.data.client(client)
+    data = plan.client(client, t)
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None

@@ -9,7 +9,7 @@ import torch
 
 import headwise as hw
 from headwise.engine.client.scores import score
-from headwise.exports.model import Model
+from headwise.exports.model import TrainedModel
 from headwise.exports.personal import Models
 
 
@@ -26,7 +26,7 @@ def raw(models: Models, client: int) -> Any:
     return models.data.dataset.x[[*part.test, *part.val]]
 
 
-def measured(models: Models, model: Model, client: int) -> dict[str, float]:
+def measured(models: Models, model: TrainedModel, client: int) -> dict[str, float]:
     """The run's metrics on the client's test samples."""
     part = models.data.parts[client]
     said = torch.from_numpy(model.say(raw(models, client)).scores[: len(part.test)])

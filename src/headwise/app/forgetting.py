@@ -1,0 +1,60 @@
+"""Repeats a run as if some of its clients had never been there, and says what that changes for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..engine.events import Observer
+from ..errors import ConfigError, RunError
+from ..report.forgotten import write_forgotten
+from ..runs.query import Run
+from ..settings.experiment import Experiment, experiment_from
+from .launch import Backend, data_folder, free_folder, here, run
+from .prepare import Prepared
+
+PAGE = "without.html"
+
+
+def retrain(
+    folder: str | Path,
+    without: Sequence[str | int],
+    out: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    observers: Iterable[Observer] = (),
+) -> Run:
+    """The run again without these clients; the others keep their numbers, their samples and their random draws."""
+    before = Run(Path(folder))
+    asked = _asked(before, without)
+    backend = here(data_folder(data_dir or before.manifest["data_dir"]))
+
+    def make(experiment: Experiment) -> Prepared:
+        found = backend.make(experiment)
+        rows = zip(found.histograms["train"], before.partition["train"], strict=True)
+        if any(now != then for now, then in rows if any(now)):
+            raise RunError(f"{before.path} was run on other data: its other clients have other samples now.")
+        return found
+
+    place = Path(out) if out else free_folder(f"{before.path.name}-without-{'-'.join(map(str, without))}")
+    after = run(asked, place, data_dir=data_dir, observers=observers, backend=Backend(make, backend.executor))
+    write_forgotten(before, after, after.path / PAGE)
+    return after
+
+
+def _asked(before: Run, without: Sequence[str | int]) -> Experiment:
+    if not before.complete:
+        raise RunError(f"{before.path} has not ended ({before.ended}): finish it with headwise resume {before.path}.")
+    experiment = experiment_from(before.manifest["experiment"])
+    if experiment.origin.run:
+        raise RunError(f"{before.path} goes on from {experiment.origin.run}, which knew them: retrain that one first.")
+    if experiment.engine.kind == "flower":
+        raise RunError(f"{before.path} has its clients at sites: deploy again without theirs.")
+    numbers = {before.number_of(who) for who in without}
+    names = [before.names[c] if before.names else str(c) for c in sorted(numbers)]
+    if again := [name for name in names if name in experiment.without]:
+        raise ConfigError(f"without names {again[0]!r}, but {before.path} is already without it.")
+    if not names:
+        raise ConfigError("without is empty: name the clients to forget.")
+    return replace(experiment, without=(*experiment.without, *names))

@@ -1,0 +1,124 @@
+"""Runs that go on from a finished one: its server's and clients' states, perhaps with other data and other clients.
+
+The new run is a run of its own; clients keep their numbers, and rounds count on wherever they decide something: draws,
+seeds and the learning rate's decay. So ten rounds and then ten more are, on the same data, the same as twenty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..contract.method import record_types
+from ..disk.files import digest, read_bytes
+from ..engine.events import Progress
+from ..engine.plan import Plan
+from ..errors import ConfigError, RunError
+from ..records import Packed, pack
+from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.manifest import FORMAT
+from ..runs.query import Run
+from ..settings.executors import SITES
+from ..settings.experiment import Experiment, experiment_from
+
+SAME = ("method", "model", "server_model", "seed", "buffers")
+"""settings that a run takes over from the one it goes on from: states would not fit, or mean something else"""
+
+
+def values_of(folder: Path) -> dict[str, Any]:
+    """The settings that a run which goes on from this one has by default; nobody is held out any more."""
+    run = _ended(folder)
+    values = dict(run.manifest["experiment"])
+    names = run.names or tuple(map(str, range(values["clients"])))
+    if values["partition"]["name"] == "natural":
+        del values["clients"]  # the data says how many
+    before = (values.get("origin") or {}).get("rounds", 0)
+    values["origin"] = {
+        "run": str(folder.absolute()),
+        "hash": hash_of(folder),
+        "rounds": before + len(run.rounds),
+        "clients": list(names),
+    }
+    return {**values, "evaluate": {**values["evaluate"], "new_clients": 0.0}}
+
+
+def going_on(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of these settings, which `values_of` began and a user may have changed."""
+    before = experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]).resolved()
+    asked = experiment_from(values)
+    divided = 0 if asked.partition.name == "natural" else asked.clients or 20
+    asked = replace(asked, origin=replace(asked.origin, divided=divided))
+    for name in SAME:
+        now, then = (getattr(e.resolved(), name) for e in (asked, before))
+        if name == "method":
+            now, then = now.name, then.name
+        if now != then:
+            raise ConfigError(
+                f"{name} is not what {asked.origin.run} has, but a run that goes on from it must keep it."
+            )
+    if asked.evaluate.new_clients:
+        raise ConfigError(f"evaluate.new_clients is {asked.evaluate.new_clients:g}, but these clients are not new.")
+    if asked.privacy.clip is not None or before.privacy.clip is not None:
+        raise ConfigError("privacy.clip is set, but a run can't go on with privacy: epsilon counts one run's rounds.")
+    if {asked.engine.kind, before.engine.kind} & set(SITES):
+        raise ConfigError("engine.kind has sites, which keep their clients' states: only runs here can go on.")
+    return asked
+
+
+def beginning(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, bytes]]:
+    """The server's state and those of the clients that are still there."""
+    origin = plan.experiment.origin
+    folder = Path(origin.run)
+    run, found = _ended(folder), _checkpoint(folder, plan)
+    if hash_of(folder) != origin.hash:
+        raise RunError(f"{folder} has changed since this run was set up: start it again with --from.")
+    if not set(plan.clients) & set(range(len(origin.clients))):
+        raise RunError(f"{folder} knows none of these clients: its own are {', '.join(origin.clients[:10])}.")
+    if (then := run.partition.get("classes", classes)) != classes:
+        said = ", ".join(map(str, then[:20]))
+        raise RunError(f"{folder} was trained on the classes {said}, but the data has {', '.join(classes[:20])}.")
+    for who, packed in [("server", pack(found.progress.server)), *((c, pack(s.me)) for c, s in found.states.items())]:
+        _check_shapes(packed, plan, f"the state of {who if who == 'server' else f'client {who}'} in {folder}")
+    states = {c: data for c in plan.clients if (data := found.states.encoded(c)) is not None}
+    return Progress(0, found.progress.server, {}), states
+
+
+def hash_of(folder: Path) -> str:
+    """Of what a run is and where it ended."""
+    last = max((p.name for p in (folder / "checkpoint").glob("round-*.safetensors")), default="")
+    return digest(read_bytes(folder / "manifest.json") + last.encode())
+
+
+def _ended(folder: Path) -> Run:
+    run = Run(folder)
+    if not run.complete:
+        raise RunError(f"{folder} has not ended ({run.ended}): finish it with headwise resume {folder}.")
+    if run.manifest["format"] < FORMAT:
+        raise RunError(
+            f"{folder} was made by an older Headwise ({run.manifest.get('headwise')}): no run goes on from it."
+        )
+    return run
+
+
+def _checkpoint(folder: Path, plan: Plan) -> Checkpoint:
+    kept = Checkpoints(folder / "checkpoint", record_types(type(plan.method)))
+    found = kept.look()
+    kept.close()
+    if found is None:
+        raise RunError(f"{folder} has no checkpoint to go on from.")
+    return found
+
+
+def _check_shapes(packed: Packed, plan: Plan, where: str) -> None:
+    """Refuse parameters of another network: the data may now have more columns, or other classes."""
+    if "?" in (plan.method.down, plan.method.up):  # these cut or factorize what they keep
+        return
+    known = [plan.shapes(m) for m in (*plan.models, plan.common)]
+    for key, tensor in packed.tensors.items():
+        name = key.partition("/")[2]
+        sizes = {shapes[name] for shapes in known if name in shapes}
+        if sizes and tensor.shape not in sizes:
+            now = " or ".join(str(list(s)) for s in sizes)
+            raise RunError(f"{where} has {name} of shape {list(tensor.shape)}, but this data needs {now}.")

@@ -1,0 +1,39 @@
+"""``headwise evaluate``: measure an exported model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...disk.jsontext import to_json
+from ..options import json_option, quiet_option
+from ..paths import OUTPUT_FILE
+from .predict import CLIENT, DATA, MODEL, telling
+
+
+@click.command(name="evaluate")
+@MODEL
+@DATA
+@click.option("-o", "--out", type=OUTPUT_FILE, help="page with confusion table and reliability diagram to write")
+@CLIENT
+@json_option
+@quiet_option
+def command(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
+    """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict."""
+    from ...exports.judging import judge, shown, write_judged
+    from ...exports.loading import load
+
+    loaded = load(model)
+    judged = judge(loaded, data, told=telling(quiet or as_json), client=client)
+    if out is not None:
+        write_judged(loaded, data, judged, out)
+    if as_json:
+        found = {**judged._asdict(), "bins": [b._asdict() for b in judged.bins], "classes": loaded.classes}
+        click.echo(to_json(found))
+        return
+    click.echo(f"{int(judged.scores['n']):,} samples")
+    for name, value in shown(judged):
+        click.echo(f"{name:20} {value}")
+    if out is not None:
+        click.echo(f"The page is in {out}.")

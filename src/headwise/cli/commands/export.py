@@ -1,0 +1,77 @@
+"""``headwise export``: a run's models as folders that load anywhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import ConfigError, RunError
+from ..options import moved_option, quiet_option
+from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+
+FORMAT = click.option("--format", type=click.Choice(["onnx", "torch"]), default="onnx", help="of the program  [onnx]")
+LICENCE = click.option("--licence", default="", help="licence of the model, for its card: CC-BY-4.0, or a sentence")
+
+
+@click.command(name="export")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option("--client", "clients", multiple=True, metavar="NAME", help="client, by name or number; repeatable")
+@click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
+@click.option("--global", "world", is_flag=True, help="the global model, of methods that have one")
+@FORMAT
+@click.option("--moment", default="pre", help="pre: as after a download; post: as after its last training  [pre]")
+@click.option("--round", "which", default="last", help="last or best  [last]")
+@LICENCE
+@click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, metavar="DIR", help="folder to write; it must be new")
+@moved_option
+@quiet_option
+def command(
+    run: Path,
+    clients: tuple[str, ...],
+    everyone: bool,
+    world: bool,
+    format: Any,
+    moment: Any,
+    which: Any,
+    licence: str,
+    out: Path,
+    data_dir: Path | None,
+    quiet: bool,
+) -> None:
+    """Write personal models of RUN: weights, a card, and a program that needs onnxruntime or torch alone.
+
+    One model is written to DIR itself, several to folders below it.
+    """
+    from ...exports.personal import Models
+    from ...runs.query import Run
+
+    found = Run(run)
+    count = found.manifest["experiment"]["clients"]
+    numbers = list(range(count)) if everyone else [found.number_of(name) for name in clients]
+    if not numbers and not world:
+        raise ConfigError("--client is missing: name a client, or choose --all or --global.")
+    models = Models(found, data_dir)
+    names = _folders([found.names[c] if found.names else f"client-{c}" for c in numbers])
+    single = len(numbers) + world == 1
+    wanted = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
+    if taken := next((folder for folder, _ in wanted if folder.exists() and any(folder.iterdir())), None):
+        raise RunError(f"{taken} already exists and is not an empty folder: choose another one.")
+    if world:
+        models.world(which, licence).save(out if single else out / "global", format)
+    for folder, c in wanted:
+        models.of(c, moment, which, licence).save(folder, format)
+        if not quiet:
+            click.echo(f"wrote {folder}", err=True)
+    click.echo(f"wrote {len(wanted) + world} model{'s' * (len(wanted) + world > 1)} to {out}")
+
+
+def _folders(names: list[str]) -> list[str]:
+    """Clients' names as names of folders, each once."""
+    found: dict[str, None] = {}
+    for name in names:
+        plain = re.sub(r"[^\w.-]", "-", name).lstrip(".") or "client"
+        found[next(n for k in range(1, 10**9) if (n := plain if k == 1 else f"{plain}-{k}") not in found)] = None
+    return [*found]

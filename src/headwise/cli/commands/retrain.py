@@ -1,0 +1,36 @@
+"""``headwise retrain``: repeat a run as if a client had never been there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..options import json_option, moved_option, quiet_option
+from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+from ..tables import table_text
+from .run import show
+
+
+@click.command(name="retrain")
+@click.argument("run", type=INPUT_FOLDER)
+@click.option("--without", "without", multiple=True, required=True, metavar="NAME", help="client to forget; repeatable")
+@click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new")
+@moved_option
+@json_option
+@quiet_option
+def command(
+    run: Path, without: tuple[str, ...], out: Path | None, data_dir: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Repeat RUN exactly as if these clients had never been there, and show what that changes for the others."""
+    from ...app.forgetting import PAGE, retrain
+    from ...report.forgotten import forgotten_table
+    from ...runs.query import Run
+    from ..display import watching
+
+    with watching(run.name, quiet=quiet) as observers:
+        found = retrain(run, without, out, data_dir=data_dir, observers=observers)
+    show(found, as_json)
+    if not as_json:
+        click.echo(table_text(*forgotten_table(Run(run), found), numbers_from=1, width=160))
+        click.echo(f"on a page: {found.path / PAGE}")

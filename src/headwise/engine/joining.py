@@ -1,0 +1,105 @@
+"""Clients that were not there while the others trained: what each of them gets, and how good it is.
+
+An epoch of adaptation is one of `train.epochs` in the method's own training, at the learning rate without decay; what a
+method does beside those, such as FedRep's `head_epochs`, it does here, too. `passes` counts all of it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from ..contract.method import Predictor
+from ..log.metrics import Score
+from ..params import Params
+from ..records import Record, map_tensors
+from ..seeds import seed_of
+from .client.client_bench import ClientBench
+from .client.jobs import _first, _scores  # pyright: ignore[reportPrivateUsage]
+from .client.scores import over_clients
+from .host.clock import Clock
+from .host.devices import on
+from .kernels.together import side_by_side
+from .plan import Plan
+from .server_bench import ServerBench, broadcasts
+
+EPOCHS = (0, 1, 5)
+"""epochs of adaptation after which newcomers are measured"""
+
+
+class Adapted(NamedTuple):
+    """A newcomer's model, and how many passes over its samples it took."""
+
+    model: Predictor
+    passes: float
+
+
+def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapted:
+    """The model of a client that was not there, from the server's state after round t and its own samples.
+
+    It seeds torch's own generator.
+    """
+    central = ServerBench(plan, t, "join")
+    down = broadcasts(plan, server, [client], central)[client]
+    one = len(plan.models) == 1 and plan.server_model is None  # else it may not fit this client's network
+    common = plan.method.global_model(server, central) if one else None
+    whole = None if common is None else common.params().map(lambda x: on(x, plan.device))
+    local = _bench(plan, client, t, epochs)
+    me, down = (map_tensors(r, lambda x: on(x, plan.device)) for r in (_first(plan, client), down))
+    torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", "join", client, t))
+    model = plan.method.join(me, down, whole, local)  # it stays with the client, so it needs no protection
+    return Adapted(model, local.samples[0] / max(local.n, 1))
+
+
+def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:
+    """Every newcomer after each number of `EPOCHS`, and what it would have without the others."""
+    rows: list[dict[str, Any]] = []
+    for epochs in EPOCHS:
+        rows.append(_row(plan, "joined", epochs, lambda c, e=epochs: join(plan, server, c, t, e)))
+    for epochs in EPOCHS[1:]:
+        rows.append(_row(plan, "alone", epochs, lambda c, e=epochs: _alone(plan, c, t, e)))
+    rounds = max(1, round(plan.experiment.rounds * plan.experiment.sampling.average))
+    rows.append(_row(plan, "standalone", rounds * plan.experiment.train.epochs, lambda c: _standalone(plan, c, rounds)))
+    return {"round": t, "clients": list(plan.newcomers), "rows": rows}
+
+
+def _row(plan: Plan, who: str, epochs: int, make: Any) -> dict[str, Any]:
+    """One kind of model over all newcomers: its metrics, and each newcomer's own."""
+
+    def one(client: int) -> tuple[float, Score | None]:
+        found: Adapted = make(client)
+        return found.passes, _scores(plan, client, plan.experiment.rounds, found.model)[0]
+
+    with torch.random.fork_rng(devices=[]):
+        done = side_by_side([partial(one, c) for c in plan.newcomers], Clock())
+    scores = {c: score for c, (_, score) in zip(plan.newcomers, done, strict=True) if score}
+    passes = sum(p for p, _ in done) / len(done)
+    own = [scores.get(c) for c in plan.newcomers]
+    return {"model": who, "epochs": epochs, "passes": round(passes, 2), **over_clients(scores), "each": own}
+
+
+def _bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
+    local = ClientBench(plan, client, t, purpose="join", kept=Params(), trained=0)
+    local.epochs, local.lr = epochs, plan.experiment.train.lr  # its own training begins only now
+    return local
+
+
+def _alone(plan: Plan, client: int, t: int, epochs: int) -> Adapted:
+    """The initial model after as many epochs on the same samples, in the same order."""
+    local = _bench(plan, client, t, epochs)
+    m = local.init()
+    local.sgd(m)
+    return Adapted(m, local.samples[0] / max(local.n, 1))
+
+
+def _standalone(plan: Plan, client: int, rounds: int) -> Adapted:
+    """To the bit what the method standalone gives this client, if it trains in each of these rounds."""
+    state, passes = None, 0.0
+    for t in range(1, rounds + 1):
+        local = ClientBench(plan, client, t, purpose="fit", kept=Params(), trained=t - 1)
+        m = local.init() if state is None else local.model(state)
+        local.sgd(m)
+        state, passes = m.state(), passes + local.samples[0] / max(local.n, 1)
+    return Adapted(m, passes)  # pyright: ignore[reportPossiblyUnboundVariable]
