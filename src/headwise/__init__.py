@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app.compare import compare
+    from .app.fit import fit
     from .app.launch import resume, run
     from .contract.averaging import Averaging, Shared
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
@@ -45,6 +46,7 @@ __all__ = [
     "Update",
     "check_method",
     "compare",
+    "fit",
     "mean",
     "resume",
     "run",
@@ -56,6 +58,7 @@ _HOMES = {
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
     "errors": ("HeadwiseError",),
+    "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
     "models.split": ("SplitModel", "split"),

@@ -37,6 +37,8 @@ class Outcome(NamedTuple):
 
 def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Outcome:
     """Train these clients; `faults.on_failure` decides what a failure leads to."""
+    if not jobs:  # a trace may leave a round empty
+        return Outcome({}, {})
     faults, t = plan.experiment.faults, jobs[0].t
     policy = faults.reaction
     found: dict[int, Answer] = {}

@@ -20,7 +20,7 @@ from .executors.base import Executor, collect
 from .host.clock import peak_memory
 from .plan import Plan
 from .profile import Stopwatch
-from .sampling import sample
+from .sampling import chosen_clients
 from .server_bench import ServerBench, broadcasts
 
 
@@ -73,7 +73,7 @@ def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bo
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
     t, watch = now.t + 1, Stopwatch(executor)
-    chosen = sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t)
+    chosen = chosen_clients(plan, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):

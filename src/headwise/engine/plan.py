@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from ..data.federated import Clients
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from .mechanism import UNPROTECTED, Mechanism
+from .traces import Trace, read_trace
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Plan:
     @property
     def common(self) -> SplitModel:
         return self.models[0] if self.server_model is None else self.server_model
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Who is there in each round; empty if all clients always are. Only the server reads it."""
+        path, names = self.experiment.sampling.trace, self.data.names
+        return read_trace(Path(path), len(self.data), names, self.experiment.rounds) if path else ()
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
         """The shapes in this initial network's state, by name."""

@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
 from ..settings.fields import Natural
+from ..settings.networks import NETWORK
 from ..settings.options import Engine
 
 PARTS = ("train", "val", "test")
@@ -65,7 +66,7 @@ def for_sites(experiment: Experiment) -> Experiment:
     if experiment.fraction < 1:
         raise ConfigError(f"fraction is {experiment.fraction:g}, but must be 1 for clients at sites.")
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
-        if choice.name.endswith(".py"):
+        if choice.name.endswith(".py") or choice.name == NETWORK:
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")
     source: Source = experiment.data.make("data")
     model = experiment.model or (Choice(source.default_model),)

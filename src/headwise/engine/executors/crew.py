@@ -9,8 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -88,7 +90,8 @@ class Crew:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
-        process.start()
+        with _without_main():
+            process.start()
         theirs.close()  # or the pipe would stay open when the worker dies
         self._workers[number] = _Worker(process, ours)
         return number
@@ -98,6 +101,17 @@ class Crew:
         process.kill()
         process.join()
         pipe.close()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program's main file, which a new process would run again: it needs nothing from there."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager
