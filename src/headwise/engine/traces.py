@@ -54,7 +54,7 @@ def _clients(row: Sequence[Any], clients: int, numbers: dict[str, int], said: st
     for who in row:
         cell = who.strip() if isinstance(who, str) else who
         c = numbers.get(cell) if isinstance(cell, str) else cell
-        if c is None and cell.isascii() and cell.isdigit() and len(cell) < 10:
+        if c is None and isinstance(cell, str) and cell.isascii() and cell.isdigit() and len(cell) < 10:
             c = int(cell)
         if not isinstance(c, int) or isinstance(c, bool) or not 0 <= c < clients:
             known = nearest(str(who), numbers) if 0 < len(numbers) <= 1000 else f"they are 0 to {clients - 1}."

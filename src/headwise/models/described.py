@@ -98,7 +98,7 @@ def _tensor(t: Tensor | None, name: str, seen: dict[int, str], tensors: dict[str
     """The name under which it is stored; one that two layers share is stored once."""
     if t is None:
         return None
-    if isinstance(t, nn.parameter.UninitializedTensorMixin):
+    if nn.parameter.is_lazy(t):
         raise _IndescribableError
     if id(t) not in seen:
         seen[id(t)] = name
@@ -134,9 +134,9 @@ def _built(tree: dict[str, Any], tensors: dict[str, Tensor], made: dict[str, Any
     vars(layer).update({k: _value(v) for k, v in tree["plain"].items()})
     layer.training = tree["training"]
     for k, name in tree["parameters"].items():
-        if name is not None and ("p", name) not in made:
-            made["p", name] = nn.Parameter(tensors[name], requires_grad=k not in tree["frozen"])
-        layer._parameters[k] = None if name is None else made["p", name]
+        if name is not None and name not in made:
+            made[name] = nn.Parameter(tensors[name], requires_grad=k not in tree["frozen"])
+        layer._parameters[k] = None if name is None else made[name]
     layer._buffers.update({k: None if name is None else tensors[name] for k, name in tree["buffers"].items()})
     layer._non_persistent_buffers_set.update(tree["scratch"])
     for k, inner in tree["layers"].items():
