@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .app.compare import compare
+    from .app.fit import fit
     from .app.launch import resume, run
     from .contract.averaging import Averaging, Shared
     from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
@@ -56,6 +57,7 @@ __all__ = [
     "Update",
     "check_method",
     "compare",
+    "fit",
     "load",
     "mean",
     "resume",
@@ -72,6 +74,7 @@ _HOMES = {
     "exports.loading": ("load",),
     "exports.model": ("TrainedModel",),
     "exports.personal": ("Models",),
+    "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
     "models.split": ("SplitModel", "split"),

@@ -23,7 +23,7 @@ ALLOWED = {
     "disk": {"errors"},
     "log": {"errors"},
     "settings": {"errors"},
-    "models": {"errors", "memory", "params", "settings"},
+    "models": {"disk", "errors", "memory", "params", "settings"},
     "contract": {"errors", "models", "params", "records", "settings"},
     "methods": {"contract", "models", "params", "records", "settings"},
     "data": {"disk", "errors", "memory", "models", "settings"},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..contract.method import record_types
 from ..disk.files import only_writer
@@ -30,11 +30,12 @@ from ..privacy.accountant import account
 from ..runs.diagnostics import Diagnostics
 from ..runs.manifest import FORMAT, describe, moved, read_manifest
 from ..runs.query import Run
-from ..runs.store import RunStore, mend_partition, new_run
+from ..runs.store import INPUTS, RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from .going_on import beginning
+from .inputs import check_processes, new_inputs, session_models, stored, stored_again
 from .prepare import Prepared, plan_from_json, prepare
 
 
@@ -64,16 +65,18 @@ def run(
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     data_dir = data_folder(data_dir)
     backend = backend or here(data_dir)
-    experiment, plan, summary, histograms = backend.make(experiment)
     folder = Path(out) if out else usual_folder(experiment)
-    spent = account(plan)
-    manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | ({"privacy": spent} if spent else {})
-    start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
-    with new_run(folder, manifest, histograms):
-        if start:
-            with closing(RunStore(folder, record_types(type(plan.method)))) as store:
-                store.begin(*start)
-        return _go(experiment, plan, folder, observers, backend)
+    with new_inputs(folder) as home:
+        experiment, plan, summary, histograms = backend.make(stored(experiment, home))
+        _ = plan.trace  # a bad file is refused before there is a run
+        spent = {"privacy": found} if (found := account(plan)) else {}
+        manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | spent
+        start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
+        with new_run(folder, manifest, histograms):
+            if start:
+                with closing(RunStore(folder, record_types(type(plan.method)))) as store:
+                    store.begin(*start)
+            return _go(experiment, plan, folder, observers, backend)
 
 
 def resume(
@@ -82,8 +85,12 @@ def resume(
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
+    model: Any = None,
 ) -> Run:
-    """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged."""
+    """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged.
+
+    A network that was defined in a notebook or script must be passed again as `model`.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
     if _is_complete(run := Run(folder)):
@@ -102,7 +109,8 @@ def resume(
             where,
         )
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
-    experiment, plan, summary, histograms = backend.make(experiment_from(manifest["experiment"]))
+    began = stored_again(experiment_from(manifest["experiment"]), model, folder)
+    experiment, plan, summary, histograms = backend.make(began)
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}.")
@@ -122,14 +130,16 @@ def run_or_resume(
     """Run in `out`, or continue there if it holds the same experiment; a complete run is not repeated."""
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
-    found = Run(out)
+    found, experiment = Run(out), stored(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
     before = experiment_from(found.manifest["experiment"]).resolved()  # options may be new since then
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
-    if dataclasses.replace(before, engine=elsewhere) != now:  # where it runs does not matter
+    if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
         raise RunError(f"{out} holds another experiment: choose another --out.")
-    return found if _is_complete(found) else resume(out, data_dir=data_dir, observers=observers, backend=backend)
+    if _is_complete(found):
+        return found
+    return resume(out, data_dir=data_dir, observers=observers, backend=backend, model=session_models(now))
 
 
 def _is_complete(run: Run) -> bool:
@@ -158,8 +168,9 @@ def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, 
     here = engine.kind == "local"
     count = engine.workers.count or (1 if here and not is_long(plan) else cores())
     local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"
+    local = check_processes(plan, local if here else engine.kind, engine.workers.kind)
     setup = Setup(plan, states, engine, count, text, partial(plan_from_json, text), data_dir, folder)
-    return find(local if here else engine.kind)(setup)
+    return find(local)(setup)
 
 
 def data_folder(given: str | Path | None) -> Path:

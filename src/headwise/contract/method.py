@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, g
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
+from ..settings.fields import Checked
 from .benches import Bench as Bench
 from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
@@ -51,9 +52,10 @@ class Update(Generic[U, C]):
     """the model whose BatchNorm statistics the client keeps, if that is not `model`"""
 
 
-class Method(ABC, Generic[S, C, D, U]):
+class Method(Checked, ABC, Generic[S, C, D, U]):
     """A federated method: two halves that communicate only through records. Its fields are its hyperparameters."""
 
+    kind: ClassVar[str] = "method"
     family: ClassVar[str] = ""
     """its kind, in a word or two"""
     travels: ClassVar[str] = ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..settings.fields import Checked
+
 if TYPE_CHECKING:
     from .preprocessing.fitting import Preprocessing
 
@@ -55,9 +57,10 @@ class Dataset:
         return replace(self, x=self.x[kept], y=self.y[kept], official_test=test, owner=owner, part=part)
 
 
-class Source(ABC):
+class Source(Checked, ABC):
     """A data set that can be found or downloaded, and read. Subclasses are frozen dataclasses; fields are options."""
 
+    kind: ClassVar[str] = "data"
     default_model: ClassVar[str] = "cnn"
     """the model to use when none is named"""
 

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Observer) -> Outcome:
     """Train these clients; `faults.on_failure` decides what a failure leads to."""
-    if not jobs:  # everyone drawn is absent
+    if not jobs:  # everyone drawn is absent, or a trace leaves the round empty
         return Outcome({}, {})
     faults, t = plan.experiment.faults, jobs[0].t
     policy = faults.reaction

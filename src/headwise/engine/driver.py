@@ -77,7 +77,7 @@ def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bo
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
     """One round: draw clients, send, train, aggregate in client order, evaluate."""
     t, watch = now.t + 1, Stopwatch(executor)
-    chosen = participants(plan.experiment, len(plan.data), plan.data.absent, t)
+    chosen = participants(plan, t)
     tell(RoundStarted(t, tuple(chosen)))
     central = ServerBench(plan, t)
     with _at_server(plan, t, "broadcast"):

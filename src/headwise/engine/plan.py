@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 The best round's only take room on the disk. A model as after training is written in every round, even by methods whose
 clients otherwise keep nothing.
 """
+from .traces import Trace, read_trace
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,12 @@ class Plan:
     @property
     def common(self) -> SplitModel:
         return self.models[0] if self.server_model is None else self.server_model
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Who is there in each round; empty if all clients always are. Only the server reads it."""
+        path, names = self.experiment.sampling.trace, self.data.names
+        return read_trace(Path(path), len(self.data), names, self.experiment.rounds) if path else ()
 
     def shapes(self, template: SplitModel) -> Mapping[str, torch.Size]:
         """The shapes in this initial network's state, by name."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +12,14 @@ from ..seeds import seed_of
 from ..settings.experiment import Experiment
 from ..settings.options import Sampling
 
+if TYPE_CHECKING:
+    from .plan import Plan
+
 
 def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     """The clients of round t, ascending; drawn without replacement, independently of all other rounds."""
+    if not clients:
+        return []
     rng = torch.Generator().manual_seed(seed_of(seed, "sample", t))
     high = share_of(sampling.ratio, clients)
     low = high if sampling.ratio_low is None else share_of(sampling.ratio_low, clients)
@@ -37,12 +43,13 @@ def newcomers(experiment: Experiment, clients: int) -> list[int]:
     return sorted(torch.randperm(clients, generator=rng)[: share_of(share, clients)].tolist()) if share else []
 
 
-def participants(experiment: Experiment, clients: int, absent: Collection[int], t: int) -> list[int]:
-    """The clients that train in round t: drawn from those that may, as if the absent ones were there."""
-    outside = set(newcomers(experiment, clients))
-    pool = [c for c in range(clients) if c not in outside] if outside else range(clients)
-    drawn = sample(experiment.sampling, len(pool), experiment.seed, t + experiment.origin.rounds)
-    return [pool[i] for i in drawn if pool[i] not in absent]
+def participants(plan: Plan, t: int) -> list[int]:
+    """The clients that train in round t: drawn from those that may, or that the trace names, absent or not."""
+    outside = set(newcomers(plan.experiment, len(plan.data)))
+    there = plan.trace[t - 1] if plan.trace else range(len(plan.data))
+    pool = [c for c in there if c not in outside] if outside else there
+    drawn = sample(plan.experiment.sampling, len(pool), plan.experiment.seed, plan.at(t))
+    return [pool[i] for i in drawn if pool[i] not in plan.data.absent]
 
 
 def share_of(ratio: float, clients: int) -> int:

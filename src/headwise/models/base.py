@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
+from ..settings.fields import Checked
 from .split import SplitModel
 
 
@@ -17,8 +19,10 @@ class Task:
     vocabulary: int = 0
 
 
-class Model(ABC):
+class Model(Checked, ABC):
     """A family of networks: a frozen dataclass whose fields are its options."""
+
+    kind: ClassVar[str] = "model"
 
     @abstractmethod
     def build(self, task: Task) -> SplitModel:

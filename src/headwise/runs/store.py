@@ -24,7 +24,9 @@ from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
 """the files whose extents a checkpoint stores: resuming cuts them back to these"""
-EARLY = ("lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
+INPUTS = "inputs"
+"""the folder of what was passed as Python objects"""
+EARLY = (INPUTS, "lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
 """all that a run killed before writing its manifest leaves: a folder with only these counts as empty"""
 
 
@@ -118,12 +120,12 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
     The lock comes first: if two processes start in one folder, one of them writes nothing. A folder that holds anything
     else is refused and left unchanged.
     """
-    _refuse_if_taken(folder)
+    refuse_if_taken(folder)
     with failing_clearly(folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         with only_writer(folder, make=True):
-            _refuse_if_taken(folder)  # another process may have started here meanwhile, or even finished
+            refuse_if_taken(folder)  # another process may have started here meanwhile, or even finished
             data = to_json(partition).encode()
             try:
                 write_bytes(folder / "partition.json", data)
@@ -150,7 +152,8 @@ def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
             write_bytes(folder / "partition.json", data)
 
 
-def _refuse_if_taken(folder: Path) -> None:
+def refuse_if_taken(folder: Path) -> None:
+    """Raise `RunError` if anything but the beginning of a run is in this folder."""
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
             raise RunError(

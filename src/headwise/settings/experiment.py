@@ -19,6 +19,7 @@ from . import catalog
 from .executors import check_name
 from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
 from .history import Drift, Origin
+from .networks import NETWORK, made_network, own_network
 from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
@@ -40,12 +41,18 @@ class Choice(Parsed):
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     values: tuple[str, ...] = ()
     """positional options, in field order"""
+    given: Any = field(default=None, repr=False)
+    """a network that was passed as an object"""
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        """From a string, a table with a name, or an instance."""
+        """From a string, a table with a name, an instance, or a network as an object."""
         if isinstance(value, cls):
             return value
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and at in catalog.ROOMS:
+            value = build(value, {}, at)
+        if at.split("[")[0] in ("model", "server_model") and (own := own_network(value)):
+            return cls(NETWORK, *own)
         if isinstance(value, str) and at == "data" and value.endswith(".toml"):  # a path may contain colons
             return cls(OWN, {"path": value})
         if isinstance(value, str) and value:
@@ -58,13 +65,17 @@ class Choice(Parsed):
             return cls(value["name"], options, convert(value.get("values", ()), tuple[str, ...], f"{at}.values"))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return cls(catalog.name_of(_kind(at), type(value)), dump(value))
-        raise ConfigError(f"{at} is {value!r}, but must be a name or a table with a name.")
+        network = ", a network (torch.nn.Module)" if "model" in at else ""
+        said = repr(value) if isinstance(value, (int, float, Mapping)) else f"a {type(value).__name__}"
+        raise ConfigError(f"{at} is {said[:200]}, but must be a name{network} or a table with a name.")
 
     def plain(self) -> dict[str, Any]:
         return {"name": self.name, **self.options, **({"values": list(self.values)} if self.values else {})}
 
     def make(self, kind: catalog.Kind) -> Any:
         """An instance, with its options checked."""
+        if self.name == NETWORK and kind == "model":
+            return made_network(self.options, self.given)
         name, _, preset = self.name.partition("@")
         cls = find_class(kind, name)
         fields = [f.name for f in dataclasses.fields(cls) if not f.kw_only]
@@ -78,6 +89,8 @@ class Choice(Parsed):
 
     def resolved(self, kind: catalog.Kind) -> Choice:
         """The same choice with every option spelled out and a user's own file as an absolute path."""
+        if self.given is not None:
+            return dataclasses.replace(self, options=dump(self.make(kind).stored))
         name = self.name.partition("@")[0]
         return Choice(str(Path(name).resolve()) if name.endswith(".py") else name, dump(self.make(kind)))
 

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, nearest
 
@@ -70,6 +70,17 @@ class Parsed(ABC):
     @abstractmethod
     def plain(self) -> Any:
         """The inverse of `parse`."""
+
+
+class Checked:
+    """A class whose fields are options: values given in Python are checked like those on the command line."""
+
+    kind: ClassVar[str] = ""
+    """what error messages call it"""
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(type(self)).items() if dataclasses.is_dataclass(self) else ():
+            object.__setattr__(self, name, convert(getattr(self, name), kind, _join(self.kind, name)))
 
 
 def build(cls: type[T], values: Mapping[str, Any], at: str = "") -> T:

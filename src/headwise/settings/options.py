@@ -45,6 +45,8 @@ class Sampling:
     """share of the clients that train in each round"""
     ratio_low: Share | None = None
     """if set, each round draws its share uniformly between ratio_low and ratio"""
+    trace: str = ""
+    """file that says which clients are there in each round, a line per round; ratio is then a share of these"""
 
     @property
     def average(self) -> float:

@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
 from ..settings.fields import Natural
+from ..settings.networks import NETWORK
 from ..settings.options import Engine
 
 PARTS = ("train", "val", "test")
@@ -68,7 +69,7 @@ def for_sites(experiment: Experiment) -> Experiment:
         name = "without" if experiment.without else "evaluate.new_clients"
         raise ConfigError(f"{name} is set, but only simulations know all clients: at sites, start those you want.")
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
-        if choice.name.endswith(".py"):
+        if choice.name.endswith(".py") or choice.name == NETWORK:
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")
     source: Source = experiment.data.make("data")
     model = experiment.model or (Choice(source.default_model),)

@@ -68,7 +68,9 @@ def partitions(value: Any) -> dict[str, Any] | None:
     take, count = getattr(value, "load_partition", None), getattr(value, "num_partitions", None)
     if not callable(take) or not isinstance(count, int):
         return None
-    return {str(k): take(k) for k in range(count)}
+    found = [take(k) for k in range(count)]
+    named: Any = getattr(value, "partition_id_to_natural_id", None) or {}  # known only now
+    return {str(named.get(k, k)): each for k, each in enumerate(found)}
 
 
 def samples_of(name: str, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:

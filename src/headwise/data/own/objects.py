@@ -151,6 +151,11 @@ def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[A
         )
     if not len(x) and part <= 0:
         raise DataError(f"client {name!r} has no samples{for_part(part)}.")
+    for what, values in (("x", x), ("y", y)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            i = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))[0])
+            hint = ": fill them, or pass a DataFrame, whose gaps are filled" if what == "x" else ""
+            raise DataError(f"client {name!r} has values in {what} that are not finite, first in sample {i}{hint}.")
     if y.dtype.kind == "O":
         y = y.astype(str)
     return in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y

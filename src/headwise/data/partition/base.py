@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...settings.fields import Checked
+
 Indices = NDArray[np.int64]
 
 
-class Partition(ABC):
+class Partition(Checked, ABC):
     """A scheme that divides samples among clients. Subclasses are frozen dataclasses; their fields are options."""
+
+    kind: ClassVar[str] = "partition"
 
     @abstractmethod
     def divide(

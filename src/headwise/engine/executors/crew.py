@@ -12,12 +12,12 @@ import signal
 import sys
 import threading
 import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...errors import HeadwiseError
@@ -90,7 +90,7 @@ class Crew:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
-        with _no_main():
+        with _without_main():
             process.start()
         theirs.close()  # or the pipe would stay open when the worker dies
         self._workers[number] = _Worker(process, ours)
@@ -104,10 +104,10 @@ class Crew:
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
-    """Workers do not run the user's script again, which would need a guard: they are told all that they need."""
+def _without_main() -> Iterator[None]:
+    """Hide the program's main file, which a new process would run again: it needs nothing from there."""
     main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield
     finally:

@@ -1,0 +1,140 @@
+"""What was passed as Python objects becomes files in the run's folder, so that workers and `resume` need no object."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..disk.files import failing_clearly, write_bytes
+from ..engine.plan import Plan
+from ..errors import ConfigError, RunError
+from ..models.described import described_network, weights
+from ..models.network import reference, title
+from ..runs.store import INPUTS, refuse_if_taken
+from ..settings.experiment import Choice, Experiment
+from ..settings.networks import NETWORK
+
+
+@contextmanager
+def new_inputs(folder: Path) -> Iterator[Path]:
+    """The place for a new run's inputs; whatever it holds goes if the run can't start."""
+    refuse_if_taken(folder)
+    home = folder / INPUTS
+    missing = [p for p in (home, folder, *folder.parents) if not p.exists()]
+    try:
+        yield home
+    finally:
+        if not (folder / "manifest.json").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            for path in missing:
+                with suppress(OSError):
+                    path.rmdir()
+
+
+def stored(experiment: Experiment, home: Path) -> Experiment:
+    """The experiment with what it needs from elsewhere in files below `home`."""
+    return with_stored_trace(with_stored_models(experiment, home), home)
+
+
+def with_stored_models(experiment: Experiment, home: Path) -> Experiment:
+    """The experiment with its networks, where they were passed as objects, in files below `home`."""
+    models = tuple(_stored(choice, home) for choice in experiment.model)
+    server = experiment.server_model and _stored(experiment.server_model, home)
+    return dataclasses.replace(experiment, model=models, server_model=server)
+
+
+def _stored(choice: Choice, home: Path) -> Choice:
+    """As a factory that can be imported, as a file, or, if neither is possible, as an object with a name."""
+    given = choice.given
+    if given is None or choice.options.get("session"):
+        return choice
+    if factory := "" if isinstance(given, nn.Module) else reference(given):
+        return Choice(NETWORK, {"factory": factory})
+    if not isinstance(given, nn.Module):
+        return Choice(NETWORK, {"called": title(given), "session": True}, given=given)
+    data = described_network(given)
+    if data is not None:
+        return Choice(NETWORK, {"called": title(given), **_file(data, home)})
+    return Choice(NETWORK, {"called": title(given), "session": True, **_file(weights(given), home)}, given=given)
+
+
+def with_stored_trace(experiment: Experiment, home: Path) -> Experiment:
+    """The experiment with a copy of its trace below `home`: a resumed run must see the same clients."""
+    trace = Path(experiment.sampling.trace)
+    if not experiment.sampling.trace or trace.parent == home.absolute():
+        return experiment
+    copy = _write(_content(trace), home, "trace", ".json" if trace.suffix == ".json" else ".txt")
+    return dataclasses.replace(experiment, sampling=dataclasses.replace(experiment.sampling, trace=str(copy)))
+
+
+def _content(trace: Path) -> bytes:
+    try:
+        return trace.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"sampling.trace is {str(trace)!r}, which can't be read: {error.strerror}.") from error
+
+
+def _file(data: bytes, home: Path) -> dict[str, str]:
+    return {"path": str(_write(data, home, "model", ".safetensors")), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
+    """Write a file that is named after its content."""
+    path = (home / f"{kind}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}").absolute()
+    if not path.exists():
+        with failing_clearly(home):
+            home.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, data)
+    return path
+
+
+def stored_again(experiment: Experiment, model: Any, folder: Path) -> Experiment:
+    """A run's own experiment, with the networks that only a Python session has, passed again."""
+    trace = Path(experiment.sampling.trace)
+    if experiment.sampling.trace and hashlib.sha256(_content(trace)).hexdigest()[:16] != trace.stem[-16:]:
+        raise RunError(f"{trace} is damaged: it has changed since the run began.")
+    again = model if isinstance(model, Sequence) and not isinstance(model, str) else [model]
+    wanted = [c.options["called"] for c in _choices(experiment) if c.options.get("session")]
+    if wanted and (model is None or len(again) != len(wanted)):
+        what = wanted[0] if len(wanted) == 1 else f"[{', '.join(wanted)}]"
+        raise RunError(
+            f"{folder} uses {', '.join(wanted)}, defined in a notebook or script: pass it again, as in "
+            f"headwise.resume({str(folder)!r}, model={what})."
+        )
+    left = iter(again)
+
+    def given(choice: Choice) -> Choice:
+        return dataclasses.replace(choice, given=next(left)) if choice.options.get("session") else choice
+
+    models = tuple(given(c) for c in experiment.model)
+    server = experiment.server_model and given(experiment.server_model)
+    return dataclasses.replace(experiment, model=models, server_model=server)
+
+
+def session_models(experiment: Experiment) -> list[Any]:
+    """The networks that only this Python session has."""
+    return [c.given for c in _choices(experiment) if c.given is not None]
+
+
+def check_processes(plan: Plan, local: str, asked: str) -> str:
+    """The executor to use: threads instead of processes for networks that other processes can't have."""
+    only_here = [c.options["called"] for c in _choices(plan.experiment) if c.given is not None]
+    if not only_here or local in ("serial", "threads"):
+        return local
+    if local == "pool" and asked == "auto":
+        return "threads"
+    raise ConfigError(
+        f"model is {only_here[0]}, defined in a notebook or script, where other processes can't import it: set "
+        f"engine.workers to 1 or threads:2, or move it to a file and pass model='file.py:{only_here[0]}'."
+    )
+
+
+def _choices(experiment: Experiment) -> tuple[Choice, ...]:
+    return (*experiment.model, *([experiment.server_model] if experiment.server_model else []))

@@ -1,0 +1,160 @@
+"""A network of your own: ``package.module:factory``, ``file.py:factory``, or an object that was passed in Python.
+
+A factory is a function or class that returns an `nn.Module`. What it names as parameters, it is given: `classes` (or
+`num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name: sites run no such code.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import ConfigError
+from .base import Model, Task
+from .described import SCRIPTS, read_weights, rebuilt_network
+from .heads import as_split
+from .split import SplitModel
+
+
+@dataclass(frozen=True)
+class OwnNetwork(Model):
+    """A network that others can build, too: by a factory that can be imported, or from a file."""
+
+    factory: str = ""
+    "package.module:factory or file.py:factory"
+    head: str = ""
+    "name of the layer that is the head; none: the last one"
+    path: str = ""
+    "file with a network, or with the initial weights of one that only a Python session has"
+    sha256: str = ""
+    "of that file"
+    called: str = ""
+    "what a network that was passed as an object is called in messages"
+    session: bool = False
+    "whether only the Python session that passed it has the network, and `path` holds its initial weights at most"
+
+    def build(self, task: Task) -> SplitModel:
+        if self.factory:
+            said = f"model is {self.factory!r}"
+            return as_split(called(loaded(self.factory), task, said), task, self.head, said)
+        if self.session or not self.path:
+            raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
+        return as_split(rebuilt_network(content(self), self.path), task, self.head, f"model is {self.called}")
+
+
+@dataclass(frozen=True)
+class SessionNetwork(Model):
+    """A network that was passed as an object."""
+
+    given: Any
+    stored: OwnNetwork
+    """what a run's folder says about it"""
+
+    def __post_init__(self) -> None:
+        """Nothing to check: an object is not a setting."""
+
+    def build(self, task: Task) -> SplitModel:
+        said = f"model is {title(self.given)}"
+        net = self.given if isinstance(self.given, nn.Module) else called(self.given, task, said)
+        if self.stored.path:
+            net = _with_weights(net, self.stored, said)
+        return as_split(net, task, self.stored.head, said)
+
+
+def title(given: Any) -> str:
+    """What a network, class or function is called in messages."""
+    return str(getattr(given, "__qualname__", None) or type(given).__name__)
+
+
+def reference(given: Any) -> str:
+    """`package.module:factory`, by which another process can import this class or function; empty if it can't."""
+    module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
+    if (
+        not module
+        or module in SCRIPTS
+        or not name.isidentifier()
+        or getattr(sys.modules.get(module), name, 0) is not given
+    ):
+        return ""
+    try:
+        return f"{module}:{name}" if importlib.util.find_spec(module) else ""
+    except (ImportError, ValueError):
+        return ""
+
+
+def loaded(factory: str) -> Callable[..., Any]:
+    """The function or class that ``package.module:factory`` or ``file.py:factory`` names."""
+    place, _, name = factory.rpartition(":")
+    said = f"model is {factory!r}"
+    try:
+        module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{said}, but there is no module {error.name!r}.") from error
+    except Exception as error:  # another's file can raise anything
+        raise ConfigError(f"{said}, which can't be imported: {type(error).__name__}: {error}.") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigError(f"{said}, but {place} has no function or class {name!r}.")
+    return found
+
+
+def _file(path: Path) -> Any:
+    name = f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def called(factory: Callable[..., Any], task: Task, said: str) -> nn.Module:
+    """The factory's network for this task."""
+    offered = {"task": task, "shape": task.shape, "vocabulary": task.vocabulary}
+    offered |= dict.fromkeys(("classes", "num_classes", "n_classes"), task.classes)
+    wanted = inspect.signature(factory).parameters.values()
+    named = [p for p in wanted if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if missing := [p.name for p in named if p.default is p.empty and p.name not in offered]:
+        raise ConfigError(f"{said}, which needs {missing[0]!r}: it can only be given {', '.join(offered)}.")
+    try:
+        made = factory(**{p.name: offered[p.name] for p in named if p.name in offered})
+    except Exception as error:  # another's code can raise anything
+        raise ConfigError(f"{said}, which failed: {type(error).__name__}: {error}.") from error
+    made = made.build(task) if isinstance(made, Model) else made
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{said}, which returned a {type(made).__name__}, but must return a torch.nn.Module.")
+    return made
+
+
+def content(stored: OwnNetwork) -> bytes:
+    """The file that a run's folder holds, which must not have changed."""
+    try:
+        data = Path(stored.path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"model is {stored.path!r}, which can't be read: {error.strerror}.") from error
+    if hashlib.sha256(data).hexdigest() != stored.sha256:
+        raise ConfigError(f"model is {stored.path!r}, which has changed: its sha256 is not {stored.sha256[:12]}...")
+    return data
+
+
+def _with_weights(net: nn.Module, stored: OwnNetwork, said: str) -> nn.Module:
+    """A copy with the initial weights that the run began with."""
+    net, weights = copy.deepcopy(net), read_weights(content(stored))
+    try:
+        net.load_state_dict(weights)
+        return net
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{said}, but {stored.called} of this run has other layers: pass the same network."
+        ) from error

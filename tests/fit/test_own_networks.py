@@ -1,0 +1,298 @@
+"""A model may be a network, a class, a function, package.module:factory or file.py:factory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_nets
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.engine.events import Event, RoundEnded
+from headwise.errors import ConfigError, HeadwiseError, RunError
+from headwise.models.base import Task
+from headwise.models.described import described_network, rebuilt_network
+from headwise.models.heads import as_split
+from headwise.settings.experiment import Choice
+
+RNG = np.random.default_rng(0)
+CLIENTS = {name: (RNG.normal(size=(16, 3)), np.arange(16) % 2) for name in ("va", "rome")}
+TASK = Task((3,), 2)
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def main_only(kind: type[Any]) -> type[Any]:
+    """As if it were defined in a notebook."""
+    return type(kind.__name__, (kind,), {"__module__": "__main__", "__qualname__": kind.__name__})
+
+
+def rounds(run: hw.Run) -> list[Any]:
+    return [{k: v for k, v in row.items() if k not in ("seconds", "memory", "samples")} for row in run.rounds]
+
+
+KINDS = [
+    own_nets.Small,
+    own_nets.small,
+    "own_nets:Small",
+    "own_nets:tall",
+    "own_nets:Small:head=out",
+    layers(),
+    hw.split(own_nets.Small(), "out"),
+    own_nets.Small(2),
+    main_only(own_nets.Small),
+    lambda: layers(),
+    nn.Linear(3, 2),
+]
+
+
+@pytest.mark.parametrize("model", KINDS, ids=range(len(KINDS)))
+def test_any_kind_of_network_trains(tmp_path: Path, model: Any) -> None:
+    run = hw.fit(CLIENTS, method="fedah", model=model, rounds=1, out=tmp_path / "run")
+    assert 0 <= run.accuracy() <= 1
+    assert run.manifest["experiment"]["model"][0]["name"] == "network"
+
+
+def test_the_weights_of_an_instance_are_the_initial_ones() -> None:
+    net = own_nets.Small()
+    made = Choice("network", given=net).make("model").build(TASK)
+    assert torch.equal(made.head.weight, net.out.weight)
+    assert torch.equal(made.body.first.weight, net.first.weight)
+    assert made.head.weight is not net.out.weight
+
+
+def test_a_class_starts_from_the_seed(tmp_path: Path) -> None:
+    one, two = (hw.fit(CLIENTS, model=own_nets.Small, rounds=1, out=tmp_path / str(k)) for k in range(2))
+    other = hw.fit(CLIENTS, model=own_nets.Small, rounds=1, out=tmp_path / "other", seed=1)
+    assert rounds(one) == rounds(two)
+    assert rounds(one) != rounds(other)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["net.py:Net", "net.py", "net.py:make"],
+)
+def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from torch import nn\n\nclass Net(nn.Sequential, nn.Module):\n    def __init__(self, classes):\n"
+    text += "        super().__init__(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, classes))\n\n"
+    Path("net.py").write_text(text + "def make():\n    return Net(2)\n")
+    run = hw.fit(CLIENTS, model=given, rounds=1, out="run")
+    factory = run.manifest["experiment"]["model"][0]["factory"]
+    assert factory == f"{tmp_path / 'net.py'}:{'make' if given.endswith('make') else 'Net'}"
+
+
+HOW = 'name the layer that is the head: headwise.split(net, "layer").'
+GIVEN = "it can only be given task, shape, vocabulary, classes, num_classes, n_classes."
+ALLOWED = "but must be a name, a network (torch.nn.Module) or a table with a name."
+MISFITS: list[tuple[Any, str]] = [
+    (
+        nn.Sequential(nn.Linear(3, 5)),
+        "model is Sequential, whose output has the shape [samples, 5], but the data has 2 classes: its last layer must "
+        "have 2 outputs.",
+    ),
+    (
+        nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)),
+        "model is Sequential, which ends with Softmax: leave it out, because the loss takes plain scores.",
+    ),
+    (
+        nn.Sequential(nn.Linear(3, 2), nn.ReLU()),
+        f"model is Sequential, which ends with ReLU, not with a Linear layer: {HOW}",
+    ),
+    (
+        own_nets.Added,
+        f"model is 'own_nets:Added', which computes its output outside its layers, not with a Linear layer: {HOW}",
+    ),
+    (
+        hw.SplitModel(nn.Linear(3, 2), nn.Identity()),
+        "model is SplitModel, whose head has no weights to train.",
+    ),
+    (
+        nn.Linear(7, 2),
+        "model is Linear, which fails with samples of shape [3]: RuntimeError: mat1 and mat2 shapes cannot be "
+        "multiplied (2x3 and 7x2).",
+    ),
+    (own_nets.Pair(), "model is Pair, which returns a tuple, but must return a tensor of scores."),
+    (own_nets.broken, "model is 'own_nets:broken', which failed: ValueError: oh."),
+    (own_nets.needy, f"model is 'own_nets:needy', which needs 'width': {GIVEN}"),
+    (own_nets.number, "model is 'own_nets:number', which returned a int, but must return a torch.nn.Module."),
+    ("no.such:thing", "model is 'no.such:thing', but there is no module 'no'."),
+    ("own_nets:Smal", "model is 'own_nets:Smal', but own_nets has no function or class 'Smal'."),
+    (
+        "own_nets:Small:hidden=3",
+        "model is 'own_nets:Small:hidden=3', but after the factory only head=LAYER may follow, not 'hidden=3'.",
+    ),
+    ("own_nets:Small:head=oot", "head is 'oot', but the layers of this Small are: first, out."),
+    (3.5, f"model[0] is 3.5, {ALLOWED}"),
+    ([CLIENTS["va"][0]], f"model[0] is a ndarray, {ALLOWED}"),
+]
+
+
+@pytest.mark.parametrize(("model", "said"), MISFITS, ids=range(len(MISFITS)))
+def test_a_network_that_does_not_fit_is_one_sentence(tmp_path: Path, model: Any, said: str) -> None:
+    with pytest.raises(HeadwiseError) as error:
+        hw.fit(CLIENTS, model=model, rounds=1, out=tmp_path / "run")
+    assert str(error.value) == said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_layer_that_is_not_last_is_no_head() -> None:
+    with pytest.raises(ConfigError, match="whose output is not the output of its layer 'a'"):
+        as_split(own_nets.Added(), TASK, "a", "model is Added")
+
+
+def test_a_layer_that_is_used_twice_is_no_head() -> None:
+    class Same(own_nets.Twice):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(self.a(x))
+
+    with pytest.raises(ConfigError, match="uses its last layer 'a' 2 times"):
+        as_split(Same(), Task((3,), 3), "", "model is Same")
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    net = layers()
+    net[0].weight.data[0, 0] = float("nan")
+    with pytest.raises(ConfigError, match=r"whose body\.0\.weight has values that are not finite"):
+        as_split(net, TASK, "", "model is net")
+
+
+class Stop:
+    """Ends a run after its first round, as a killed one would."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            raise KeyboardInterrupt
+
+
+def interrupted(folder: Path, model: Any, **settings: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        hw.fit(CLIENTS, model=model, rounds=3, out=folder, observers=[Stop()], **settings)
+
+
+@pytest.mark.parametrize("model", [layers(), own_nets.Small, hw.split(own_nets.Small(), "out")], ids=range(3))
+def test_resume_needs_no_object_where_others_can_build_the_network(tmp_path: Path, model: Any) -> None:
+    whole = hw.fit(CLIENTS, method="fedah", model=model, rounds=3, out=tmp_path / "whole")
+    interrupted(tmp_path / "cut", model, method="fedah")
+    assert rounds(hw.resume(tmp_path / "cut")) == rounds(whole)
+
+
+@pytest.mark.parametrize("instance", [False, True])
+def test_a_network_of_a_notebook_is_passed_again(tmp_path: Path, instance: bool) -> None:
+    kind = main_only(own_nets.Small)
+    model = kind() if instance else kind
+    whole = hw.fit(CLIENTS, method="fedah", model=model, rounds=3, out=tmp_path / "whole")
+    interrupted(tmp_path / "cut", model, method="fedah")
+    with pytest.raises(RunError) as error:
+        hw.resume(tmp_path / "cut")
+    assert str(error.value) == (
+        f"{tmp_path / 'cut'} uses Small, defined in a notebook or script: pass it again, as in "
+        f"headwise.resume('{tmp_path / 'cut'}', model=Small)."
+    )
+    again = kind() if instance else kind  # with other weights: those of the run count
+    assert rounds(hw.resume(tmp_path / "cut", model=again)) == rounds(whole)
+
+
+def test_another_network_is_refused_on_resume(tmp_path: Path) -> None:
+    kind = main_only(own_nets.Small)
+    interrupted(tmp_path / "cut", kind())
+    with pytest.raises(ConfigError, match="Small of this run has other layers: pass the same network"):
+        hw.resume(tmp_path / "cut", model=kind(hidden=7))
+
+
+def test_a_network_of_a_notebook_runs_in_threads_not_in_processes(tmp_path: Path) -> None:
+    kind = main_only(own_nets.Small)
+    serial = hw.fit(CLIENTS, model=kind, rounds=2, out=tmp_path / "one")
+    threads = hw.fit(CLIENTS, model=kind, rounds=2, out=tmp_path / "two", workers="threads:2")
+    assert rounds(serial) == rounds(threads)
+    with pytest.raises(ConfigError, match="model is Small, defined in a notebook or script, where other processes"):
+        hw.fit(CLIENTS, model=kind, rounds=2, out=tmp_path / "three", workers=2)
+
+
+def test_processes_read_the_network_from_the_folder(tmp_path: Path) -> None:
+    net = layers()
+    serial = hw.fit(CLIENTS, model=net, rounds=1, out=tmp_path / "one")
+    pool = hw.fit(CLIENTS, model=net, rounds=1, out=tmp_path / "two", workers=2)
+    assert rounds(serial) == rounds(pool)
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    interrupted(tmp_path / "cut", layers())
+    (path,) = (tmp_path / "cut" / "inputs").glob("model-*.safetensors")
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(ConfigError, match="which has changed"):
+        hw.resume(tmp_path / "cut")
+
+
+def test_a_described_network_is_the_same_network() -> None:
+    tied = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3))
+    tied[2].weight = tied[0].weight
+    tied[0].bias.requires_grad_(False)
+    odd = nn.Sequential(nn.Conv1d(1, 2, 3, padding="same"), nn.BatchNorm1d(2), nn.Flatten(), nn.LazyLinear(2))
+    odd(torch.zeros(4, 1, 5))
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    for net, shape in (
+        (tied, (2, 3)),
+        (odd, (2, 1, 5)),
+        (encoder, (2, 3, 4)),
+        (hw.split(own_nets.Small(), "out"), (2, 3)),
+    ):
+        data = described_network(net)
+        assert data is not None
+        twin = rebuilt_network(data, "net")
+        assert str(twin) == str(net)
+        x = torch.rand(shape)
+        assert torch.equal(twin.eval()(x), net.eval()(x))
+        assert [p.requires_grad for p in twin.parameters()] == [p.requires_grad for p in net.parameters()]
+        assert described_network(twin.train()) == described_network(net.train())
+
+
+def test_what_is_more_than_layers_is_not_described() -> None:
+    hooked, odd = layers(), layers()
+    hooked.register_forward_hook(print)
+    odd.extra = Path()  # pyright: ignore[reportAttributeAccessIssue]
+    assert [described_network(n) for n in (hooked, odd, main_only(own_nets.Small)(), nn.LazyLinear(2))] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (b"torch.nn.modules.linear:Linear", b"shutil:rmtree                 ", "the network has a shutil:rmtree"),
+        (b"torch.nn.modules.linear:Linear", b"pathlib:PosixPath             ", "the network has a pathlib:PosixPath"),
+        (b"torch.nn.modules.linear:Linear", b"torch.nn.modules.linear:Lineal", "which can't be imported here"),
+        (b"parameters", b"parametres", "x can't be read as a network: KeyError"),
+    ],
+)
+def test_a_damaged_or_hostile_description_is_refused(before: bytes, after: bytes, said: str) -> None:
+    data = described_network(layers())
+    assert data is not None and before in data
+    with pytest.raises(ConfigError, match=said):
+        rebuilt_network(data.replace(before, after), "x")
+
+
+def test_compare_and_run_again_with_an_object(tmp_path: Path) -> None:
+    net = layers()
+    base = hw.Experiment(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), rounds=1, clients=3, fraction=0.1)
+    first = hw.compare(base, ["fedavg", "fedah"], out=tmp_path / "both")
+    times = [(run.path / "result.json").stat().st_mtime_ns for line in first.setting.lines for run in line.runs]
+    again = hw.compare(base, ["fedavg", "fedah"], out=tmp_path / "both")
+    assert times == [(run.path / "result.json").stat().st_mtime_ns for line in again.setting.lines for run in line.runs]
+    with pytest.raises(HeadwiseError):
+        hw.compare(hw.Experiment(model=net, rounds=1, clients=3, fraction=0.1), ["fedavg"], out=tmp_path / "both")
+
+
+def test_sites_run_no_network_of_a_users_own(tmp_path: Path) -> None:
+    from headwise.sites.facts import for_sites
+
+    experiment = hw.Experiment(data="heart-disease", partition="natural", clients=4, model="own_nets:Small")
+    with pytest.raises(ConfigError, match="model is 'network', but sites only run what their own Headwise includes"):
+        for_sites(experiment)
+    assert json.loads(json.dumps(experiment.plain()))["model"][0]["factory"] == "own_nets:Small"
