@@ -19,6 +19,7 @@ from ..data.stats import Summary
 from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
 from ..errors import ConfigError
+from ..log.choosing import wanted
 from ..models.base import Model, Task
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
@@ -27,6 +28,7 @@ from ..records import fields_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
+from .floors import from_histograms
 
 
 class Prepared(NamedTuple):
@@ -53,7 +55,10 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    return Prepared(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.classes)})
+    counts = data.histograms()
+    floors = from_histograms(plan.metric, counts["train"], counts["test"])
+    told = {**counts, "classes": list(data.dataset.classes), **({"floors": floors} if floors else {})}
+    return Prepared(experiment, plan, data.summary, told)
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -62,6 +67,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     _check_models(experiment.method.name, method, models)
+    wanted("classification", experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."

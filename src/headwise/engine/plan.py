@@ -10,6 +10,8 @@ import torch
 
 from ..contract.method import Method
 from ..data.federated import Clients
+from ..log.choosing import judging
+from ..log.metrics import Metric
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from .mechanism import UNPROTECTED, Mechanism
@@ -38,6 +40,16 @@ class Plan:
     def fast(self) -> bool:
         """Whether to use kernels without autograd and cached features."""
         return self.experiment.engine.kernels == "fast"
+
+    @property
+    def task(self) -> str:
+        """What kind of prediction."""
+        return "classification"
+
+    @property
+    def metric(self) -> Metric:
+        """By which the run is judged."""
+        return judging(self.experiment.evaluate.metric, self.task)
 
     @property
     def common(self) -> SplitModel:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from ...app.floors import from_histograms
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
@@ -63,4 +64,6 @@ def _spread(values: list[int]) -> Spread:
 def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
-    return Prepared(asked, plan_for(asked, data.clients), data.summary, data.histograms())
+    plan, counts = plan_for(asked, data.clients), data.histograms()
+    floors = from_histograms(plan.metric, counts["train"], counts["test"])
+    return Prepared(asked, plan, data.summary, {**counts, **({"floors": floors} if floors else {})})
