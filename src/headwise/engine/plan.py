@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import Clients
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
+from ..tasks.base import Objective
+from ..tasks.registry import balanced, objective_of
 from .mechanism import UNPROTECTED, Mechanism
 
 
@@ -48,6 +51,13 @@ class Plan:
         if id(template) not in self._shapes:
             self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
         return self._shapes[id(template)]
+
+    def objective(self, y: Tensor) -> Objective:
+        """What a client with these training targets learns by."""
+        task, train = self.data.task, self.experiment.train
+        if train.class_weights == "balanced":
+            return balanced(task, y, train.label_smoothing)
+        return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
     def changed(self, **settings: Any) -> Plan:
         """The same plan with these settings of the experiment replaced."""

@@ -28,6 +28,7 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative, Unit
+from ..settings.options import TaskName
 
 
 class Own(Record):
@@ -42,6 +43,7 @@ class CD2PFed(Averaging[Own]):
     """Some channels of every layer are averaged, the others private, and each half learns to predict as the other."""
 
     family: ClassVar[str] = "partial sharing"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "segmentation")
     travels: ClassVar[str] = "shared channels"
     stays: ClassVar[str] = "private channels"
     leaves: ClassVar[tuple[str, ...]] = ("shared",)

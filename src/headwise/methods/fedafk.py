@@ -33,6 +33,7 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import EpochsOrNone, Unit
+from ..settings.options import TaskName
 
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
 
@@ -50,6 +51,7 @@ class FedAFK(Averaging[Own]):
     """A personal body that learns from the global one by imitation, and is mixed with it by a learned coefficient."""
 
     family: ClassVar[str] = "mixed body"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
     leaves: ClassVar[tuple[str, ...]] = ("theta",)  # where mu has come to 0, it is a copy of the global body

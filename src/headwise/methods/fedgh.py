@@ -26,6 +26,7 @@ from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Rep
 from ..params import Params, gradient, step
 from ..records import Record
 from ..settings.fields import Count, Epochs, NonNegative
+from ..settings.options import TaskName
 
 
 class Body(Record):
@@ -39,6 +40,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     """One head for all, trained on the server from the mean features of each client's classes; bodies stay private."""
 
     family: ClassVar[str] = "server-trained head"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "head down, class means up"
     stays: ClassVar[str] = "body"
     down: ClassVar[str] = "L"

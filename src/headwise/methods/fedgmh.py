@@ -31,6 +31,7 @@ from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
 from ..settings.fields import NonNegative, Unit
+from ..settings.options import TaskName
 
 
 class Heads(Record):
@@ -55,6 +56,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     """One global head per label; a client merges those of its own labels into its head where that is critical."""
 
     family: ClassVar[str] = "server-trained head"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "heads of the client's labels down, class means up"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * L if heads == 'per_label' else L"

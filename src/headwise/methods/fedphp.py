@@ -31,6 +31,7 @@ from ..contract.method import Local, Predictor, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
+from ..settings.options import TaskName
 
 
 class Inherited(Record):
@@ -45,6 +46,7 @@ class FedPHP(Averaging[Inherited]):
     """FedAvg, whose clients keep a moving average of their trained models, use it, and let it guide their training."""
 
     family: ClassVar[str] = "global and own model"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "inherited model"
     leaves: ClassVar[tuple[str, ...]] = ("p",)

@@ -30,6 +30,7 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
+from ..settings.options import TaskName
 
 
 class Head(Record):
@@ -60,6 +61,7 @@ class GPFL(Averaging[Head]):
     """One body learns global features, led by shared class embeddings, and personal ones for a head of one's own."""
 
     family: ClassVar[str] = "shared body"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "body, class embeddings and valve"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
@@ -85,7 +87,7 @@ class GPFL(Averaging[Head]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Section 3: the personal task, the angle and the length of global features, and weight decay."""
             f = m.body(x)
-            personal = cross_entropy(m.head(guides.valve(f, mine)), y)
+            personal = local.loss_of(m.head(guides.valve(f, mine)), y)
             f_G = guides.valve(f, everyone)
             angle = cross_entropy(normalize(f_G) @ normalize(guides.gce.weight).T, y)
             length = pairwise_distance(f_G, fixed[y], eps=0.0).mean()

@@ -26,6 +26,7 @@ from ..contract.method import Local, Predictor, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative, Positive
+from ..settings.options import TaskName
 
 
 class Previous(Record):
@@ -39,6 +40,7 @@ class MOON(Averaging[Previous]):
     """FedAvg, whose clients keep their features near the global model's and away from their own last model's."""
 
     family: ClassVar[str] = "one global model"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "last local model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("prev",)
