@@ -14,15 +14,14 @@ from ..tasks.registry import check_options
 
 
 def methods_for(task: TaskName) -> list[str]:
-    """The names of all methods that can do this task, with their usual options."""
+    """The names of all methods that can do this task."""
     return [name for name in catalog.names("method") if task in find_class("method", name).tasks]
 
 
 def check_task(experiment: Experiment, method: Method[Any, Any, Any, Any], task: Task) -> None:
     """Raise if the method, the options of training or privacy can't do this task."""
-    if task.kind not in method.solves():
-        options = " with these options" if task.kind in method.tasks else ""
-        said = f"{experiment.method.name} can only do {' and '.join(method.solves())}{options}"
+    if task.kind not in method.tasks:
+        said = f"{experiment.method.name} can only do {' and '.join(method.tasks)}"
         raise ConfigError(f"task is {task.kind!r}, but {said}: choose one of {', '.join(methods_for(task.kind))}.")
     train, privacy = experiment.train, experiment.privacy
     check_options(task, train.class_weights, train.label_smoothing)

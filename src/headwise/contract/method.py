@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, g
 
 from ..models.split import SplitModel
 from ..records import Record
-from ..settings.options import TASKS, TaskName
+from ..settings.options import TASKS
+from ..settings.options import TaskName as TaskName
 from .benches import Bench as Bench
 from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
@@ -79,10 +80,6 @@ class Method(ABC, Generic[S, C, D, U]):
 
     tasks: ClassVar[tuple[TaskName, ...]] = TASKS
     """what it can learn; by default everything, as its mathematics uses the task's own loss only"""
-
-    def solves(self) -> tuple[TaskName, ...]:
-        """What it can learn with these options; `tasks` is that of the usual ones."""
-        return self.tasks
 
     # -- server half
     def needs(self) -> Sums:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
+from ..contract.method import Central, Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative, Unit
-from ..settings.options import TaskName
 
 
 class Own(Record):

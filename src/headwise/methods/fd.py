@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
-from ..settings.options import TaskName
 
 
 class Own(Record):

@@ -28,12 +28,11 @@ from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
 from ..contract.measures import kl
-from ..contract.method import Central, Local, Predictor, Update
+from ..contract.method import Central, Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import EpochsOrNone, Unit
-from ..settings.options import TaskName
 
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
 

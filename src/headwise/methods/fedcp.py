@@ -24,12 +24,11 @@ from torch.nn.functional import normalize
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
-from ..settings.options import TaskName
 
 
 class Head(Record):

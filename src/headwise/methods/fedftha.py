@@ -27,7 +27,6 @@ from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import EpochsOrNone
-from ..settings.options import TaskName
 
 
 class Server(Record):
@@ -72,9 +71,6 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     """clients that never uploaded count with the initial head, as Eq. (8) is printed"""
     upload_heads: bool = True
     """off: FedFT alone, heads never leave their clients and there is no global model"""
-
-    def solves(self) -> tuple[TaskName, ...]:
-        return ("classification", "multilabel") if self.head_agg == "owner_mean" else self.tasks
 
     def server_init(self, central: Central) -> Server:
         return Server(central.init().params("body"), {}, {})

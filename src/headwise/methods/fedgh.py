@@ -22,11 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Shared
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params, gradient, step
 from ..records import Record
 from ..settings.fields import Count, Epochs, NonNegative
-from ..settings.options import TaskName
 
 
 class Body(Record):

@@ -26,12 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
 from ..settings.fields import NonNegative, Unit
-from ..settings.options import TaskName
 
 
 class Heads(Record):
@@ -152,10 +151,8 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         combined = self._combined(down, local)
         if self.merge == "average":
             h = 0.5 * (me.h + combined)  # Eqs. (10), (11)
-        elif self.merge == "replace":
-            h = combined
-        elif me.psi is None:
-            h = combined if self.first == "adopt" else me.h
+        elif me.psi is None or self.merge == "replace":
+            h = me.h if self.merge == "critical" and self.first == "keep" else combined
         else:
             h = Params({k: torch.where(me.psi[k], combined[k], t) for k, t in me.h.items()})  # Eq. (9)
         return local.model(me.phi | h)

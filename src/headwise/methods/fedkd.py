@@ -23,11 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Positive, Share
-from ..settings.options import TaskName
 
 TINY = 1e-6  # keeps what both models have learned by heart finite
 

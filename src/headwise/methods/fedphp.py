@@ -27,11 +27,10 @@ from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
-from ..settings.options import TaskName
 
 
 class Inherited(Record):

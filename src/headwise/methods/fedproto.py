@@ -22,12 +22,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
-from ..settings.options import TaskName
 
 
 class Own(Record):

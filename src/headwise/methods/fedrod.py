@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
-from ..settings.options import TaskName
 
 
 class Own(Record):

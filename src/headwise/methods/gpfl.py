@@ -25,12 +25,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
-from ..settings.options import TaskName
 
 
 class Head(Record):

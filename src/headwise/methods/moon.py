@@ -22,11 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative, Positive
-from ..settings.options import TaskName
 
 
 class Previous(Record):

@@ -39,10 +39,6 @@ class Dense(NamedTuple):
 class Objective(ABC):
     """What a network's scores mean in a task, how wrong they are, and what can be said without looking at a sample."""
 
-    metric: ClassVar[str]
-    """by which a run is judged, unless the experiment names another"""
-    floor: ClassVar[str]
-    """what `guess` does, in words"""
     flat: ClassVar[bool] = True
     """whether scores are [n, outputs], for which there are kernels without autograd"""
     usual: bool = False
@@ -59,6 +55,10 @@ class Objective(ABC):
     @abstractmethod
     def dense(self, y: Tensor) -> Dense:
         """The loss for kernels without autograd, if it is `flat`."""
+
+    @abstractmethod
+    def counts(self, y: Tensor) -> Tensor:
+        """[outputs]: how many samples or pixels are of each class, have each label or each quantity."""
 
     @abstractmethod
     def guess(self, y: Tensor) -> Tensor:

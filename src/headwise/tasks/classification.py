@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, one_hot
@@ -13,9 +11,6 @@ from .base import Dense, Objective
 
 class Classification(Objective):
     """Cross-entropy; `weights` [classes] multiply the loss of a sample by that of its class, and are not normalised."""
-
-    metric: ClassVar[str] = "accuracy"
-    floor: ClassVar[str] = "always each client's most frequent class"
 
     def __init__(self, classes: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
         self.classes, self.weights, self.smoothing = classes, weights, smoothing
@@ -33,8 +28,11 @@ class Classification(Objective):
         weights = torch.ones(len(y), device=y.device) if self.weights is None else self.weights[y]
         return Dense(targets, weights.unsqueeze(1), "softmax")
 
+    def counts(self, y: Tensor) -> Tensor:
+        return torch.bincount(y, minlength=self.classes)
+
     def guess(self, y: Tensor) -> Tensor:
-        return frequencies(y, self.classes)
+        return frequencies(self.counts(y))
 
     def said(self, scores: Tensor) -> Tensor:
         return scores
@@ -57,7 +55,6 @@ def weighted_cross_entropy(scores: Tensor, y: Tensor, weights: Tensor | None, sm
     return (cross_entropy(scores, y, label_smoothing=smoothing, reduction="none") * weights[y]).mean()
 
 
-def frequencies(y: Tensor, classes: int) -> Tensor:
+def frequencies(counts: Tensor) -> Tensor:
     """[classes]: the logarithm of how frequent each is, as if each had been seen once more."""
-    counts = y.flatten().bincount(minlength=classes) + 1
-    return (counts / counts.sum()).log()
+    return ((counts + 1) / (counts + 1).sum()).log()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
@@ -13,9 +11,6 @@ from .base import Dense, Objective
 
 class Multilabel(Objective):
     """Binary cross-entropy, the mean over labels; `weights` [2, labels] are those of zeros and of ones."""
-
-    metric: ClassVar[str] = "accuracy"
-    floor: ClassVar[str] = "each label as most of a client's samples have it"
 
     def __init__(self, labels: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
         self.labels, self.weights, self.smoothing = labels, weights, smoothing
@@ -32,6 +27,9 @@ class Multilabel(Objective):
         weights = self._weights(y)
         weights = torch.ones_like(y) if weights is None else weights
         return Dense(self._smoothed(y), weights / self.labels, "sigmoid")
+
+    def counts(self, y: Tensor) -> Tensor:
+        return y.sum(0).long()
 
     def guess(self, y: Tensor) -> Tensor:
         return ((y.sum(0) + 1) / (len(y) + 2)).logit()

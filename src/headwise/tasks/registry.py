@@ -16,13 +16,6 @@ from .multilabel import Multilabel
 from .regression import Regression
 from .segmentation import Segmentation
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    "classification": Classification,
-    "multilabel": Multilabel,
-    "regression": Regression,
-    "segmentation": Segmentation,
-}
-
 
 @lru_cache(maxsize=64)
 def objective_of(
@@ -40,10 +33,9 @@ def objective_of(
 
 def balanced(task: Task, y: Tensor, smoothing: float) -> Objective:
     """Every class that these targets have counts the same in all, and so do the zeros and ones of each label."""
+    counts = objective_of(task).counts(y)
     if task.kind == "multilabel":
-        ones = y.sum(0)
-        return Multilabel(task.classes, _even(torch.stack([len(y) - ones, ones])), smoothing)
-    counts = y.flatten().bincount(minlength=task.classes)
+        return Multilabel(task.classes, _even(torch.stack([len(y) - counts, counts])), smoothing)
     kind = Segmentation if task.kind == "segmentation" else Classification
     return kind(task.classes, _even(counts), smoothing)
 

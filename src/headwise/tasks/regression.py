@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
@@ -14,9 +12,6 @@ from .base import Dense, Objective
 
 class Regression(Objective):
     """Squared error, the mean over targets. Networks learn (y - centre) / spread, so units do not matter."""
-
-    metric: ClassVar[str] = "rmse"
-    floor: ClassVar[str] = "always the mean of each client's training targets"
 
     def __init__(self, centre: Tensor, spread: Tensor) -> None:
         self.centre, self.spread = centre, spread
@@ -30,6 +25,9 @@ class Regression(Objective):
 
     def dense(self, y: Tensor) -> Dense:
         return Dense(self._scaled(y), torch.full_like(y[:, :1], 2 / y.shape[1]), "identity")
+
+    def counts(self, y: Tensor) -> Tensor:
+        return torch.full(y.shape[1:], len(y), device=y.device)
 
     def guess(self, y: Tensor) -> Tensor:
         return self._scaled(y.double()).mean(0).float()

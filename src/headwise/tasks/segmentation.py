@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
@@ -14,9 +15,7 @@ from .classification import frequencies, weighted_cross_entropy
 class Segmentation(Objective):
     """Cross-entropy, the mean over all pixels; scores are [n, classes, height, width]."""
 
-    metric: ClassVar[str] = "iou"
     flat: ClassVar[bool] = False
-    floor: ClassVar[str] = "always each client's most frequent class of pixels"
 
     def __init__(self, classes: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
         self.classes, self.weights, self.smoothing = classes, weights, smoothing
@@ -32,8 +31,11 @@ class Segmentation(Objective):
     def dense(self, y: Tensor) -> Dense:
         raise TypeError("pixels have no dense form")
 
+    def counts(self, y: Tensor) -> Tensor:
+        return torch.bincount(y.flatten(), minlength=self.classes)
+
     def guess(self, y: Tensor) -> Tensor:
-        return frequencies(y, self.classes)[:, None, None].expand(-1, *y.shape[1:])
+        return frequencies(self.counts(y))[:, None, None].expand(-1, *y.shape[1:])
 
     def said(self, scores: Tensor) -> Tensor:
         return scores

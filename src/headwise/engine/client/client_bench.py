@@ -62,8 +62,7 @@ class ClientBench:
 
     @property
     def class_counts(self) -> Tensor:
-        y = self._train.y
-        return y.sum(0).long() if y.is_floating_point() else torch.bincount(y.flatten(), minlength=self.classes)
+        return self.objective.counts(self._train.y)
 
     def batches(
         self,

@@ -85,7 +85,7 @@ class Phase(Work):
         x, y, starts = _joined([_filled(p.x.flatten(1)) for p in phases], ys)
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
-        told = _Dense(known, y) if known else _Classes(y.index_select(0, rows.flatten()).view(*rows.shape, 1))
+        told = _DenseSteps(known, y) if known else _ClassSteps(y.index_select(0, rows.flatten()).view(*rows.shape, 1))
         going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # clients, in each step
         for s, active in enumerate(going):
             if s and active < going[s - 1]:
@@ -153,7 +153,7 @@ def slope_of(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
     return p.mul_(shares / p.sum(-1, keepdim=True)).scatter_add_(-1, y, -shares)
 
 
-class _Classes:
+class _ClassSteps:
     """The labels of every step, [steps, clients, size, 1]."""
 
     filling = -math.inf
@@ -165,7 +165,7 @@ class _Classes:
         return slope_of(scores, self._labels[step, : len(scores)], shares)
 
 
-class _Dense:
+class _DenseSteps:
     """The dense targets of all samples; those of a step are looked up when it comes."""
 
     def __init__(self, known: Sequence[Dense], targets: Tensor) -> None:
