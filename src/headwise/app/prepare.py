@@ -28,7 +28,7 @@ from ..records import fields_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
-from .capabilities import check_task
+from .capabilities import check_outputs, check_task
 
 
 class Prepared(NamedTuple):
@@ -64,6 +64,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     other = experiment.server_model
     check_task(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
+    check_outputs(experiment, models, data.task)
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
