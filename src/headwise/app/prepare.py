@@ -12,8 +12,9 @@ import torch
 
 from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
-from ..data.dataset import Dataset, Source
+from ..data.dataset import Source
 from ..data.federated import Clients, FederatedData
+from ..data.sources.own import Own
 from ..data.splits import divide_all, parse
 from ..data.stats import Summary
 from ..engine.host.devices import check_device, check_kind
@@ -28,7 +29,8 @@ from ..records import fields_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
-from .floors import from_histograms
+from .capabilities import check_outputs, check_task
+from .floors import floors_of
 
 
 class Prepared(NamedTuple):
@@ -50,14 +52,12 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
-    _check_task(data.dataset)
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
-    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
+    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
     counts = data.histograms()
-    floors = from_histograms(plan.metric, counts["train"], counts["test"])
-    told = {**counts, "classes": list(data.dataset.classes), **({"floors": floors} if floors else {})}
+    told = {**counts, "classes": list(data.dataset.strata.names), **floors_of(plan, counts)}
     return Prepared(experiment, plan, data.summary, told)
 
 
@@ -66,8 +66,10 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     method: Method[Any, Any, Any, Any] = experiment.method.make("method")
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
+    check_task(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
-    wanted("classification", experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
+    check_outputs(experiment, models, data.task)
+    wanted(data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
@@ -93,7 +95,11 @@ def plan_from_json(text: str, data: Clients) -> Plan:
 def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     """The experiment's data, loaded and divided among its clients."""
     source: Source = experiment.data.make("data")
+    if isinstance(source, Own):
+        source = dataclasses.replace(source, task=source.task or experiment.task)
     dataset = source.load(data_dir)
+    if experiment.task not in (None, dataset.task):
+        raise ConfigError(f"task is {experiment.task!r}, but {experiment.data.name} is data for {dataset.task}.")
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
@@ -105,13 +111,6 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
     return FederatedData(dataset, parts, names)
-
-
-def _check_task(dataset: Dataset) -> None:
-    """THE place that opens when losses and metrics for other tasks are there."""
-    if dataset.task != "classification":
-        why = "".join(f" ({note.partition(': ')[2].rstrip('.')})" for note in dataset.notes)
-        raise ConfigError(f"task is {dataset.task!r}{why}, but runs can only do classification yet.")
 
 
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:

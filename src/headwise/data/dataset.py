@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..settings.options import TaskName
+from .strata import Strata, strata
 
 if TYPE_CHECKING:
     from .preprocessing.fitting import Preprocessing
@@ -20,10 +24,10 @@ class Dataset:
 
     x: NDArray[Any]
     """[n, ...]: uint8 images [n, channels, height, width], float32 features, or int32 tokens [n, length]"""
-    y: NDArray[np.int64]
-    """[n] labels from 0 to classes - 1"""
+    y: NDArray[Any]
+    """[n] labels from 0 to classes - 1; for other tasks as `own.targets.Targets` has them"""
     classes: tuple[str, ...]
-    """the label names"""
+    """the names of classes, labels or quantities"""
     mean: tuple[float, ...] = ()
     """with `std`, per channel: uint8 images become (x / 255 - mean) / std; empty: x is used as it is"""
     std: tuple[float, ...] = ()
@@ -37,8 +41,8 @@ class Dataset:
     """number of tokens, for text"""
     notes: tuple[str, ...] = field(default=())
     """what a user should know about this copy of the data, for instance that it is a subset"""
-    task: str = "classification"
-    """what kind of prediction: other tasks have other targets"""
+    task: TaskName = "classification"
+    """what kind of prediction"""
     part: NDArray[np.int8] | None = None
     """[n] 0, 1, 2: whether its owner wants a sample for training, validation or test, where the data says so"""
     split: str = "75/25"
@@ -47,6 +51,11 @@ class Dataset:
     """what is fitted on training samples and done to all; none: x is used as described above"""
     model: str = ""
     """the model that suits it, where only the data tells; else it is the source's"""
+
+    @cached_property
+    def strata(self) -> Strata:
+        """A class for each sample, whatever the task."""
+        return strata(self.task, self.y, self.classes)
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
         """Only these samples."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import Clients
@@ -14,6 +15,8 @@ from ..log.choosing import judging
 from ..log.metrics import Metric
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
+from ..tasks.base import Objective
+from ..tasks.registry import balanced, objective_of
 from .mechanism import UNPROTECTED, Mechanism
 
 
@@ -44,7 +47,7 @@ class Plan:
     @property
     def task(self) -> str:
         """What kind of prediction."""
-        return "classification"
+        return self.data.task.kind
 
     @property
     def metric(self) -> Metric:
@@ -60,6 +63,13 @@ class Plan:
         if id(template) not in self._shapes:
             self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
         return self._shapes[id(template)]
+
+    def objective(self, y: Tensor) -> Objective:
+        """What a client with these training targets learns by."""
+        task, train = self.data.task, self.experiment.train
+        if train.class_weights == "balanced":
+            return balanced(task, y, train.label_smoothing)
+        return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
     def changed(self, **settings: Any) -> Plan:
         """The same plan with these settings of the experiment replaced."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
@@ -45,6 +45,7 @@ class FedPHP(Averaging[Inherited]):
     """FedAvg, whose clients keep a moving average of their trained models, use it, and let it guide their training."""
 
     family: ClassVar[str] = "global and own model"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "inherited model"
     leaves: ClassVar[tuple[str, ...]] = ("p",)

@@ -21,9 +21,8 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -55,6 +54,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     """Every client trains a model of its own, whose features are pulled towards the mean of all clients' features."""
 
     family: ClassVar[str] = "prototypes"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "class means"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (K + 1)"
@@ -97,7 +97,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             f = m.body(x)
-            return cross_entropy(m.head(f), y) + (pull[y] * (f - target[y]).square().mean(1)).mean()  # Eqs. (7), (8)
+            return local.loss_of(m.head(f), y) + (pull[y] * (f - target[y]).square().mean(1)).mean()  # Eqs. (7), (8)
 
         local.sgd(m, loss=loss)
         own = local.class_means(m.body)  # Eq. (3)

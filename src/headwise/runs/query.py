@@ -57,23 +57,22 @@ class Run:
     @property
     def floor(self) -> float | None:
         """The metric of a model that knows only its client's targets, not its inputs: a useful one must beat it."""
-        if self.metric.name in self._floor:
-            return self._floor[self.metric.name]["over"]
-        return self.manifest["partition"]["floor"]["weighted"] if self.metric is ACCURACY else None
+        return self._floor["over"] if self._floor else self.manifest["partition"]["floor"]["weighted"]
 
     @cached_property
     def floors(self) -> list[float | None]:
         """The same of each client; None where it is not defined, as without test samples."""
-        if self.metric.name in self._floor:
-            return self._floor[self.metric.name]["clients"]
+        if self._floor:
+            return self._floor["clients"]
         pairs = zip(self.partition["train"], self.partition["test"], strict=True)
-        guess = [have[own.index(max(own))] / sum(have) if sum(have) else None for own, have in pairs]
-        return guess if self.metric is ACCURACY else [None] * len(guess)
+        return [have[own.index(max(own))] / sum(have) if sum(have) else None for own, have in pairs]
 
     @cached_property
     def _floor(self) -> dict[str, Any]:
-        """By metric; of accuracy, the manifest and the histograms say it."""
-        return {} if self.metric is ACCURACY else self.partition.get("floors", {})
+        """As stored; empty for the accuracy of classes, which the counts say."""
+        if self.metric is ACCURACY and self.manifest["experiment"].get("task") in (None, "classification"):
+            return {}
+        return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
     @property
     def ended(self) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from ..errors import ConfigError, nearest
 from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
+TaskName = Literal["classification", "multilabel", "regression", "segmentation"]
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Train:
     """when it decays: every round, or each time the client itself trains"""
     drop_last: bool = False
     """skip a smaller last batch, as public code does; clients with less than one batch then never train"""
+    class_weights: tuple[NonNegative, ...] | Literal["balanced"] | None = None
+    """weights in the loss: a list with one for each class (for the ones of each label, in multilabel tasks), or
+    balanced: all classes of a client's own training samples count the same"""
+    label_smoothing: Annotated[float, Range(0, 0.999)] = 0.0
+    """share of each label that is spread evenly over all classes"""
 
 
 @dataclass(frozen=True)

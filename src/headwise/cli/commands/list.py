@@ -10,6 +10,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings import catalog
+from ...settings.options import TASKS
 from ..options import json_option
 from ..paths import INPUT_FOLDER
 
@@ -51,6 +52,7 @@ def method_facts(entry: catalog.Card) -> dict[str, Any]:
         "different networks": entry.facts.get("heterogeneous", "no"),
         "BatchNorm": "yes",
         "global model": "yes" if whole or "global_model" in entry.functions else "no",
+        "tasks": list(entry.facts.get("tasks", TASKS)),
         "cost": entry.facts.get("cost", 1.0),
     }
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from ...errors import ConfigError
 from ...settings.fields import Count, Range, build
+from ...settings.options import TaskName
 from ..splits import parse
 
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
-Task = Literal["classification", "multilabel", "regression", "segmentation"]
 TABLES = ("csv", "parquet", "jsonl")
 KINDS = ("number", "category", "text", "image")
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "None")
@@ -95,7 +95,7 @@ class Description:
     """the column that says whose row it is; none: each folder or file is a client"""
     target: tuple[str, ...] = ()
     """the column to predict, or several; images have it in their folders' names, arrays in y"""
-    task: Task | None = None
+    task: TaskName | None = None
     """what kind of prediction; none: guessed from the target"""
     classes: tuple[str, ...] = ()
     """the classes as the files write them, in the order of their numbers; none: all that occur, sorted"""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from .description import Description, Task
+from ...settings.options import TaskName
+from .description import Description
 from .findings import Report
 from .readers.raw import Raw
 
@@ -22,7 +23,7 @@ MANY = 20
 class Targets:
     """What a network is to predict."""
 
-    task: Task
+    task: TaskName
     guessed: str
     """why this task was guessed; nothing if it was said"""
     y: NDArray[Any]
@@ -49,7 +50,7 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
             report(raw.finding("error", "missing label", int(i), "the target is missing.", _column(d, k)))
 
 
-def _guess(raw: Raw, d: Description) -> tuple[Task, str]:
+def _guess(raw: Raw, d: Description) -> tuple[TaskName, str]:
     """The task, and why."""
     if raw.y is not None:
         if raw.y.ndim > 2:

@@ -21,6 +21,7 @@ from ...models.split import SplitModel
 from ...params import Params
 from ...records import Record, map_tensors
 from ...seeds import seed_of
+from ...tasks.registry import objective_of
 from ..host.clock import Clock
 from ..host.deadline import Late, within
 from ..host.devices import home, on
@@ -190,7 +191,7 @@ def _scores(plan: Plan, client: int, model: Predictor) -> tuple[Score | None, Sc
     if not len(test) + len(val):
         return None, None
     x = on(torch.cat([test.x, val.x]), plan.device)
-    said = passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+    said = objective_of(plan.data.task).said(passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu())
     on_test, on_val = said[: len(test)], said[len(test) :]
     asked = plan.experiment.evaluate
     names = wanted(plan.task, asked.metrics, asked.metric)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from ...app.floors import from_histograms
+from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
@@ -65,5 +65,4 @@ def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Pr
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
     plan, counts = plan_for(asked, data.clients), data.histograms()
-    floors = from_histograms(plan.metric, counts["train"], counts["test"])
-    return Prepared(asked, plan, data.summary, {**counts, **({"floors": floors} if floors else {})})
+    return Prepared(asked, plan, data.summary, {**counts, **floors_of(plan, counts)})
