@@ -70,9 +70,7 @@ def _sizes(client: tuple[int, int, tuple[int, ...]]) -> tuple[int, int, int]:
     return train, val, 8 if train > 1 else 0
 
 
-def network(
-    *, width: int = WIDTH, hidden: int | None = None, norm: bool = False, outputs: int = CLASSES
-) -> SplitModel:
+def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False, outputs: int = CLASSES) -> SplitModel:
     """A tiny network, the same in every process, with `width` features and perhaps a hidden layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
