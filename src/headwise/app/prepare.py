@@ -20,6 +20,7 @@ from ..data.stats import Summary
 from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
 from ..errors import ConfigError
+from ..log.choosing import wanted
 from ..models.base import Model, Task
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
@@ -29,6 +30,7 @@ from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
 from .capabilities import check_outputs, check_task
+from .floors import floors_of
 
 
 class Prepared(NamedTuple):
@@ -54,7 +56,9 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    return Prepared(experiment, plan, data.summary, {**data.histograms(), "classes": list(data.dataset.strata.names)})
+    counts = data.histograms()
+    told = {**counts, "classes": list(data.dataset.strata.names), **floors_of(plan, counts)}
+    return Prepared(experiment, plan, data.summary, told)
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -65,6 +69,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     check_task(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
     check_outputs(experiment, models, data.task)
+    wanted(data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."

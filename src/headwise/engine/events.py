@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..log.metrics import ACCURACY, Metric
 from ..log.schema import ClientLine, PartScores, Reason, Round
 from ..records import Record
 from .client.state import States
@@ -30,6 +31,17 @@ class RunStarted:
     clients: int
     start: int
     """rounds done in earlier sessions"""
+    metric: Metric = ACCURACY
+    """by which the run is judged"""
+
+
+@dataclass(frozen=True)
+class StartMeasured:
+    """What the clients have before round 1."""
+
+    row: Round
+    """the line of round 0 in rounds.jsonl"""
+    clients: list[ClientLine]
 
 
 @dataclass(frozen=True)
@@ -78,5 +90,5 @@ class RunEnded:
     reason: Reason
 
 
-Event = RunStarted | RoundStarted | ClientDone | ClientFailed | RoundEnded | RunEnded
+Event = RunStarted | StartMeasured | RoundStarted | ClientDone | ClientFailed | RoundEnded | RunEnded
 Observer = Callable[[Event], None]

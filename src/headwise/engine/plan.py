@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import Clients
+from ..log.choosing import judging
+from ..log.metrics import Metric
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..tasks.base import Objective
@@ -41,6 +43,16 @@ class Plan:
     def fast(self) -> bool:
         """Whether to use kernels without autograd and cached features."""
         return self.experiment.engine.kernels == "fast"
+
+    @property
+    def task(self) -> str:
+        """What kind of prediction."""
+        return self.data.task.kind
+
+    @property
+    def metric(self) -> Metric:
+        """By which the run is judged."""
+        return judging(self.experiment.evaluate.metric, self.task)
 
     @property
     def common(self) -> SplitModel:

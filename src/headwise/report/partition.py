@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..log.metrics import percent
+from ..log.metrics import ACCURACY, percent
+from .data import metric_data
 from .page import render_page
 from .tables import Table
 
@@ -45,6 +46,7 @@ def partition_table(counts: Histograms, classes: list[str], names: Sequence[str]
 def render_partition(title: str, summary: dict[str, Any], counts: Histograms, classes: list[str]) -> str:
     data = {
         "title": title,
+        "metric": metric_data(ACCURACY),
         "lines": [],
         "order": [],
         "classes": classes,

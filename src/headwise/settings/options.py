@@ -68,6 +68,12 @@ class Evaluate:
     """pre: all clients, after a fresh download; post: participants, after training; global: one model, all clients"""
     batch: Count = 100
     """samples per forward pass"""
+    metric: str | None = None
+    """judges the run: best round, early stopping, tables, reports; none: the usual one of the task, such as accuracy"""
+    metrics: tuple[str, ...] = ()
+    """what is measured besides; none: the usual ones of the task"""
+    start: bool = True
+    """also measure what clients have before the first round, as round 0"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Stop:
     """When to end a run before its last round."""
 
     patience: Count | None = None
-    """evaluations without a new best accuracy (on validation samples if any, else on test samples) before it ends"""
+    """evaluations without a new best of evaluate.metric (on validation samples if any, else test) before it ends"""
     budget: Positive | None = None
     """seconds after which it stops at the end of a round; `headwise resume` continues"""
 

@@ -78,13 +78,13 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for run in find_runs(folder):
-        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "accuracy": ""}
+        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "metric": ""}
         try:
             s = run.summary()
-            last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
-            row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
+            last = next((f"{a['last']:.4f}" for a in s[s["metric"]].values()), "")
+            row |= {**{k: s[k] for k in row}, "last": last, "ended": run.ended}
         except RunError as error:  # list the others anyway
-            row |= {"ended": f"can't be read: {error}"}
+            row |= {"last": "", "ended": f"can't be read: {error}"}
         rows.append(row)
     return rows
 

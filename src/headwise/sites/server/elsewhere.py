@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
@@ -63,4 +64,5 @@ def _spread(values: list[int]) -> Spread:
 def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
-    return Prepared(asked, plan_for(asked, data.clients), data.summary, data.histograms())
+    plan, counts = plan_for(asked, data.clients), data.histograms()
+    return Prepared(asked, plan, data.summary, {**counts, **floors_of(plan, counts)})
