@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..settings.options import TaskName
 from .split import SplitModel
@@ -17,11 +17,11 @@ class Task:
     classes: int
     """outputs of the head: classes, labels, quantities, or the classes of pixels"""
     vocabulary: int = 0
-    kind: TaskName = "classification"
+    kind: TaskName = field(default="classification", repr=False)
     """what these outputs are"""
-    centre: tuple[float, ...] = ()
+    centre: tuple[float, ...] = field(default=(), repr=False)
     """with `spread`, what quantities are measured from and in: their mean and standard deviation"""
-    spread: tuple[float, ...] = ()
+    spread: tuple[float, ...] = field(default=(), repr=False)
 
 
 class Model(ABC):

@@ -29,7 +29,7 @@ class Shapes(Source):
     "height and width of an image"
     sites: Count = 8
     "number of natural clients"
-    noise: NonNegative = 0.5
+    noise: NonNegative = 0.3
     "standard deviation of each pixel's noise; shapes are brighter than the background by 1"
     label_alpha: Annotated[float, Range(0.001, 1e6)] = 0.5
     "how evenly a site's shapes fall on the three kinds (Dirichlet): small means one kind, large means all alike"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -45,7 +44,8 @@ class Elsewhere:
         known = len(counts["train"]) > 0
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
-        form = digest(to_json([self._count, *dataclasses.astuple(self.task)]).encode())
+        task = self.task
+        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary]).encode())
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
