@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -52,6 +53,9 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
+    if experiment.task is None and data.dataset.task != "classification":
+        for note in data.dataset.notes:
+            logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
     plan = plan_for(experiment, data)
