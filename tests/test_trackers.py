@@ -27,7 +27,7 @@ def tracked(name: str, folder: Path) -> hw.Run:
 
 
 def wanted(run: hw.Run) -> dict[int, dict[str, float]]:
-    return {row["round"]: numbers(row) for row in run.rounds}
+    return {row["round"]: numbers(row) for row in (run.start, *run.rounds) if row}
 
 
 def test_numbers_are_the_figures_of_a_row() -> None:
@@ -135,7 +135,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for history in (r.history for r in found if r.WhichOneof("record_type") == "history"):
         items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in history.item}
         steps[history.step.num] = {k: float(v) for k, v in items.items() if not k.startswith("_")}
-    assert steps.keys() == {1, 2, 3}, [r.WhichOneof("record_type") for r in found]
+    assert steps.keys() == {0, 1, 2, 3}, [r.WhichOneof("record_type") for r in found]
     for t, row in wanted(run).items():
         assert steps[t] == pytest.approx(row)
 

@@ -354,6 +354,23 @@ class HasNoMean(FedProto):
     sums = "clients"
 
 
+class ClaimsQuantities(FedProto):
+    tasks = ("classification", "regression")
+
+
+class ClaimsLabels(FedAvg):
+    """Climbs where it should descend."""
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w)
+        local.sgd(m, loss=lambda x, y: -local.loss(m, x, y))
+        return Update(Shared(m.params()), me, m)
+
+
+class Misspelt(FedAvg):
+    tasks: ClassVar[Any] = ("clasification",)
+
+
 class LooksAtTheOthers(Simple):
     """Reads other clients' samples, which works in one process but not at sites."""
 
@@ -405,6 +422,9 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     SendsStatistics: ("BatchNorm", "with buffers='params', .*running_mean.* must not travel"),
     FalselyFlexible: ("different networks", "FalselyFlexible failed at client .*body.0.weight has the shape"),
     FalselyFlexibleHead: ("different networks", "head.weight has the shape"),
+    ClaimsQuantities: ("tasks as the card says", "failed at the server in round 1 .broadcast"),
+    ClaimsLabels: ("tasks as the card says", "its card says multilabel, but its loss is .*, where a constant gives"),
+    Misspelt: ("tasks as the card says", "tasks is .'clasification',., but must name some of classification"),
     NeverTrains: ("learns", "its best accuracy is 0.1"),
 }
 """which check must catch each one, and a pattern for what it says"""

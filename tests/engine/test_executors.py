@@ -66,7 +66,7 @@ def test_another_packages_executor_gives_the_same_bits(tmp_path: Path) -> None:
     ("kind", "said"),
     [
         ("backward", "engine.kind is 'backward': did you mean 'backwards'?"),
-        ("pool", "engine.kind is 'pool': allowed are backwards, broken, flower, flower-sim, local."),
+        ("pool", f"engine.kind is 'pool': allowed are {', '.join(sorted(['backwards', 'broken', *registry.KINDS]))}."),
         ("broken", "engine.kind is 'broken', which can't be imported: AttributeError: module 'backwards_of_tests' "
          "has no attribute 'nothing'."),
     ],

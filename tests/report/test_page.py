@@ -92,12 +92,12 @@ def test_phases_are_shown_whatever_they_are(tmp_path: Path) -> None:
     rows[0] |= {"memory": 5, "seconds": {"round": 3.0, "server": 1.0, "workers": {"features": 2.0}}}
     rows[1] |= {"memory": 7, "seconds": {"round": 5.0, "stored": 1.0, "workers": {"features": 4.0, "idle": 1.0}}}
     (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert page_of(tmp_path).data[0]["lines"][0]["cost"] == {
-        "seconds": {"server": 0.5, "stored": 0.5, "round": 4.0},
-        "workers": {"features": 3.0, "idle": 0.5},
-        "samples_per_second": 25.0,
-        "memory": 7,
-    }
+    cost = page_of(tmp_path).data[0]["lines"][0]["cost"]
+    assert cost["seconds"] == {"server": 0.5, "stored": 0.5, "round": 4.0}
+    assert list(cost["seconds"])[-1] == "round"
+    assert cost["workers"] == {"features": 3.0, "idle": 0.5}
+    assert cost["samples_per_second"] == 25.0
+    assert cost["memory"] == 7
 
 
 def test_colours_are_the_same_on_every_page_and_differ_on_one(three: Path, tmp_path: Path) -> None:

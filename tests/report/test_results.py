@@ -9,7 +9,7 @@ import pytest
 from made_runs import make_run
 
 from headwise.errors import RunError
-from headwise.report.clients import accuracies, floors
+from headwise.report.clients import client_scores
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.report.words import client_words, failure_words, words
@@ -20,7 +20,7 @@ def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
     assert [(line.name, len(line.runs)) for line in setting.lines] == [("fedavg", 2), ("fedrep", 2), ("standalone", 2)]
     assert [line.name for line in setting.measured] == ["fedrep", "standalone", "fedavg"]
     best = setting.measured[0]
-    assert best.accuracy == pytest.approx(0.9)
+    assert best.score == pytest.approx(0.9)
     assert best.noise == pytest.approx(0.02 / 2**0.5)
 
 
@@ -97,7 +97,7 @@ def test_last_scores_are_the_last(tmp_path: Path) -> None:
     make_run(tmp_path / "a", end=0.7, by_client={0: 0.1, 4: 1.0})
     make_run(tmp_path / "b", end=0.7, seed=1, by_client={0: 0.3})
     [setting] = collect([tmp_path])
-    found = accuracies(setting.lines[0])
+    found = client_scores(setting.lines[0])
     assert found["pre"] == pytest.approx({0: 0.2, 1: 0.7, 2: 0.7, 3: 0.7, 4: 0.85})
     assert found["stale"] == found["pre"]
 
@@ -105,7 +105,7 @@ def test_last_scores_are_the_last(tmp_path: Path) -> None:
 def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", clients=2)
     (run / "partition.json").write_text('{"train": [[3, 9], [5, 1]], "test": [[6, 2], [0, 0]], "val": []}')
-    assert floors(collect([tmp_path])[0]) == [0.25, None]
+    assert collect([tmp_path])[0].run.floors == [0.25, None]
 
 
 def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ MEAN = Metric("accuracy", "mine", top2, weighted)
 TYPO = Metric("worst_top2", "worst", "top3", weighted)
 NONE = 3
 """
-HEADS = ["method", "accuracy (pre)", "own model (stale)", "worst decile", "KB up / round", "KB down", "s / round"]
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +70,7 @@ def test_a_new_metric_is_everywhere(
     assert json.loads((run.path / "result.json").read_text())["accuracy"]["pre"]["top2"] == row["pre"]["top2"]
     [setting] = collect([run.path])
     head, cells = results(setting.lines, setting.floor)
-    assert head == [*HEADS[:4], "top-2 accuracy", *HEADS[4:]]
-    assert cells[0][4] == f"{row['pre']['top2'] * 100:.1f} %"
+    assert cells[0][head.index("top-2 accuracy")] == f"{row['pre']['top2'] * 100:.1f} %"
     assert "top-2 accuracy" in render([setting])
     with pytest.raises(SystemExit):  # nothing left to do but print the summary
         main(["resume", str(run.path)])
@@ -97,14 +95,14 @@ def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None
         for answer in said.get("answers", ()) if node == 7 else ():
             for part in filter(None, (answer["test"], answer["val"])):
                 del part["f1"]
-                part["auc"] = 0.5
+                part["of_next_year"] = 0.5
         return message._replace(text=json.dumps(said))
 
     post.meddle = other
     run = served(post, experiment(rounds=2), tmp_path / "run")
     known = {line["client"]: line["pre"]["test"] for line in run.clients if line["round"] == 2}
     assert {c: "f1" in test for c, test in known.items() if test} == {0: False, 1: False, 2: True, 3: True, 4: True}
-    assert not any("auc" in test for test in known.values() if test)
+    assert not any("of_next_year" in test for test in known.values() if test)
     assert run.rounds[-1]["pre"]["f1"] == pytest.approx(sum(known[c]["f1"] for c in (2, 3, 4)) / 3)
 
 
@@ -122,17 +120,17 @@ def test_a_run_that_began_without_a_metric_goes_on_with_it_and_back(
     metrics.cache_clear()
     run = hw.resume(run.path)
     assert ["top2" in row["pre"] for row in run.rounds] == [False, True, False]
-    ours = [{k: v for k, v in row["stale"].items() if k != "top2"} for row in run.rounds]
+    ours = [{k: v for k, v in row["stale"].items() if not k.startswith("top2")} for row in run.rounds]
     assert ours == [row["stale"] for row in whole.rounds]
     [setting] = collect([run.path])
-    assert results(setting.lines, None)[0] == HEADS
+    assert "top-2 accuracy" not in results(setting.lines, None)[0]
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
         ("MEAN", "mine = 'of_a_stranger:MEAN' is a second metric 'accuracy'"),
-        ("TYPO", "metric.of is 'top3' in 'of_a_stranger:TYPO', but must be one of accuracy, balanced, f1, loss"),
+        ("TYPO", "metric.of is 'top3' in 'of_a_stranger:TYPO', but must be one of accuracy, "),
         ("NONE", "mine = 'of_a_stranger:NONE' of headwise.metrics must be a Metric"),
         ("LOST", "mine = 'of_a_stranger:LOST' can't be loaded"),
     ],

@@ -14,7 +14,8 @@ from ..contract.method import record_types
 from ..disk.files import write_bytes, write_json
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
-from ..log.metrics import CLIENT_MEAN, extras
+from ..log.choosing import extras
+from ..log.metrics import CLIENT_MEAN
 from ..records import Nothing
 from ..report.joined import joined_table
 from ..report.page import write_page
@@ -59,8 +60,8 @@ class Comparison:
             }
             for line in self.setting.lines
         ]
-        floor = self.setting.floor
-        return {"out": str(self.out), "seeds": self.seeds, "floor": floor, "methods": rows, "words": self.words()}
+        told = {"metric": self.setting.metric.name, "floor": self.setting.floor}
+        return {"out": str(self.out), "seeds": self.seeds, **told, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
         return results(self.setting.lines, self.setting.floor)
@@ -93,7 +94,8 @@ def compare(
             raise RunError(f"{run.path} ended early ({run.ended}): continue with the same command and --out {folder}.")
         done.setdefault(method, []).append(run)
     lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
-    comparison = Comparison(folder, Setting(title_of(lines[0].runs[0].manifest["experiment"]), lines))
+    first = lines[0].runs[0]
+    comparison = Comparison(folder, Setting(title_of(first.manifest["experiment"], first.metric), lines))
     write_json(folder / "comparison.json", comparison.plain())
     tables = [comparison.table(), *([joined] if (joined := joined_table(comparison.setting)) else [])]
     write_bytes(folder / "table.md", "\n".join(map(markdown, tables)).encode())
@@ -120,6 +122,12 @@ def _keeps(method: str) -> bool:
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
-    whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *(metric.name for metric in extras()))
+    whats = (
+        "last",
+        "best",
+        "last_ten",
+        CLIENT_MEAN.name,
+        *(metric.name for metric in extras(line.metric, line.runs[0].asked)),
+    )
     known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
     return known | {"std": line.spread("last", moment)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -13,8 +14,9 @@ import torch
 
 from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
-from ..data.dataset import Dataset, Source
+from ..data.dataset import Source
 from ..data.federated import Clients, FederatedData
+from ..data.sources.own import Own
 from ..data.splits import Parts, divide_all, parse
 from ..data.stats import Summary
 from ..engine.drift import check_drift
@@ -22,6 +24,7 @@ from ..engine.host.devices import check_device, check_kind
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
+from ..log.choosing import wanted
 from ..models.base import Model, Task
 from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
@@ -32,6 +35,8 @@ from ..runs.names import number_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
+from .capabilities import check_outputs, check_task
+from .floors import floors_of
 
 
 class Prepared(NamedTuple):
@@ -53,13 +58,16 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
-    _check_task(data.dataset)
+    if experiment.task is None and data.dataset.task != "classification":
+        for note in data.dataset.notes:
+            logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
-    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
+    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
-    names = {"classes": list(data.dataset.classes), **({"names": list(data.names)} if data.names else {})}
-    return Prepared(experiment, plan, data.summary, {**data.histograms(), **names})
+    counts = data.histograms()
+    names = {"classes": list(data.dataset.strata.names), **({"names": list(data.names)} if data.names else {})}
+    return Prepared(experiment, plan, data.summary, {**counts, **names, **floors_of(plan, counts)})
 
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
@@ -67,7 +75,10 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     method: Method[Any, Any, Any, Any] = experiment.method.make("method")
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
+    check_task(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
+    check_outputs(experiment, models, data.task)
+    wanted(data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
@@ -95,7 +106,11 @@ def plan_from_json(text: str, data: Clients) -> Plan:
 def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     """The experiment's data, loaded and divided among its clients."""
     source: Source = experiment.data.make("data")
+    if isinstance(source, Own):
+        source = dataclasses.replace(source, task=source.task or experiment.task)
     dataset = source.load(data_dir)
+    if experiment.task not in (None, dataset.task):
+        raise ConfigError(f"task is {experiment.task!r}, but {experiment.data.name} is data for {dataset.task}.")
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
@@ -132,13 +147,6 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
         return number_of(who, names, clients, Path("this data"))
     except RunError as error:
         raise ConfigError(f"without names {who!r}, but {error}") from error
-
-
-def _check_task(dataset: Dataset) -> None:
-    """THE place that opens when losses and metrics for other tasks are there."""
-    if dataset.task != "classification":
-        why = "".join(f" ({note.partition(': ')[2].rstrip('.')})" for note in dataset.notes)
-        raise ConfigError(f"task is {dataset.task!r}{why}, but runs can only do classification yet.")
 
 
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:

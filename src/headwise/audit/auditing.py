@@ -29,6 +29,8 @@ class Audit:
 def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed: int = 0) -> Audit:
     """Audit the run in this folder; attacks `clients` of its clients, drawn from the seed."""
     with scene_of(folder, data_dir) as scene:
+        if (kind := scene.plan.data.task.kind) != "classification":
+            raise RunError(f"{folder} is about {kind}, but only runs on classes can be audited.")
         if scene.plan.data.x.dtype != torch.float32:
             raise RunError(f"{folder} was trained on texts, but only runs on images or features can be audited.")
         rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))

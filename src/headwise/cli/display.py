@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted
+from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted, StartMeasured
 from ..log.metrics import ACCURACY
 from ..log.schema import MOMENTS, evaluated, figures
 
@@ -41,16 +41,23 @@ class Watch:
         self.chosen = self.done = self.samples = self.sent = self.failed = 0
         self.begun = time.monotonic()
         self.row: dict[str, Any] = {}
+        self.metric = ACCURACY
 
     def see(self, event: Event) -> None:
         match event:
-            case RunStarted(rounds, _, start):
-                self.rounds, self.t, self.first, self.begun = rounds, start, start, time.monotonic()
+            case RunStarted(rounds, _, start, metric):
+                self.metric, self.rounds, self.t, self.first, self.begun = (
+                    metric,
+                    rounds,
+                    start,
+                    start,
+                    time.monotonic(),
+                )
             case RoundStarted(_, clients):
                 self.chosen, self.done = len(clients), 0
             case ClientDone(kind="fit", samples=samples):
                 self.done, self.samples = self.done + 1, self.samples + samples
-            case RoundEnded(row):
+            case RoundEnded(row) | StartMeasured(row):
                 self.t, self.row = row["round"], {**self.row, **row}
                 self.sent += row["bytes_up"] + row["bytes_down"]
                 self.failed += sum(map(len, row.get("failed", {}).values()))
@@ -60,21 +67,21 @@ class Watch:
     def line(self, event: Event) -> None:
         """Like `see`, and prints a line after each evaluation."""
         self.see(event)
-        if isinstance(event, RoundEnded) and evaluated(event.row):
+        if isinstance(event, (RoundEnded, StartMeasured)) and evaluated(event.row):
             click.echo(f"{self.title}: {', '.join(f'{k} {v}' for k, v in self.facts())}", err=True)
 
     def facts(self) -> list[tuple[str, str]]:
         spent = max(time.monotonic() - self.begun, 1e-9)
         left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
-        measured = {m: found for m in MOMENTS if (found := figures(self.row, m))}
-        moments = [(m, f"{found[ACCURACY.name]:.4f}") for m, found in measured.items()]
+        measured = {m: found for m in MOMENTS if (found := figures(self.row, m, self.metric))}
+        moments = [(m, f"{found[self.metric.name]:.4f}") for m, found in measured.items()]
         return [
             ("round", f"{self.t}/{self.rounds}"),
             *moments,
             ("sent", f"{self.sent / 2**20:,.1f} MB"),
             ("samples/s", f"{self.samples / spent:,.0f}"),
             *([("failed", str(self.failed))] if self.failed else []),
-            ("left", _clock(left)),
+            *([("left", _clock(left))] if self.t > self.first else []),
         ]
 
     def picture(self) -> Table:

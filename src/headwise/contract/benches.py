@@ -15,7 +15,7 @@ from ..records import Record
 M = TypeVar("M", bound=nn.Module)
 
 Predictor = Callable[[Tensor], Tensor]
-"""Maps a batch of inputs to class scores: a model, or any function."""
+"""Maps a batch of inputs to scores (of classes, labels, quantities, pixels): a model, or any function."""
 
 
 class ClassMeans(Record):
@@ -43,7 +43,7 @@ class Bench(Protocol):
     clients: tuple[int, ...]
     """the clients that take part, ascending"""
     classes: int
-    """number of classes"""
+    """number of classes, labels or quantities"""
     rng: torch.Generator
     """this half's randomness in this round"""
 
@@ -101,7 +101,7 @@ class Local(Bench, Protocol):
 
     @property
     def class_counts(self) -> Tensor:
-        """[classes]: training samples of each class."""
+        """[classes]: training samples of each class, or with each label."""
         ...
 
     def batches(
@@ -120,7 +120,15 @@ class Local(Bench, Protocol):
         ...
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
-        """The mean cross-entropy."""
+        """The task's mean loss: of classes, the cross-entropy."""
+        ...
+
+    def loss_of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The same, of scores."""
+        ...
+
+    def divergence(self, p: Tensor, q: Tensor) -> Tensor:
+        """How far the predictions of the scores `q` are from those of `p`: of classes, KL(p || q)."""
         ...
 
     def sgd(

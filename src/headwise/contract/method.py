@@ -17,6 +17,8 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
 from ..settings.fields import Checked
+from ..settings.options import TASKS
+from ..settings.options import TaskName as TaskName
 from .benches import Bench as Bench
 from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
@@ -79,6 +81,9 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     `Params`, the last matrix"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
+
+    tasks: ClassVar[tuple[TaskName, ...]] = TASKS
+    """what it can learn; by default everything, as its mathematics uses the task's own loss only"""
 
     # -- server half
     def needs(self) -> Sums:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..settings.fields import Checked
+from ..settings.options import TaskName
+from .strata import Strata, strata
 
 if TYPE_CHECKING:
     from .preprocessing.fitting import Preprocessing
@@ -22,10 +25,10 @@ class Dataset:
 
     x: NDArray[Any]
     """[n, ...]: uint8 images [n, channels, height, width], float32 features, or int32 tokens [n, length]"""
-    y: NDArray[np.int64]
-    """[n] labels from 0 to classes - 1"""
+    y: NDArray[Any]
+    """[n] labels from 0 to classes - 1; for other tasks as `own.targets.Targets` has them"""
     classes: tuple[str, ...]
-    """the label names"""
+    """the names of classes, labels or quantities"""
     mean: tuple[float, ...] = ()
     """with `std`, per channel: uint8 images become (x / 255 - mean) / std; empty: x is used unchanged"""
     std: tuple[float, ...] = ()
@@ -39,7 +42,7 @@ class Dataset:
     """number of tokens, for text"""
     notes: tuple[str, ...] = field(default=())
     """what a user should know about this copy of the data, such as that it is a subset"""
-    task: str = "classification"
+    task: TaskName = "classification"
     """the kind of prediction, which decides the type and shape of the targets"""
     part: NDArray[np.int8] | None = None
     """[n] 0, 1 or 2: training, validation or test, if the data assigns each sample to a part"""
@@ -49,6 +52,11 @@ class Dataset:
     """preprocessing, fitted on training samples and applied to all; None: x is used as described above"""
     model: str = ""
     """the default model, if it depends on the data; empty: the source's default"""
+
+    @cached_property
+    def strata(self) -> Strata:
+        """A class for each sample, whatever the task."""
+        return strata(self.task, self.y, self.classes)
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
         test = None if self.official_test is None else self.official_test[kept]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from .dataset import Dataset
 from .own.readers.large import mapped
 from .preprocessing.fitting import Fitted, fit_all
 from .splits import Parts
-from .stats import Summary, histograms, summarize
+from .stats import Floor, Summary, histograms, partition_hash, summarize
 
 CHUNK = 4096  # samples converted at a time
 
@@ -125,10 +125,16 @@ class FederatedData:
     def __len__(self) -> int:
         return len(self.parts)
 
-    @property
+    @cached_property
     def task(self) -> Task:
-        shape = self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
-        return Task(shape, len(self.dataset.classes), self.dataset.vocabulary)
+        """What a model must know; quantities are measured by all clients' training samples."""
+        data, shape = self.dataset, self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
+        task = Task(shape, len(data.classes), data.vocabulary, data.task)
+        if data.task != "regression" or not self.parts:
+            return task
+        y = data.y[np.concatenate([p.train for p in self.parts])].astype(np.float64)
+        spread = np.where((deviation := y.std(0)) > 0, deviation, 1.0)
+        return replace(task, centre=tuple(y.mean(0).tolist()), spread=tuple(spread.tolist()))
 
     @cached_property
     def fitted(self) -> Fitted | None:
@@ -138,15 +144,19 @@ class FederatedData:
 
     @cached_property
     def summary(self) -> Summary:
-        """Hash, sizes, label histograms and the majority-class floor."""
-        return summarize(self.dataset.y, self.parts, len(self.dataset.classes))
+        """Hash, sizes, label histograms and the majority-class floor; other tasks have one of their own."""
+        labels, names = self.dataset.strata
+        found = summarize(labels, self.parts, len(names))
+        if self.dataset.task == "classification":
+            return found
+        return replace(found, floor=Floor(None, None), hash=partition_hash(self.dataset.y, self.parts))
 
     def histograms(self) -> dict[str, list[list[int]]]:
-        """For each part, how many samples of each class every client has."""
+        """For each part, how many samples of each class, or of each of the dataset's strata, every client has."""
         groups = {"train": [p.train for p in self.parts], "val": [p.val for p in self.parts]}
         groups["test"] = [p.test for p in self.parts]
-        y, classes = self.dataset.y, len(self.dataset.classes)
-        return {part: histograms(y, indices, classes).tolist() for part, indices in groups.items()}
+        labels, names = self.dataset.strata
+        return {part: histograms(labels, indices, len(names)).tolist() for part, indices in groups.items()}
 
     def client(self, c: int) -> ClientData:
         return self.clients().client(c)

@@ -73,7 +73,7 @@ def divide_all(
     if split.official:
         groups = partition_official(dataset, partition, clients, rng)
     else:
-        groups = partition.divide(dataset.y, clients, rng, dataset.owner)
+        groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     # a natural client's parts depend only on its own samples, so a site can compute them without the others'
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
     return [divide(indices, split, r, dataset.official_test) for indices, r in zip(groups, rngs, strict=True)]
@@ -83,7 +83,7 @@ def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: 
     """As the data.toml says: by each sample's part, else by ratio."""
     if (part := dataset.part) is None:
         return divide_all(dataset, partition, parse(dataset.split), clients, rng)
-    groups = partition.divide(dataset.y, clients, rng, dataset.owner)
+    groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
 
 
@@ -105,7 +105,7 @@ def partition_official(
     dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator
 ) -> Sequence[Indices]:
     """Divide the public training set by the partition, then the public test set with the same class shares."""
-    y, owner, public_test = dataset.y, dataset.owner, _known(dataset.official_test)
+    y, owner, public_test = dataset.strata.labels, dataset.owner, _known(dataset.official_test)
     if isinstance(partition, Natural):  # test samples have owners too
         return partition.divide(y, clients, rng, owner)
     seen, unseen = np.flatnonzero(~public_test), np.flatnonzero(public_test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,12 +81,12 @@ def majority_floor(train: Counts, test: Counts) -> Floor:
     return Floor(float(hits.sum() / sizes.sum()), float((hits[tested] / sizes[tested]).mean()))
 
 
-def partition_hash(labels: NDArray[np.int64], parts: Sequence[Parts]) -> str:
-    """SHA-256 of all parts' lengths, indices and labels, client by client; the same on every machine."""
+def partition_hash(y: NDArray[Any], parts: Sequence[Parts]) -> str:
+    """SHA-256 of all parts' lengths, indices and targets, client by client; the same on every machine."""
     digest = hashlib.sha256()
     for part in (i for p in parts for i in (p.train, p.val, p.test)):
-        for numbers in (np.array([len(part)]), part, labels[part]):
-            digest.update(numbers.astype("<i8").tobytes())
+        for numbers in (np.array([len(part)]), part, y[part]):
+            digest.update(numbers.astype("<f4" if numbers.dtype.kind == "f" else "<i8").tobytes())
     return digest.hexdigest()
 
 

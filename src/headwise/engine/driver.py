@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 
 from ..contract.method import Reply
 from ..errors import HeadwiseError, ServerError
+from ..log.metrics import Metric
 from ..log.schema import ENDS, Measured, Reason, Round, chosen_by
 from ..memory import settled
 from ..records import Record, map_tensors, nbytes, nbytes_by_field
@@ -16,7 +18,17 @@ from .answers import train_clients
 from .calls import aggregate, server_init
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
-from .events import Event, NewClients, Observer, Progress, RoundEnded, RoundStarted, RunEnded, RunStarted
+from .events import (
+    Event,
+    NewClients,
+    Observer,
+    Progress,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+    RunStarted,
+    StartMeasured,
+)
 from .executors.base import Executor, collect
 from .host.clock import peak_memory
 from .joining import join_all
@@ -41,11 +53,14 @@ def drive(
         for observe in watching:
             observe(event)
 
+    fresh = start is None
     if start is None:
         with _at_server(plan, 0, "server_init"):
             start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
     now = start
-    tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t))
+    tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t, plan.metric))
+    if fresh and plan.experiment.evaluate.start and plan.experiment.evaluate.moments:
+        tell(_before(plan, executor, now, tell))
     reason: Reason = "finished"
     first, stored = now.t, 0.0
     while now.t < plan.experiment.rounds:
@@ -72,6 +87,18 @@ def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bo
     if plan.experiment.stop.budget is not None and spent >= plan.experiment.stop.budget:
         return "budget"
     return None
+
+
+def _before(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> StartMeasured:
+    """Measure the clients before any training, as round 0; nothing of it has an effect on the rounds."""
+    watch = Stopwatch(executor)
+    evaluation = Evaluation(plan, executor, tell, now.server, 0, {}, {})
+    with _at_server(plan, 0, "broadcast"):
+        measured = evaluation.measure()
+    measured.pop("post", None)  # nobody has trained
+    watch.lap("evaluate")
+    row: Round = {"round": 0, "bytes_up": 0, "bytes_down": 0, **measured, "seconds": watch.seconds(0.0)}
+    return StartMeasured(row, evaluation.lines({}))
 
 
 def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored: float) -> RoundEnded:
@@ -118,7 +145,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
         row["bytes_idle"] = sum(idle.values())
     if failed:
         row["failed"] = failed
-    progress = Progress(t, server, evaluation.last, *_patience(now, row))
+    progress = Progress(t, server, evaluation.last, *_patience(now, row, plan.metric))
     return RoundEnded(row, evaluation.lines(traffic), progress, executor.states, (*chosen, *idle))
 
 
@@ -156,10 +183,12 @@ def _up(answer: Answer) -> Record:
     return answer.up
 
 
-def _patience(now: Progress, row: Round) -> tuple[float | None, int]:
+def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, int]:
     """The best evaluation so far, and how many came after it; on validation samples where there are any."""
     found = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
     if found is None:
         return now.best, now.waited
-    value = chosen_by(found)
-    return (value, 0) if now.best is None or value > now.best else (now.best, now.waited + 1)
+    value = chosen_by(found, main)
+    if math.isfinite(value) and (now.best is None or main.gain(value, now.best) > 0):
+        return value, 0
+    return now.best, now.waited + 1

@@ -8,9 +8,11 @@ from statistics import median
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ..models.replicas import replica
+from ..tasks.base import Objective
+from ..tasks.classification import CROSS_ENTROPY
+from ..tasks.registry import objective_of
 from .kernels.descent import Descent
 from .kernels.layers import chain_of
 from .plan import Plan
@@ -21,17 +23,17 @@ STACKED = 10.0
 """rough speed-up of many small clients handled side by side"""
 
 
-def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective = CROSS_ENTROPY) -> Callable[[], None]:
     """A plain training step on this batch, with learning rate zero: it costs like any other and changes nothing."""
     descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
-    return lambda: descent.step(cross_entropy(model(x), y))
+    return lambda: descent.step(objective.loss(model(x), y))
 
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     """The median time of a plain training step of the first network, after one warm-up step."""
     model = replica(plan.models[0], {})
     size = min(plan.experiment.train.batch, len(plan.data.y))
-    step = training_step(model, plan.data.x[:size], plan.data.y[:size])
+    step = training_step(model, plan.data.x[:size], plan.data.y[:size], objective_of(plan.data.task))
     times: list[float] = []
     for _ in range(1 + steps):
         begun = time.perf_counter()

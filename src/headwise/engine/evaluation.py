@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from ..contract.averaging import Shared
-from ..log.metrics import ACCURACY, VALIDATION
+from ..log.metrics import Metric
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
 from .client.jobs import Answer, Job
@@ -58,7 +58,7 @@ class Evaluation:
         if "global" in moments:
             sent += self._ask_global(everyone)
         wanted = [m for m in MOMENTS if m in self.scores and (m in moments or m == "stale")]
-        found = {m: _summary(self.scores[m]) for m in wanted}
+        found = {m: _summary(self.scores[m], self.plan.metric) for m in wanted}
         if "stale" in found:
             found["stale"]["untrained"] = sum(c not in self.last for c in self.scores["stale"])
         return cast(Measured, {**found, "bytes_evaluation": sent})
@@ -95,8 +95,8 @@ def _parts(answer: Answer) -> PartScores:
     return {"test": answer.test, "val": answer.val}
 
 
-def _summary(scores: Mapping[int, PartScores]) -> Figures:
-    """The metrics over all clients that have test samples, and the validation accuracy where there is one."""
-    found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]})
-    judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]})
-    return {**found, VALIDATION: judged[ACCURACY.name]} if ACCURACY.name in judged else found
+def _summary(scores: Mapping[int, PartScores], main: Metric) -> Figures:
+    """The metrics over all clients that have test samples, and the one that judges the run on validation samples."""
+    found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
+    judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]}, main)
+    return {**found, main.validation: judged[main.name]} if main.name in judged else found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..log.metrics import ACCURACY, Metric
 from ..log.schema import ClientLine, PartScores, Reason, Round
 from ..records import Record
 from .client.state import States
@@ -31,6 +32,17 @@ class RunStarted:
     clients: int
     start: int
     """rounds done in earlier sessions"""
+    metric: Metric = ACCURACY
+    """by which the run is judged"""
+
+
+@dataclass(frozen=True)
+class StartMeasured:
+    """What the clients have before round 1."""
+
+    row: Round
+    """the line of round 0 in rounds.jsonl"""
+    clients: list[ClientLine]
 
 
 @dataclass(frozen=True)
@@ -87,5 +99,5 @@ class RunEnded:
     reason: Reason
 
 
-Event = RunStarted | RoundStarted | ClientDone | ClientFailed | RoundEnded | NewClients | RunEnded
+Event = RunStarted | StartMeasured | RoundStarted | ClientDone | ClientFailed | RoundEnded | NewClients | RunEnded
 Observer = Callable[[Event], None]

@@ -9,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import ClientData, Clients
+from ..log.choosing import judging
+from ..log.metrics import Metric
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..settings.options import Keepable
+from ..tasks.base import Objective
+from ..tasks.registry import balanced, objective_of
 from .drift import Drifted, drifting
 from .mechanism import UNPROTECTED, Mechanism
 from .sampling import newcomers
+from .traces import Trace, read_trace
 
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
@@ -25,7 +31,6 @@ SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 The best round's only take room on the disk. A model as after training is written in every round, even by methods whose
 clients otherwise keep nothing.
 """
-from .traces import Trace, read_trace
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,16 @@ class Plan:
         return Drifted(self.experiment, self.data, c, t) if c in self.drifting else self.data.client(c)
 
     @property
+    def task(self) -> str:
+        """What kind of prediction."""
+        return self.data.task.kind
+
+    @property
+    def metric(self) -> Metric:
+        """By which the run is judged."""
+        return judging(self.experiment.evaluate.metric, self.task)
+
+    @property
     def common(self) -> SplitModel:
         return self.models[0] if self.server_model is None else self.server_model
 
@@ -101,6 +116,13 @@ class Plan:
         if id(template) not in self._shapes:
             self._shapes[id(template)] = {k: t.shape for k, t in template.state_dict().items()}
         return self._shapes[id(template)]
+
+    def objective(self, y: Tensor) -> Objective:
+        """What a client with these training targets learns by."""
+        task, train = self.data.task, self.experiment.train
+        if train.class_weights == "balanced":
+            return balanced(task, y, train.label_smoothing)
+        return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
     def changed(self, **settings: Any) -> Plan:
         """The same plan with these settings of the experiment replaced."""

@@ -48,7 +48,7 @@ class Tools:
 
         def redrawn() -> SplitModel:
             for layer in m.head.modules():
-                if isinstance(layer, nn.Linear):
+                if isinstance(layer, (nn.Linear, nn.Conv2d)):
                     layer.reset_parameters()
             return m
 

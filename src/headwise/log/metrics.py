@@ -1,7 +1,7 @@
 """The registry of metrics. To add one, extend `OURS` or declare an entry point ``headwise.metrics`` in your package.
 
-Lines, summaries, tables, trackers and site messages iterate over `metrics()`. A missing metric was not measured: an
-older Headwise, or a site that does not have it, wrote the numbers.
+Lines, summaries, tables, trackers and site messages iterate over `metrics()`. A missing metric was not measured: it is
+not defined for a client's samples, nobody asked for it, or an older Headwise wrote the numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
 
@@ -24,24 +24,35 @@ Score = dict[str, float]
 """one model on one client's samples: their number ``n`` and the measured metrics by name"""
 
 TAKEN = {
-    "n", "clients", "samples", "untrained", "val_accuracy", "last", "best", "best_round", "last_ten", "selected",
-    "selected_round", "std",
+    "n", "clients", "samples", "untrained", "last", "best", "best_round", "last_ten", "selected", "selected_round",
+    "std", "run", "method", "data", "partition", "seed", "rounds", "metric", "floor", "seconds", "privacy", "failed",
+    "ended", "lines",
 }  # fmt: skip
 """other keys of the lines and summaries, which no metric may use"""
+TASKS = ("classification", "multilabel", "regression", "segmentation")
+DEFAULTS: Mapping[str, str] = dict(zip(TASKS, ("accuracy", "accuracy", "rmse", "iou"), strict=True))
+"""the metric that judges a run, by task, unless the experiment names another"""
+
+
+LESS = "(less is better)"
 
 
 class Predictions:
-    """A model's scores for one client's samples, and their labels."""
+    """What a model says about one client's samples, and the truth; `formulas` has their shapes."""
 
-    def __init__(self, scores: Tensor, labels: Tensor) -> None:
-        self.scores, self.labels = scores, labels
-        """[n, classes] and [n]"""
+    def __init__(self, scores: Tensor, targets: Tensor, task: str = TASKS[0]) -> None:
+        self.scores, self.targets, self.task = scores, targets, task
+
+    @property
+    def labels(self) -> Tensor:
+        """The targets of a classification, [n]."""
+        return self.targets
 
     @cached_property
     def confusion(self) -> Tensor:
-        """Sample counts: true classes by row, predicted ones by column."""
+        """Counts of samples or pixels: true classes by row, predicted ones by column."""
         classes = self.scores.shape[1]
-        pairs = self.labels * classes + self.scores.argmax(1)
+        pairs = (self.targets * classes + self.scores.argmax(1)).flatten()
         return pairs.bincount(minlength=classes * classes).view(classes, classes).double()
 
 
@@ -59,9 +70,18 @@ def spread(values: np.ndarray, n: np.ndarray) -> float:
     return float(values.std())
 
 
+def rooted(values: np.ndarray, n: np.ndarray) -> float:
+    """Root of the mean square over all samples of all clients."""
+    return math.sqrt(weighted(values**2, n))
+
+
 def lowest_tenth(values: np.ndarray, n: np.ndarray) -> float:
     """Mean over the tenth of the clients with the lowest values, at least one client."""
     return float(values[values.argsort()][: max(1, len(values) // 10)].mean())
+
+
+def highest_tenth(values: np.ndarray, n: np.ndarray) -> float:
+    return -lowest_tenth(-values, n)
 
 
 def percent(value: float) -> str:
@@ -89,24 +109,44 @@ class Metric:
     """formats it for tables"""
     column: bool = True
     """whether tables and printed summaries show it; files hold every metric"""
+    tasks: tuple[str, ...] = TASKS[:1]
+    """where it applies"""
+    usual: bool = True
+    """whether it is measured unless the experiment lists others"""
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier() or self.name in TAKEN:
-            raise ConfigError(f"metric.name is {self.name!r}, but must be an identifier other than {sorted(TAKEN)}.")
+        taken = self.name in TAKEN or self.name.startswith("val_") or self.name.endswith("_clients")
+        if not self.name.isidentifier() or taken:
+            raise ConfigError(
+                f"metric.name is {self.name!r}, but must be an identifier without val_ or _clients, other than "
+                f"{sorted(TAKEN)}."
+            )
 
     @property
     def heading(self) -> str:
         """The heading of its column, which says so if less is better."""
-        return self.label if self.better == "up" else f"{self.label} (less is better)"
+        return self.label if self.better == "up" else f"{self.label} {LESS}"
 
     @property
     def source(self) -> str:
         """The key in a client's `Score` that it combines."""
         return self.of if isinstance(self.of, str) else self.name
 
+    @property
+    def validation(self) -> str:
+        """The key of its value on validation samples, beside the metrics on test samples."""
+        return f"val_{self.name}"
+
+    def gain(self, value: float, other: float) -> float:
+        """By how much a value is better than another."""
+        return value - other if self.better == "up" else other - value
+
 
 def _accuracy(said: Predictions) -> float:
-    return said.confusion.diag().sum().item() / len(said.labels)
+    """Of samples, labels or pixels."""
+    if said.task == "multilabel":
+        return ((said.scores > 0) == (said.targets > 0.5)).double().sum().item() / said.targets.numel()
+    return said.confusion.diag().sum().item() / said.targets.numel()
 
 
 def _balanced(said: Predictions) -> float:
@@ -115,34 +155,67 @@ def _balanced(said: Predictions) -> float:
     return (hits[truth > 0] / truth[truth > 0]).mean().item()
 
 
-def _f1(said: Predictions) -> float:
-    """Mean F1 over the classes present in samples or predictions."""
-    hits, both = said.confusion.diag(), said.confusion.sum(1) + said.confusion.sum(0)
-    return (2 * hits / both)[both > 0].mean().item()
+def _f1(said: Predictions) -> float | None:
+    """Mean F1 over the classes or labels present in samples or predictions."""
+    if said.task == "multilabel":
+        true, guess = said.targets > 0.5, said.scores > 0
+        hits, both = (true & guess).sum(0).double(), (true.sum(0) + guess.sum(0)).double()
+    else:
+        hits, both = said.confusion.diag(), said.confusion.sum(1) + said.confusion.sum(0)
+    return (2 * hits / both)[both > 0].mean().item() if both.any() else None
 
 
 def _loss(said: Predictions) -> float:
-    from torch.nn.functional import cross_entropy  # reading a run must not import torch
+    """What training minimises, without its options; of a regression in the targets' own units."""
+    from torch.nn import functional  # reading a run must not import torch
 
-    return cross_entropy(said.scores, said.labels).item()
+    if said.task == "multilabel":
+        return functional.binary_cross_entropy_with_logits(said.scores, said.targets.float()).item()
+    if said.task == "regression":
+        return functional.mse_loss(said.scores, said.targets).item()
+    return functional.cross_entropy(said.scores, said.targets).item()
 
 
-ACCURACY = Metric("accuracy", "accuracy", _accuracy, weighted)
-"""the metric of the curves, and by which the best round is chosen"""
-CLIENT_MEAN = Metric("client_mean", "mean over clients", ACCURACY.name, mean, column=False)
-CLIENT_STD = Metric("client_std", "spread over clients", ACCURACY.name, spread, "down", column=False)
-WORST_DECILE = Metric("worst_decile", "worst decile", ACCURACY.name, lowest_tenth)
+def _formula(name: str) -> Callable[[Predictions], float | None]:
+    """One of `formulas`."""
+
+    def of(said: Predictions) -> float | None:
+        import numpy as np  # reading a run must not import it
+
+        from . import formulas
+
+        with np.errstate(all="ignore"):  # the scores of a diverged model overflow
+            return getattr(formulas, name)(said.scores.numpy(), said.targets.numpy())
+
+    return of
+
+
+ACCURACY = Metric("accuracy", "accuracy", _accuracy, weighted, tasks=("classification", "multilabel", "segmentation"))
+CLIENT_MEAN = Metric("client_mean", "mean over clients", ACCURACY.name, mean, column=False, tasks=TASKS)
+CLIENT_STD = Metric("client_std", "spread over clients", ACCURACY.name, spread, "down", tasks=TASKS)
+WORST_DECILE = Metric("worst_decile", "worst decile", ACCURACY.name, lowest_tenth, tasks=TASKS)
+_CLASSES, _QUANTITIES, _PIXELS = TASKS[:2], TASKS[2:3], TASKS[3:]
 OURS = (
     ACCURACY,
     CLIENT_MEAN,
     CLIENT_STD,
     WORST_DECILE,
     Metric("balanced", "balanced accuracy", _balanced, mean, column=False),
-    Metric("f1", "macro F1", _f1, mean, column=False),
-    Metric("loss", "loss", _loss, weighted, "down", number, column=False),
-)
-VALIDATION = f"val_{ACCURACY.name}"
-"""the accuracy on validation samples, beside the metrics on test samples"""
+    Metric("f1", "macro F1", _f1, mean, column=False, tasks=_CLASSES),
+    Metric("loss", "loss", _loss, weighted, "down", number, column=False, tasks=TASKS),
+    Metric("auc", "AUC", _formula("auc"), mean, form=number, tasks=_CLASSES, usual=False),
+    Metric(
+        "average_precision", "average precision", _formula("average_precision"), mean,
+        form=number, tasks=_CLASSES, usual=False,
+    ),
+    Metric("log_loss", "log loss", _formula("log_loss"), weighted, "down", number, tasks=_CLASSES, usual=False),
+    Metric("ece", "calibration error", _formula("ece"), mean, "down", tasks=_CLASSES, usual=False),
+    Metric("mae", "mean absolute error", _formula("mae"), weighted, "down", number, tasks=_QUANTITIES),
+    Metric("rmse", "RMSE", _formula("rmse"), rooted, "down", number, tasks=_QUANTITIES),
+    Metric("r2", "R²", _formula("r2"), mean, form=number, tasks=_QUANTITIES),
+    Metric("dice", "Dice", _formula("dice"), mean, tasks=_PIXELS),
+    Metric("iou", "IoU", _formula("iou"), mean, tasks=_PIXELS),
+)  # fmt: skip
 
 
 @cache
@@ -164,11 +237,6 @@ def metrics() -> tuple[Metric, ...]:
     return tuple(found.values())
 
 
-def extras() -> list[Metric]:
-    """The metrics that tables show beside accuracy."""
-    return [metric for metric in metrics() if metric.column and metric is not ACCURACY]
-
-
 def _loaded(point: EntryPoint) -> Metric:
     try:
         metric = point.load()
@@ -177,14 +245,3 @@ def _loaded(point: EntryPoint) -> Metric:
     if not isinstance(metric, Metric):
         raise ConfigError(f"the entry point {point.name} = {point.value!r} of headwise.metrics must be a Metric.")
     return metric
-
-
-def restored(given: Mapping[str, Any] | None) -> Score | None:
-    """A score read from JSON, where null means not finite; drops metrics that are not installed here."""
-    if given is None:
-        return None
-    read = {m.name: given[m.name] for m in metrics() if m.name in given}
-    found = {name: math.nan if value is None else float(value) for name, value in read.items()}
-    if not math.isfinite(found.get(ACCURACY.name, 0.0)):
-        raise ValueError(f"{ACCURACY.name} is {given[ACCURACY.name]!r}")
-    return {"n": int(given["n"]), **found}

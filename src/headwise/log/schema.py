@@ -5,10 +5,11 @@
 
 # no `from __future__ import annotations` here: `Required` must not become a string, or it has no effect
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Required, TypedDict
 
-from .metrics import ACCURACY, VALIDATION, Score
+from .metrics import ACCURACY, Metric, Score, metrics
 
 MOMENTS = ("pre", "post", "stale", "global")
 Reason = Literal["finished", "patience", "budget", "interrupted"]
@@ -16,11 +17,12 @@ ENDS: Mapping[str, bool] = {"finished": True, "patience": True, "budget": False,
 """why a session ended, and whether the run is then complete"""
 UNFINISHED = "unfinished"
 """of a run that was killed, or that is still running"""
-_NUMBERS = {f"{ACCURACY.name}?": float, f"{VALIDATION}?": float, str: (float, None)}
+_NUMBERS = {f"{ACCURACY.name}?": float, f"{ACCURACY.validation}?": float, str: (float, None)}
 """as stored: JSON has no infinity, so the loss of a diverged model is null"""
 
 Figures = Annotated[dict[str, float], _NUMBERS]
-"""one moment over all clients: the measured metrics by name, and the numbers of clients and samples"""
+"""one moment over all clients: the measured metrics by name, the numbers of clients and samples; and as `auc_clients`,
+of a metric that not all of these clients have, the number that have it"""
 ClientScore = Annotated[Score | None, ({"n": int, **_NUMBERS}, None)]
 """None if the client has no such samples"""
 
@@ -65,7 +67,7 @@ class Measured(_Global, total=False):
 
 
 class Round(Measured, total=False):
-    """A line of rounds.jsonl; older versions wrote only the required fields."""
+    """A line of rounds.jsonl; older versions wrote only the required fields. Round 0 is before any training."""
 
     round: Required[int]
     bytes_up: Required[float]
@@ -102,12 +104,28 @@ def evaluated(row: Mapping[str, Any]) -> bool:
     return "bytes_evaluation" in row
 
 
-def figures(row: Mapping[str, Any], moment: str) -> Figures:
-    """The metrics at this moment; empty if it was not measured."""
+def figures(row: Mapping[str, Any], moment: str, main: Metric = ACCURACY) -> Figures:
+    """The metrics at this moment; empty if the one that judges the run was not measured, or is not finite."""
     found: Figures = row.get(moment, {})
-    return found if ACCURACY.name in found else {}
+    return found if math.isfinite(_value(found, main.name)) else {}
 
 
-def chosen_by(found: Figures) -> float:
-    """The accuracy that picks the best round: on validation samples if there are any, else on test samples."""
-    return found.get(VALIDATION, found.get(ACCURACY.name, 0.0))
+def chosen_by(found: Mapping[str, Any], main: Metric = ACCURACY) -> float:
+    """The value that picks the best round: on validation samples if there are any, else on test samples."""
+    return _value(found, main.validation if main.validation in found else main.name)
+
+
+def _value(found: Mapping[str, Any], name: str) -> float:
+    value = found.get(name)
+    return math.nan if value is None else value
+
+
+def restored(given: Mapping[str, Any] | None) -> Score | None:
+    """A score read from JSON, where null means not finite; drops metrics that are not installed here."""
+    if given is None:
+        return None
+    read = {m.name: given[m.name] for m in metrics() if m.name in given}
+    found = {name: math.nan if value is None else float(value) for name, value in read.items()}
+    if not math.isfinite(found.get(ACCURACY.name, 0.0)):
+        raise ValueError(f"{ACCURACY.name} is {given[ACCURACY.name]!r}")
+    return {"n": int(given["n"]), **found}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
+from ..contract.method import Central, Local, Predictor, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -42,6 +42,7 @@ class CD2PFed(Averaging[Own]):
     """Some channels of every layer are averaged, the rest private, and each half learns to predict like the other."""
 
     family: ClassVar[str] = "partial sharing"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "segmentation")
     travels: ClassVar[str] = "shared channels"
     stays: ClassVar[str] = "private channels"
     leaves: ClassVar[tuple[str, ...]] = ("shared",)

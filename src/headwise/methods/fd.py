@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, pad
+from torch.nn.functional import log_softmax, pad
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative
@@ -51,6 +51,7 @@ class FD(Method[Everyone, Own, Logits, Logits]):
     """Every client trains its own model, which also imitates the others' average prediction for each label."""
 
     family: ClassVar[str] = "distillation by class"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "mean logits of each class"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (C + 1)"
@@ -97,7 +98,7 @@ class FD(Method[Everyone, Own, Logits, Logits]):
             total.index_add_(0, y, z.detach())
             count.index_add_(0, y, torch.ones_like(y, dtype=count.dtype))
             taught = -(targets[y] * log_softmax(z, 1)).sum(1)
-            return cross_entropy(z, y) + self.lam * taught.mean()  # Algorithm 1
+            return local.loss_of(z, y) + self.lam * taught.mean()  # Algorithm 1
 
         local.sgd(m, loss=loss)
         labels = local.class_counts.nonzero().flatten()

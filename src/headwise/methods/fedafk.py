@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
 from ..contract.measures import kl
-from ..contract.method import Central, Local, Predictor, Update, adapted
+from ..contract.method import Central, Local, Predictor, TaskName, Update, adapted
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record
@@ -50,6 +50,7 @@ class FedAFK(Averaging[Own]):
     """A personal body that learns from the global one by imitation, and is mixed with it by a learned coefficient."""
 
     family: ClassVar[str] = "mixed body"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
     leaves: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body

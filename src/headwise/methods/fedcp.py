@@ -20,11 +20,11 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
 from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
@@ -52,6 +52,7 @@ class FedCP(Averaging[Head]):
     """A small network divides each sample's features into a part for the personal head and one for the global head."""
 
     family: ClassVar[str] = "two heads"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model and policy network"
     stays: ClassVar[str] = "head (half of it is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
@@ -74,7 +75,7 @@ class FedCP(Averaging[Head]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z, f = _forward(x, parts, local.rng)
-            return cross_entropy(z, y) + self.lam * mmd(f, world.body(x))
+            return local.loss_of(z, y) + self.lam * mmd(f, world.body(x))
 
         local.sgd(m, cpn, world, only=(m, cpn), loss=loss)  # Algorithm 1: the global extractor and head are frozen
         up = Shared(m.params("body") | 0.5 * (m.params("head") + world.params("head")) | _named(cpn))

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Shared
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params, gradient, step
 from ..records import Record
 from ..settings.fields import Count, Epochs, NonNegative
@@ -38,6 +38,7 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     """One head for all, trained on the server from the mean features of each client's classes; bodies stay private."""
 
     family: ClassVar[str] = "server-trained head"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "head down, class means up"
     stays: ClassVar[str] = "body"
     down: ClassVar[str] = "L"

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
@@ -55,6 +55,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     """One global head per label; a client merges those of its labels into the critical parameters of its own head."""
 
     family: ClassVar[str] = "server-trained head"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "heads of the client's labels down, class means up"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * L if heads == 'per_label' else L"
@@ -150,10 +151,8 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         combined = self._combined(down, local)
         if self.merge == "average":
             h = 0.5 * (me.h + combined)  # Eqs. (10), (11)
-        elif self.merge == "replace":
-            h = combined
-        elif me.psi is None:
-            h = combined if self.first == "adopt" else me.h
+        elif me.psi is None or self.merge == "replace":
+            h = me.h if self.merge == "critical" and self.first == "keep" else combined
         else:
             h = Params({k: torch.where(me.psi[k], combined[k], t) for k, t in me.h.items()})  # Eq. (9)
         return local.model(me.phi | h)

@@ -21,10 +21,9 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 
-from ..contract.measures import kl
-from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, TaskName, Update
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Positive, Share
@@ -67,6 +66,7 @@ class FedKD(Method[Server, Own, Down, Change]):
     """A private and a shared model teach each other, the better they are the more; only one travels, compressed."""
 
     family: ClassVar[str] = "mutual distillation"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "changes of a second model, factorized"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "?"
@@ -114,11 +114,11 @@ class FedKD(Method[Server, Own, Down, Change]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             f, f_g = own.body(x), mentee.body(x)
             z, z_g = own.head(f), mentee.head(f_g)
-            ce, ce_g = cross_entropy(z, y), cross_entropy(z_g, y)
+            ce, ce_g = local.loss_of(z, y), local.loss_of(z_g, y)
             if not self.distill:
                 return ce + ce_g
-            mine = kl(z_g.detach(), z) + mse_loss(f, W(f_g.detach()))
-            theirs = kl(z.detach(), z_g) + mse_loss(f.detach(), W(f_g))
+            mine = local.divergence(z_g.detach(), z) + mse_loss(f, W(f_g.detach()))
+            theirs = local.divergence(z.detach(), z_g) + mse_loss(f.detach(), W(f_g))
             mine, theirs = mine / (ce + ce_g.detach()).clamp(min=TINY), theirs / (ce.detach() + ce_g).clamp(min=TINY)
             return ce + mine + ce_g + theirs  # each model learns from its own loss, W^h from both
 

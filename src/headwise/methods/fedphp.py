@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
 from ..contract.measures import mmd
-from ..contract.method import Local, Predictor, Update, adapted
+from ..contract.method import Local, Predictor, TaskName, Update, adapted
 from ..params import Params, mean
 from ..records import Record
 from ..settings.fields import Unit
@@ -45,6 +45,7 @@ class FedPHP(Averaging[Inherited]):
     """FedAvg in which each client keeps a moving average of its models, uses it, and lets it guide its training."""
 
     family: ClassVar[str] = "global and own model"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "inherited model"
     leaves: ClassVar[tuple[str, ...]] = ("p",)

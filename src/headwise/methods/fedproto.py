@@ -21,9 +21,8 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, TaskName, Update
 from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
@@ -56,6 +55,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     """Every client trains its own model, with features pulled towards the class means over all clients."""
 
     family: ClassVar[str] = "prototypes"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "class means"
     stays: ClassVar[str] = "whole model"
     down: ClassVar[str] = "c * (K + 1)"
@@ -98,7 +98,7 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             f = m.body(x)
-            return cross_entropy(m.head(f), y) + (pull[y] * (f - target[y]).square().mean(1)).mean()  # Eqs. (7), (8)
+            return local.loss_of(m.head(f), y) + (pull[y] * (f - target[y]).square().mean(1)).mean()  # Eqs. (7), (8)
 
         local.sgd(m, loss=loss)
         own = local.class_means(m.body)  # Eq. (3)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
@@ -39,6 +39,7 @@ class FedRoD(Averaging[Own]):
     """A generic model trained as if all classes were equally frequent, plus a personal head."""
 
     family: ClassVar[str] = "two heads"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "second head"
     cost: ClassVar[float] = 1.1
@@ -55,7 +56,7 @@ class FedRoD(Averaging[Own]):
             f = m.body(x)
             z = m.head(f)
             generic = cross_entropy(z + prior, y)  # balanced softmax
-            return generic + cross_entropy(z.detach() + own.head(f.detach()), y)
+            return generic + local.loss_of(z.detach() + own.head(f.detach()), y)
 
         local.sgd(m, own.head, loss=loss)
         return Update(Shared(m.params()), Own(own.state("head")), _sum(m, own.head), keep=m)

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.measures import kl
 from ..contract.method import Central, Local, Predictor, Update
 from ..params import Params
 from ..records import Record
@@ -63,8 +61,8 @@ class FML(Averaging[Own]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Algorithm 1: both losses; each trains only its own model, so one step updates both."""
             z, z_meme = own(x), meme(x)
-            mine = self.alpha * cross_entropy(z, y) + (1 - self.alpha) * kl(z_meme.detach(), z)
-            shared = self.beta * cross_entropy(z_meme, y) + (1 - self.beta) * kl(z.detach(), z_meme)
+            mine = self.alpha * local.loss_of(z, y) + (1 - self.alpha) * local.divergence(z_meme.detach(), z)
+            shared = self.beta * local.loss_of(z_meme, y) + (1 - self.beta) * local.divergence(z.detach(), z_meme)
             return mine + shared
 
         local.sgd(own, meme, loss=loss, clip=self.clip)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Bench, Central, Local, Predictor, Update
+from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
 from ..models.composing import Composed
 from ..models.split import SplitModel
 from ..params import Params
@@ -61,6 +61,7 @@ class GPFL(Averaging[Head]):
     """One body learns global features, guided by shared class embeddings, and personal ones for a personal head."""
 
     family: ClassVar[str] = "shared body"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "body, class embeddings and valve"
     stays: ClassVar[str] = "head"
     down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
@@ -86,7 +87,7 @@ class GPFL(Averaging[Head]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Section 3: the personal task, the angle and the length of global features, and weight decay."""
             f = m.body(x)
-            personal = cross_entropy(m.head(guides.valve(f, mine)), y)
+            personal = local.loss_of(m.head(guides.valve(f, mine)), y)
             f_G = guides.valve(f, everyone)
             angle = cross_entropy(normalize(f_G) @ normalize(guides.gce.weight).T, y)
             length = pairwise_distance(f_G, fixed[y], eps=0.0).mean()

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Predictor, TaskName, Update
 from ..params import Params
 from ..records import Record
 from ..settings.fields import NonNegative, Positive
@@ -39,6 +39,7 @@ class MOON(Averaging[Previous]):
     """FedAvg in which clients keep features near the global model's and away from their previous local model's."""
 
     family: ClassVar[str] = "one global model"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "last local model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("prev",)

@@ -32,8 +32,9 @@ class SplitModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """K, the number of features the head takes."""
-        return next(m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
+        """K, the number of features the head takes: of each sample, or of each pixel."""
+        first = next(m for m in self.head.modules() if isinstance(m, (nn.Linear, nn.Conv2d)))
+        return first.in_features if isinstance(first, nn.Linear) else first.in_channels
 
     def params(self, part: str = "") -> Params:
         """A snapshot of what may travel, of the whole model or of its ``"body"`` or ``"head"``."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ..contract.benches import Local
 from ..engine.client.client_bench import ClientBench, halves, parts_of
@@ -29,7 +28,7 @@ from .randomness import chosen, gaussian, source_of
 
 ALLOWS = frozenset(
     {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
-    | {"ratio", "clients", "sgd"}  # sgd is replaced by its private form
+    | {"loss_of", "divergence", "ratio", "clients", "sgd"}  # sgd is replaced by its private form
 )
 """what a method may use of a client's bench; only `sgd` reads the data"""
 REFUSES = {
@@ -148,7 +147,9 @@ class PrivateTraining:
                 i = on(chosen(n, size / n, self._secret), self._plan.device)
                 self._local.samples[0] += size  # the actual number is secret
                 optimiser.zero_grad()
-                _slopes(sampled, weights, x[i], self._data.y[i])
+                if len(i):
+                    self._local.objective.loss(sampled(x[i]), self._data.y[i]).backward()
+                _tidy(weights, len(i))
                 optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         sampled.to_standard_module()
@@ -161,10 +162,8 @@ class PrivateTraining:
             p.grad += on(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
 
 
-def _slopes(model: nn.Module, weights: Sequence[nn.Parameter], x: Tensor, y: Tensor) -> None:
-    """Compute each weight's gradient for each example; non-finite values, which can't be clipped, become zero."""
-    if len(x):
-        cross_entropy(model(x), y).backward()
+def _tidy(weights: Sequence[nn.Parameter], n: int) -> None:
+    """Each weight's gradient for each of `n` examples; non-finite values, which can't be clipped, become zero."""
     for p in weights:
-        slopes: Tensor = getattr(p, "grad_sample") if len(x) else p.new_zeros(0, *p.shape)  # noqa: B009
+        slopes: Tensor = getattr(p, "grad_sample") if n else p.new_zeros(0, *p.shape)  # noqa: B009
         p.grad_sample = slopes.nan_to_num(0.0, 0.0, 0.0)  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,10 +7,10 @@ from itertools import count
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from ..log.metrics import ACCURACY, WORST_DECILE
+from ..log.metrics import WORST_DECILE, Metric, percent
 from ..log.schema import MOMENTS, Round, figures
 from ..settings import catalog
-from .clients import accuracies, floors
+from .clients import client_scores
 from .inside import diagnostics, thinned
 from .results import Line, Setting, reading
 
@@ -35,17 +35,22 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
     """One setting: its lines and its partition; each line's diagnostics take at most about `room` characters."""
     return {
         "title": setting.title,
+        "metric": metric_data(setting.metric),
         "floor": _round(setting.floor),
         "alone": setting.alone.name if setting.alone else None,
         "order": [line.name for line in setting.measured],
         "classes": setting.classes,
         "names": setting.run.names or None,
         "partition": {part: setting.partition[part] for part in ("train", "test")},
-        "floors": [_round(f) for f in floors(setting)],
+        "floors": [_round(f) for f in setting.run.floors],
         "lines": [
             {**_line(line, room), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)
         ],
     }
+
+
+def metric_data(metric: Metric) -> dict[str, Any]:
+    return {"label": metric.label, "better": metric.better, "percent": metric.form is percent}
 
 
 def _slots(setting: Setting) -> list[int]:
@@ -72,8 +77,8 @@ def _line(line: Line, room: int) -> dict[str, Any]:
             "seeds": [run.manifest["experiment"]["seed"] for run in line.runs],
             "moment": line.moment if line.measured else None,
             "rounds": max((len(rows) for rows in runs), default=0),
-            "curves": {m: curve for m in MOMENTS if (curve := _curve(runs, m))},
-            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in accuracies(line).items()},
+            "curves": {m: curve for m in MOMENTS if (curve := _curve(line, m))},
+            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in client_scores(line).items()},
             "worst": _round(_worst(line)),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
@@ -87,14 +92,17 @@ def _worst(line: Line) -> float | None:
     return line.mean(WORST_DECILE.name, line.moment) if known else None
 
 
-def _curve(runs: Sequence[Rows], moment: str) -> dict[str, list[Any]] | None:
-    """Mean and spread over the seeds, in the rounds that all of them have."""
-    seeds = [{row["round"]: found for row in rows if (found := figures(row, moment))} for rows in runs]
+def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:
+    """Mean and spread over the seeds, in the rounds that all of them have; round 0 is before any training."""
+    if not line.values("last", moment):
+        return None
+    main, runs = line.metric, [[*filter(None, [run.start]), *run.rounds] for run in line.runs]
+    seeds = [{row["round"]: found for row in rows if (found := figures(row, moment, main))} for rows in runs]
     rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
         return None
     sent = [_sent(rows) for rows in runs]
-    values = [[seed[t][ACCURACY.name] for seed in seeds] for t in rounds]
+    values = [[seed[t][main.name] for seed in seeds] for t in rounds]
     return {
         "round": rounds,
         "mb": [round(fmean(s[t] for s in sent) / MEGABYTE, 4) for t in rounds],

@@ -77,30 +77,30 @@ def _over_traffic(axes: Axes, data: Data) -> None:
 def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
     for line in _measured(data):
         curve = line["curves"][line["moment"]]
-        mean = [100 * m for m in curve["mean"]]
-        spread = [100 * s for s in curve["std"]]
+        mean, spread = (_scaled(data, curve[part]) for part in ("mean", "std"))
         axes.plot(curve[along], mean, label=_short(line["name"]), **_look(line))
         low = [m - s for m, s in zip(mean, spread, strict=True)]
         high = [m + s for m, s in zip(mean, spread, strict=True)]
         axes.fill_between(curve[along], low, high, color=_look(line)["color"], alpha=0.15, linewidth=0)
     if data["floor"] is not None:
-        axes.axhline(100 * data["floor"], color="#8c959f", linewidth=0.8, linestyle=":", label="majority floor")
+        [floor] = _scaled(data, [data["floor"]])
+        axes.axhline(floor, color="#8c959f", linewidth=0.8, linestyle=":", label="floor: guessing")
     axes.set_xlabel(title)
-    axes.set_ylabel("accuracy in %")
+    axes.set_ylabel(_label(data))
     axes.legend(fontsize=7, frameon=False, ncols=1 + len(data["lines"]) // 10)
 
 
 def _clients(axes: Axes, data: Data) -> None:
     lines = _measured(data)
     for i, line in enumerate(lines):
-        found = [100 * v for v in line["clients"].get(line["moment"], []) if v is not None]
+        found = _scaled(data, line["clients"].get(line["moment"], []))
         heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(found))]
         axes.scatter(found, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
         if line["worst"] is not None:
-            axes.plot([100 * line["worst"]], [i], "k|", markersize=12)
+            axes.plot(_scaled(data, [line["worst"]]), [i], "k|", markersize=12)
     axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy of each client in %; | is the worst tenth")
+    axes.set_xlabel(f"{_label(data)} of each client; | is the worst tenth")
 
 
 def _partition(axes: Axes, data: Data) -> None:
@@ -137,6 +137,15 @@ FIGURES: dict[str, Callable[[Axes, Data], None]] = {
     "partition": _partition,
     "traffic": _traffic,
 }
+
+
+def _scaled(data: Data, values: Sequence[float | None]) -> list[float]:
+    """The values that there are, shares in percent."""
+    return [(100 if data["metric"]["percent"] else 1) * v for v in values if v is not None]
+
+
+def _label(data: Data) -> str:
+    return f"{data['metric']['label']}{' in %' if data['metric']['percent'] else ''}"
 
 
 def _measured(data: Data) -> list[Data]:

@@ -52,11 +52,18 @@ class Live(NamedTuple):
 def render(settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = ()) -> str:
     data = page_data(settings)
     sites = [federation(run for line in s.lines for run in line.runs) for s in settings]
+    judged = {s.metric.label for s in settings}
+    metric = judged.pop() if len(judged) == 1 else "score"
     shows = any(line["inside"] for setting in data for line in setting["lines"])
     return render_page(
         title=title(settings),
         subtitle=_subtitle(settings),
-        parts={k: v for k, v in PARTS.items() if {"inside": shows, "federation": any(sites)}.get(k, True)},
+        metric=metric,
+        parts={
+            k: v
+            for k, v in (PARTS | {"accuracy": capital(metric)}).items()
+            if {"inside": shows, "federation": any(sites)}.get(k, True)
+        },
         settings=[{**_said(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
         data=data,
         live=live,
@@ -78,6 +85,7 @@ def render_page(
         echarts=Markup(_asset("vendor/echarts.min.js")),
         script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
         again=command,
+        capital=capital,
         federation_head=HEAD,
         manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
         version=__version__,
@@ -111,6 +119,10 @@ def script_safe(data: Any) -> Markup:
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def title(settings: Sequence[Setting]) -> str:

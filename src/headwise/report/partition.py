@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..log.metrics import percent
+from ..log.metrics import ACCURACY, percent
+from .data import metric_data
 from .page import render_page
 from .tables import Table
 
@@ -47,6 +48,7 @@ def render_partition(
 ) -> str:
     data = {
         "title": title,
+        "metric": metric_data(ACCURACY),
         "lines": [],
         "order": [],
         "classes": classes,

@@ -13,7 +13,7 @@ from typing import Any
 from ..disk.files import read_json
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError
-from ..log.metrics import ACCURACY
+from ..log.metrics import ACCURACY, Metric
 from ..log.schema import Round
 from ..runs.query import Run, find_runs
 from ..settings import catalog
@@ -33,6 +33,11 @@ class Line:
     keeps: bool = True
     """whether its clients keep anything: if not, their own models are not a result of the method"""
 
+    @property
+    def metric(self) -> Metric:
+        """By which its runs are judged."""
+        return self.runs[0].metric
+
     @cached_property
     def rows(self) -> list[list[Round]]:
         return [run.rounds for run in self.runs]
@@ -47,7 +52,7 @@ class Line:
 
     def values(self, what: str, moment: str) -> list[float]:
         """One value for each seed that measured it."""
-        found = [s[ACCURACY.name].get(moment, {}).get(what) for s in self.summaries]
+        found = [s[self.metric.name].get(moment, {}).get(what) for s in self.summaries]
         return [value for value in found if value is not None]
 
     @cached_property
@@ -71,22 +76,22 @@ class Line:
     def moment(self) -> str:
         """The moment at which its clients do better: with what they download, or with what they keep."""
         own = [m for m in self.measured if m == "pre" or (m == "stale" and self.keeps)] or self.measured
-        return max(own, key=lambda m: self.mean("last", m))
+        return max(own, key=lambda m: self.metric.gain(self.mean("last", m), 0.0))
 
     @property
-    def accuracy(self) -> float:
-        """The method's accuracy at its better moment."""
+    def score(self) -> float:
+        """The method's metric at its better moment."""
         return self.mean("last", self.moment)
 
     @property
     def noise(self) -> float:
-        """The spread of that accuracy over the seeds."""
+        """The spread of that score over the seeds."""
         return self.spread("last", self.moment)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Lines that share a partition and so can be compared."""
+    """Lines that share a partition and a metric, and so can be compared."""
 
     title: str
     lines: tuple[Line, ...]
@@ -95,6 +100,10 @@ class Setting:
     def run(self) -> Run:
         """Any run, for what all of them share."""
         return self.lines[0].runs[0]
+
+    @property
+    def metric(self) -> Metric:
+        return self.run.metric
 
     @property
     def floor(self) -> float | None:
@@ -112,8 +121,10 @@ class Setting:
 
     @cached_property
     def measured(self) -> list[Line]:
-        """The lines with an accuracy, best first."""
-        return sorted((line for line in self.lines if line.measured), key=lambda line: -line.accuracy)
+        """The lines with a score, best first."""
+        return sorted(
+            (line for line in self.lines if line.measured), key=lambda line: self.metric.gain(0.0, line.score)
+        )
 
     @cached_property
     def partition(self) -> dict[str, Any]:
@@ -137,12 +148,12 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
     With `damaged`, a run that can't be read is skipped and its error appended there, as long as there are other runs.
     """
     found = [run for folder in folders for run in _runs(folder)]
-    problems: dict[str, list[Run]] = {}
+    problems: dict[tuple[str, str], list[Run]] = {}
     for run in {run.path.resolve(): run for run in found}.values():
         try:
             with reading(run):
                 _check(run)
-                problems.setdefault(run.manifest["partition"]["hash"], []).append(run)
+                problems.setdefault((run.manifest["partition"]["hash"], run.metric.name), []).append(run)
         except RunError as error:
             if damaged is None or len(found) == 1:
                 raise
@@ -152,7 +163,7 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
     settings: list[Setting] = []
     for runs in problems.values():
         with reading(runs[0]):
-            settings.append(Setting(title_of(runs[0].manifest["experiment"]), tuple(_lines(runs))))
+            settings.append(Setting(title_of(runs[0].manifest["experiment"], runs[0].metric), tuple(_lines(runs))))
     return settings
 
 
@@ -160,8 +171,8 @@ def _check(run: Run) -> None:
     """Read everything a report needs from a run, so that it fails here and not halfway through a report."""
     run.summary()
     run.last_scores()
-    title_of(run.manifest["experiment"])
-    _ = run.ended, run.privacy, run.names, run.diagnostics, run.sites, _given_name(run)
+    title_of(run.manifest["experiment"], run.metric)
+    _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites, _given_name(run)
 
 
 def _is_stateless(method: str) -> bool:
@@ -187,9 +198,10 @@ def _runs(folder: Path) -> list[Run]:
     return found
 
 
-def title_of(experiment: Mapping[str, Any]) -> str:
-    """What an experiment is run on: data set, partition and number of clients."""
-    return f"{_choice(experiment['data'])}, {_choice(experiment['partition'])}, {experiment['clients']} clients"
+def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
+    """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
+    on = f"{_choice(experiment['data'])}, {_choice(experiment['partition'])}, {experiment['clients']} clients"
+    return on if metric is ACCURACY else f"{on}, by {metric.label}"
 
 
 def _choice(value: Mapping[str, Any]) -> str:

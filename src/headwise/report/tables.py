@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 
 from ..errors import ConfigError, nearest
-from ..log.metrics import ACCURACY, OURS, Metric, extras, percent
+from ..log.choosing import extras
+from ..log.metrics import ACCURACY, LESS, WORST_DECILE, Metric
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
 """headings, and rows of cells"""
 
-GIVES = ["method", f"{ACCURACY.label} (pre)", "own model (stale)"]
+WORST = WORST_DECILE.name
 COSTS = ["KB up / round", "KB down", "s / round"]
 
 
 def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method achieves and costs: mean and standard deviation over the seeds."""
-    more = [m for m in extras() if m in OURS or any(_extra(line, m) for line in lines)]
-    head = [*GIVES, *(metric.heading for metric in more), *COSTS]
-    rows = [_cells(line, more) for line in lines]
-    return head, rows if floor is None else [*rows, ["majority floor", percent(floor), *[""] * (len(head) - 2)]]
+    main = lines[0].metric
+    more = [m for m in extras(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)]
+    few = ["clients measured"] * any(_few(line) for line in lines)
+    head = [
+        "method",
+        f"{main.heading} (pre)",
+        "own model (stale)",
+        *(m.label if m.source == main.name else m.heading for m in more),
+        *few,
+        *COSTS,
+    ]
+    rows = [_cells(line, more, bool(few)) for line in lines]
+    return head, rows if floor is None else [*rows, [guessing(main), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
 
 
-def _cells(line: Line, more: Sequence[Metric]) -> list[str]:
+def guessing(main: Metric) -> str:
+    """What the floor is called."""
+    return "majority floor" if main is ACCURACY else "dummy floor"
+
+
+def _cells(line: Line, more: Sequence[Metric], few: bool) -> list[str]:
     shown = [_with_spread(line, m) if line.values("last", m) else "" for m in OWN]
+    others = [*(_extra(line, m) for m in more), *[_few(line)] * few]
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
-    return [line.name, *shown, *(_extra(line, m) for m in more), *traffic, f"{line.per_round('seconds'):.2f}"]
+    return [line.name, *shown, *others, *traffic, f"{line.per_round('seconds'):.2f}"]
 
 
 def _extra(line: Line, metric: Metric) -> str:
@@ -37,9 +54,17 @@ def _extra(line: Line, metric: Metric) -> str:
     return next((metric.form(line.mean(metric.name, m)) for m in OWN if line.values(metric.name, m)), "")
 
 
+def _few(line: Line) -> str:
+    """How many clients have the metric, if not all that have test samples do."""
+    name = f"{line.metric.name}_clients"
+    return next((f"{line.mean(name, m):g}" for m in OWN if line.values(name, m)), "")
+
+
 def _with_spread(line: Line, moment: str) -> str:
-    text = percent(line.mean("last", moment))
-    return f"{text} ± {line.spread('last', moment) * 100:.1f}" if len(line.runs) > 1 else text
+    text, spread = line.metric.form(line.mean("last", moment)), line.spread("last", moment)
+    if len(line.runs) < 2:
+        return text
+    return f"{text} ± {line.metric.form(spread).removesuffix(' %')}"
 
 
 def markdown(table: Table) -> str:
@@ -50,14 +75,14 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """For the LaTeX package booktabs; the best accuracies are bold."""
+    """For the LaTeX package booktabs; the best scores are bold."""
     head, rows = table
-    best = {i: max((_value(row[i]) for row in rows), default=0.0) for i in (1, 2)}
+    best = {i: sorted((_value(row[i]) for row in rows if row[i]), reverse=LESS in head[1]) for i in (1, 2)}
     body: list[str] = []
     for row in rows:
         cells = [_tex(_one_line(cell)) for cell in row]
-        for i, top in best.items():
-            if row[i] and _value(row[i]) == top:
+        for i, values in best.items():
+            if row[i] and _value(row[i]) == values[-1]:
                 cells[i] = f"\\textbf{{{cells[i]}}}"
         body.append(f"{' & '.join(cells)} \\\\")
     return "\n".join([
@@ -92,8 +117,8 @@ def tables(settings: Sequence[Setting], form: str) -> str:
 
 
 def _value(text: str) -> float:
-    found = re.match(r"[\d.]+", text)
-    return float(found.group()) if found else -1.0
+    found = re.match(r"-?[\d.]+", text)
+    return float(found.group()) if found else -math.inf
 
 
 def _one_line(text: str) -> str:

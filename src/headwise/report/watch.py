@@ -19,7 +19,7 @@ from ..disk.files import checksum
 from ..disk.jsontext import to_json
 from ..disk.paths import input_folder
 from ..errors import HeadwiseError, RunError
-from ..log.metrics import percent
+from ..log.metrics import ACCURACY
 from ..runs.query import Run, find_runs
 from .data import page_data
 from .page import Live, render, render_list, render_said
@@ -88,7 +88,8 @@ def _rows(home: Path) -> Iterator[dict[str, Any]]:
 
 def _cells(run: Run) -> list[str]:
     s = run.summary()
-    last = next((percent(a["last"]) for a in s["accuracy"].values()), "")
+    last = next((run.metric.form(a["last"]) for a in s[s["metric"]].values()), "")
+    last = last and (last if run.metric is ACCURACY else f"{last} ({run.metric.label})")
     rounds = f"{s['rounds']} of {run.manifest['experiment'].get('rounds', '?')}"
     return [s["method"], s["data"], rounds, last, run.ended]
 

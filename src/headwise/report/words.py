@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..log.metrics import percent
-from .clients import Accuracies, accuracies, floors
+from ..log.metrics import ACCURACY, Metric, percent
+from .clients import Scores, client_scores
 from .results import Line, Setting
 
 NAMED = 5
@@ -31,23 +31,21 @@ def words(setting: Setting) -> list[str]:
     lines = setting.measured
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
-    best, alone = lines[0], setting.alone
-    said = [
-        f"{best.name} gives its clients the best models: they get {percent(best.accuracy)} of their test samples right."
-    ]
+    best, alone, main, form = lines[0], setting.alone, setting.metric, setting.metric.form
+    said = [f"{best.name} gives its clients the best models: {_scored(main, best.score)}."]
+    if few := best.values(f"{main.name}_clients", best.moment):
+        said.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
-        said.append(f"Next is {lines[1].name} with {percent(lines[1].accuracy)}: {_lead(setting, best, lines[1])}.")
+        said.append(f"Next is {lines[1].name} with {form(lines[1].score)}: {_lead(setting, best, lines[1])}.")
     if alone is best and len(lines) > 1:
         said.append("No other method helped: here, clients do best alone.")
     elif alone is not None and alone is not best:
-        said.append(f"Training alone gives {percent(alone.accuracy)}: {_lead(setting, best, alone)}.")
-        worse = [f"{line.name} ({percent(line.accuracy)})" for line in lines if line.accuracy < alone.accuracy]
+        said.append(f"Training alone gives {form(alone.score)}: {_lead(setting, best, alone)}.")
+        worse = [f"{line.name} ({form(line.score)})" for line in lines if main.gain(line.score, alone.score) < 0]
         said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
-    if setting.floor is not None and (below := [x.name for x in lines if x.accuracy < (setting.floor or 0)]):
-        said.append(
-            f"Below the floor of {percent(setting.floor)}, which is what always guessing a client's most frequent "
-            f"class scores: {', '.join(below)}."
-        )
+    floor = setting.floor
+    if floor is not None and (below := [x.name for x in lines if main.gain(x.score, floor) < 0]):
+        said.append(f"Below the floor of {form(floor)}, which is what {_guessing(main)} scores: {', '.join(below)}.")
     return said + _privacy(lines)
 
 
@@ -56,16 +54,17 @@ def client_words(setting: Setting) -> list[str]:
     if not setting.measured:
         return []
     best, alone = setting.measured[0], setting.alone
-    mine = accuracies(best).get(best.moment, {})
+    mine, main = client_scores(best).get(best.moment, {}), setting.metric
     said: list[str] = []
     if alone is not None and alone is not best:
-        said += _gains(setting, best.name, mine, accuracies(alone).get(alone.moment, {}))
-    guess = floors(setting)
-    below = [c for c, value in mine.items() if c < len(guess) and value < (guess[c] or 0)]
+        said += _gains(setting, best.name, mine, client_scores(alone).get(alone.moment, {}))
+    guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
+    below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
         said.append(f"With {best.name}, {_clients(setting, below, len(mine))} do worse than by guessing.")
-    elif mine:
-        said.append(f"With {best.name}, no client does worse than by guessing its most frequent class.")
+    elif mine and (guess or main is ACCURACY):
+        plain = "by guessing its most frequent class" if main is ACCURACY else "without looking at its inputs"
+        said.append(f"With {best.name}, no client does worse than {plain}.")
     return said
 
 
@@ -81,17 +80,18 @@ def _privacy(lines: Sequence[Line]) -> list[str]:
 
 
 def _lead(setting: Setting, one: Line, other: Line) -> str:
-    points = (one.accuracy - other.accuracy) * 100
-    noise = max(one.noise, other.noise) * 100
-    lead = f"a lead of {points:.1f} points"
+    main, points = setting.metric, setting.metric.gain(one.score, other.score)
+    noise = max(one.noise, other.noise)
+    lead = f"a lead of {_points(main, points)}"
     if min(len(one.runs), len(other.runs)) < 2:
         return f"{lead}, from one seed, so it may be chance"
     sure = "more" if points > 2 * noise else "not clearly more"
     return f"{lead}, {sure} than the spread over {setting.seeds} seeds"
 
 
-def _gains(setting: Setting, name: str, mine: Accuracies, alone: Mapping[int, float]) -> list[str]:
-    change = {c: (mine[c] - alone[c]) * 100 for c in mine if c in alone}
+def _gains(setting: Setting, name: str, mine: Scores, alone: Mapping[int, float]) -> list[str]:
+    main = setting.metric
+    change = {c: main.gain(mine[c], alone[c]) for c in mine if c in alone}
     if not change:
         return []
     up = [c for c, points in change.items() if points > 0]
@@ -99,10 +99,24 @@ def _gains(setting: Setting, name: str, mine: Accuracies, alone: Mapping[int, fl
     most = max(change, key=lambda c: change[c])
     said = [f"Against training alone, {len(up)} of {len(change)} clients gain with {name} and {len(down)} lose"]
     if up:
-        said.append(f"client {setting.called(most)} gains most ({change[most]:+.1f} points)")
+        said.append(f"client {setting.called(most)} gains most ({_points(main, change[most], '+')})")
     if down:
-        said.append(f"client {setting.called(down[0])} loses most ({change[down[0]]:+.1f} points)")
+        said.append(f"client {setting.called(down[0])} loses most ({_points(main, change[down[0]], '+')})")
     return ["; ".join(said) + "."]
+
+
+def _scored(main: Metric, value: float) -> str:
+    if main is ACCURACY:
+        return f"they get {percent(value)} of their test samples right"
+    return f"their {main.label} is {main.form(value)}{'' if main.better == 'up' else ', where less is better'}"
+
+
+def _guessing(main: Metric) -> str:
+    return "always guessing a client's most frequent class" if main is ACCURACY else "a model without inputs"
+
+
+def _points(main: Metric, gain: float, sign: str = "") -> str:
+    return f"{gain * 100:{sign}.1f} points" if main.form is percent else f"{gain:{sign}.3f}"
 
 
 def _clients(setting: Setting, which: Sequence[int], of: int) -> str:

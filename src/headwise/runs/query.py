@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
-from ..errors import RunError
-from ..log.metrics import ACCURACY, VALIDATION, metrics
+from ..errors import ConfigError, RunError
+from ..log.choosing import judging
+from ..log.metrics import ACCURACY, Metric
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
 from .manifest import guarantee, read_manifest
 from .names import names_in, number_of
 from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
+from .summary import failures, summarize
 
 if TYPE_CHECKING:
     from .. import Models, TrainedModel
@@ -42,10 +42,42 @@ class Run:
     def method(self) -> str:
         return self.manifest["experiment"]["method"]["name"]
 
+    @cached_property
+    def metric(self) -> Metric:
+        """What judges the run: the metric that its experiment names, or the usual one of its task."""
+        try:
+            return judging(self._evaluate.get("metric"), self.manifest["experiment"].get("task"))
+        except (ConfigError, KeyError) as error:
+            raise RunError(f"{self.path} can't be judged here: {error}") from error
+
+    @property
+    def asked(self) -> list[str]:
+        """The metrics that the experiment lists."""
+        return self._evaluate.get("metrics", [])
+
+    @property
+    def _evaluate(self) -> dict[str, Any]:
+        return self.manifest["experiment"].get("evaluate", {})
+
     @property
     def floor(self) -> float | None:
-        """The accuracy of always predicting each client's most frequent class, which a useful model must beat."""
-        return self.manifest["partition"]["floor"]["weighted"]
+        """The metric of a model that knows only its client's targets, not its inputs: a useful one must beat it."""
+        return self._floor["over"] if self._floor else self.manifest["partition"]["floor"]["weighted"]
+
+    @cached_property
+    def floors(self) -> list[float | None]:
+        """The same of each client; None where it is not defined, as without test samples."""
+        if self._floor:
+            return self._floor["clients"]
+        pairs = zip(self.partition["train"], self.partition["test"], strict=True)
+        return [have[own.index(max(own))] / sum(have) if sum(have) else None for own, have in pairs]
+
+    @cached_property
+    def _floor(self) -> dict[str, Any]:
+        """As stored; empty for the accuracy of classes, which the counts say."""
+        if self.metric is ACCURACY and self.manifest["experiment"].get("task") in (None, "classification"):
+            return {}
+        return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
     @property
     def ended(self) -> str:
@@ -73,6 +105,15 @@ class Run:
     @property
     def rounds(self) -> list[Round]:
         """The lines of rounds.jsonl: one per round, metrics by moment."""
+        return [row for row in self._rows if row["round"]]
+
+    @property
+    def start(self) -> Round | None:
+        """What the clients had before round 1, as round 0; None if it was not measured."""
+        return next((row for row in self._rows if not row["round"]), None)
+
+    @property
+    def _rows(self) -> list[Round]:
         data = self._content("rounds.jsonl")
         if self._read.get("data") != data:  # asked for often, while the run may be adding rounds
             self._read.update(data=data, rounds=list(parse(self.path / "rounds.jsonl", data)))
@@ -80,7 +121,10 @@ class Run:
 
     @property
     def clients(self) -> list[ClientLine]:
-        """The lines of clients.jsonl: one per client and round, with the client's name if the data has names."""
+        """The lines of clients.jsonl: one per client and round, with the client's name if the data has names.
+
+        Round 0 is before any training.
+        """
         names = self.names
         return [
             cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)
@@ -112,7 +156,7 @@ class Run:
         return list(self._lines("sites.jsonl"))
 
     def last_scores(self) -> dict[str, dict[int, float]]:
-        """Each client's last accuracy on its test samples, by moment.
+        """The run's metric on each client's test samples, as last measured, by moment.
 
         Reads backwards: only the last lines matter, and there may be millions.
         """
@@ -120,12 +164,12 @@ class Run:
         last = max((row["round"] for row in self.rounds if evaluated(row)), default=0)
         found: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
         for row in self._lines("clients.jsonl", backwards=True):
-            if row["round"] < last and all(len(seen) in (0, clients) for seen in found.values()):
+            if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in found.values())):
                 break
             for moment, seen in found.items():
                 score = row.get(moment, {}).get("test") or {}
-                if ACCURACY.name in score and row["client"] not in seen:
-                    seen[row["client"]] = score[ACCURACY.name]
+                if score.get(self.metric.name) is not None and row["client"] not in seen:
+                    seen[row["client"]] = score[self.metric.name]
         found["stale"] = {**found["pre"], **found.pop("post")}
         return {m: seen for m, seen in found.items() if seen}
 
@@ -161,9 +205,14 @@ class Run:
 
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment over all samples of all clients; raises `RunError` if not measured."""
-        curve = [found[ACCURACY.name] for row in self.rounds if (found := figures(row, moment))]
+        return self.score(moment, ACCURACY)
+
+    def score(self, moment: str = "pre", metric: Metric | None = None) -> float:
+        """The last value of the run's metric, or of another; raises `RunError` if not measured."""
+        main = metric or self.metric
+        curve = [found[main.name] for row in self.rounds if (found := figures(row, moment, main))]
         if not curve:
-            raise RunError(f"{self.path} has no evaluation at the moment {moment!r}.")
+            raise RunError(f"{self.path} has no evaluation of {main.label} at the moment {moment!r}.")
         return curve[-1]
 
     def summary(self) -> dict[str, Any]:
@@ -177,15 +226,16 @@ class Run:
             "clients": experiment["clients"],
             "seed": experiment["seed"],
             "rounds": len(rows),
+            "metric": self.metric.name,
             "floor": self.floor,
-            ACCURACY.name: {m: s for m in MOMENTS if (s := summarize(rows, m))},
+            self.metric.name: {m: s for m in MOMENTS if (s := summarize(rows, m, self.metric))},
             "bytes_up": sum(r["bytes_up"] for r in rows),
             "bytes_down": sum(r["bytes_down"] for r in rows),
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
             **({"new_clients": by_epochs(new)} if (new := self.new_clients) else {}),
-            **({"failed": failed} if (failed := _failures(rows)) else {}),
+            **({"failed": failed} if (failed := failures(rows)) else {}),
         }
 
     def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
@@ -214,35 +264,7 @@ class Run:
     @property
     def failed(self) -> dict[str, int]:
         """Number of client failures by reason."""
-        return _failures(self.rounds)
-
-
-def summarize(rows: list[Round], moment: str) -> dict[str, Any]:
-    """A curve's last and best value, its mean over the last ten, and the value in the round chosen by validation."""
-    by_round = {row["round"]: found for row in rows if (found := figures(row, moment))}
-    if not by_round:
-        return {}
-    curve = {t: found[ACCURACY.name] for t, found in by_round.items()}
-    best, last = max(curve, key=lambda t: (curve[t], -t)), by_round[max(by_round)]
-    summary = {
-        "last": last[ACCURACY.name],
-        "best": curve[best],
-        "best_round": best,
-        "last_ten": fmean(list(curve.values())[-10:]),
-        **{m.name: last[m.name] for m in metrics() if m is not ACCURACY and m.name in last},
-    }
-    judged = {t: found[VALIDATION] for t, found in by_round.items() if VALIDATION in found}
-    if judged:
-        chosen = max(judged, key=lambda t: (judged[t], -t))
-        summary |= {"selected": curve[chosen], "selected_round": chosen}
-    return summary
-
-
-def _failures(rows: list[Round]) -> dict[str, int]:
-    found = Counter[str]()
-    for row in rows:
-        found.update({reason: len(who) for reason, who in row.get("failed", {}).items()})
-    return dict(found)
+        return failures(self.rounds)
 
 
 def find_runs(folder: Path) -> list[Run]:

@@ -112,14 +112,18 @@ def _wrong(value: Any) -> Misfit:
 
 _CHOICE = {"name": str}
 MANIFEST = judge_of({
-    "experiment": {"method": _CHOICE, "data": _CHOICE, "partition": _CHOICE, "clients": int, "seed": int},
+    "experiment": {
+        **{"method": _CHOICE, "data": _CHOICE, "partition": _CHOICE, "clients": int, "seed": int},
+        **{"task?": (str, None), "evaluate?": {"metric?": (str, None), "metrics?": [str]}},
+    },
     "partition": {"hash": str, "floor": {"weighted": (float, None)}},
     "data_dir": str,
     "partition_digest?": str,
     "hardware?": {"cpu?": str, "kernels?": str, "chains?": str},
     "versions?": {str: str},
 })  # fmt: skip
-PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str]})
+_FLOOR = {"over": (float, None), "clients": [(float, None)]}
+PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str], "floors?": {str: _FLOOR}})
 RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
 JOINED = judge_of({
     "clients": [int],

@@ -13,10 +13,9 @@ from ..contract.method import RecordTypes
 from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, sealed, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..engine.client.state import States
-from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded
+from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded, StartMeasured
 from ..errors import RunError
-from ..log.metrics import restored
-from ..log.schema import PartScores, evaluated
+from ..log.schema import PartScores, evaluated, restored
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, parse
 from .newcomers import NEW_CLIENTS
@@ -56,6 +55,9 @@ class RunStore:
                 states.settle(sum(map(len, changed.values())))
             case NewClients(found):
                 write_json(self.folder / NEW_CLIENTS, sealed(found))
+            case StartMeasured(row, clients):  # without a checkpoint: a crash before the first one measures again
+                append_lines(self.folder / "rounds.jsonl", [row])
+                append_lines(self.folder / "clients.jsonl", clients)
             case RunEnded(reason):
                 lines = {name: extent._asdict() for name, extent in self._extents().items()}
                 summary = Run(self.folder).summary()
@@ -97,7 +99,7 @@ class RunStore:
                 data = read_bytes(path, absent=b"")
                 extent.check(path, data, f"round {t}")
                 rows = list(parse(path, data[: extent.size])) if name == "rounds.jsonl" or not extent.digest else []
-                if name == "rounds.jsonl" and [row["round"] for row in rows] != list(range(1, t + 1)):
+                if name == "rounds.jsonl" and [row["round"] for row in rows if row["round"]] != list(range(1, t + 1)):
                     raise RunError(f"{path} is damaged: it must hold rounds 1 to {t}.")
 
     def _extents(self) -> dict[str, Extent]:

@@ -20,7 +20,7 @@ from .executors import check_name
 from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
 from .history import Drift, Origin
 from .networks import NETWORK, made_network, own_network
-from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, Train
+from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, TaskName, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "method": ("contract.method", "Method"),
@@ -111,6 +111,9 @@ class Experiment:
     """who gets which samples; none: dirichlet:0.1, or natural for a user's own data"""
     model: tuple[Choice, ...] = ()
     """the network; none: the data set's default; of several, client c gets number c modulo their count"""
+    task: TaskName | None = None
+    """what to predict: classes, labels (several per sample), quantities, or a class for each pixel; none: the data
+    says it, or it is guessed from the target"""
     server_model: Choice | None = None
     """the server's own network, for methods that share a smaller one; none: the same as the first client's"""
     split: str = ""

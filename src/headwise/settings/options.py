@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from ..errors import ConfigError, nearest
 from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share, Unit
@@ -13,6 +13,8 @@ from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
 Keepable = Literal["best", "post"]
+TaskName = Literal["classification", "multilabel", "regression", "segmentation"]
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Train:
     """when it decays: every round, or each time the client itself trains"""
     drop_last: bool = False
     """skip a smaller last batch, as public code does; clients with less than one batch then never train"""
+    class_weights: tuple[NonNegative, ...] | Literal["balanced"] | None = None
+    """weights in the loss: a list with one for each class (for the ones of each label, in multilabel tasks), or
+    balanced: all classes of a client's own training samples count the same"""
+    label_smoothing: Annotated[float, Range(0, 0.999)] = 0.0
+    """share of each label that is spread evenly over all classes"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,12 @@ class Evaluate:
     keep: tuple[Keepable, ...] | None = None
     """models to keep for later use besides the last round's: best, those of the round with the best accuracy; post,
     each client's as after its last training; none: best up to 1 GB and post up to 32 MB over all clients"""
+    metric: str | None = None
+    """judges the run: best round, early stopping, tables, reports; none: the usual one of the task, such as accuracy"""
+    metrics: tuple[str, ...] = ()
+    """what is measured besides; none: the usual ones of the task"""
+    start: bool = True
+    """also measure what clients have before the first round, as round 0"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ class Stop:
     """When to end a run before its last round."""
 
     patience: Count | None = None
-    """evaluations without a new best accuracy (on validation samples if any, else on test samples) before it ends"""
+    """evaluations without a new best of evaluate.metric (on validation samples if any, else test) before it ends"""
     budget: Positive | None = None
     """seconds after which it stops at the end of a round; `headwise resume` continues"""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 
-from . import behaviour, claims, failing, samebits
+from . import behaviour, claims, failing, samebits, tasks
 from .toy import AnyMethod
 from .watching import Watched
 
@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
     "every hyperparameter counts": claims.every_hyperparameter_counts,
     "differs from Standalone": claims.differs_from_standalone,
     "learns": behaviour.learns,
+    "tasks as the card says": tasks.tasks_as_the_card_says,
     "pool is serial": samebits.pool_is_serial,
     "documentation": claims.documentation,
 }

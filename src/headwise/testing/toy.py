@@ -70,13 +70,13 @@ def _sizes(client: tuple[int, int, tuple[int, ...]]) -> tuple[int, int, int]:
     return train, val, 8 if train > 1 else 0
 
 
-def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False) -> SplitModel:
+def network(*, width: int = WIDTH, hidden: int | None = None, norm: bool = False, outputs: int = CLASSES) -> SplitModel:
     """A tiny network, the same in every process, with `width` features and perhaps a hidden layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         layers = [nn.Linear(FEATURES, hidden), nn.ReLU()] if hidden else []
         layers += [nn.Linear(hidden or FEATURES, width), *([nn.BatchNorm1d(width)] if norm else []), nn.ReLU()]
-        return SplitModel(nn.Sequential(*layers), nn.Linear(width, CLASSES)).eval()
+        return SplitModel(nn.Sequential(*layers), nn.Linear(width, outputs)).eval()
 
 
 def toy_plan(

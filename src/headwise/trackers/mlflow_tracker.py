@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 
 from ..disk.files import read_json, write_json
 from ..disk.jsontext import leaves
-from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
 from ..errors import RunError
 from ..log.schema import ENDS
 from ..runs.manifest import read_manifest
@@ -43,7 +43,7 @@ class MLflowTracker:
             case RunStarted():
                 path = self.folder / "mlflow.json"
                 self._id = read_json(path)["run_id"] if path.exists() else self._create()
-            case RoundEnded(row):
+            case RoundEnded(row) | StartMeasured(row):
                 now = int(time.time() * 1000)
                 found = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
                 self._client.log_batch(self._id, metrics=found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
 from . import numbers
 
 
@@ -21,7 +21,7 @@ class TensorBoardTracker:
         match event:
             case RunStarted(start=start):
                 self._writer = SummaryWriter(str(self.folder), purge_step=start + 1 if start else None)
-            case RoundEnded(row) if self._writer:
+            case RoundEnded(row) | StartMeasured(row) if self._writer:
                 for name, value in numbers(row).items():
                     self._writer.add_scalar(name, value, row["round"])
                 self._writer.flush()

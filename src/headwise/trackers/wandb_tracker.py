@@ -8,7 +8,7 @@ from typing import Any
 
 import wandb
 
-from ..engine.events import Event, RoundEnded, RunEnded, RunStarted
+from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
 from ..runs.manifest import read_manifest
 from . import numbers
 
@@ -31,7 +31,7 @@ class WandbTracker:
                     mode="offline" if "WANDB_MODE" not in os.environ else None,
                     settings=wandb.Settings(console="off", silent=True),
                 )
-            case RoundEnded(row):
+            case RoundEnded(row) | StartMeasured(row):
                 self._run.log(numbers(row), step=row["round"])
             case RunEnded(reason):
                 self._run.summary["ended"] = reason

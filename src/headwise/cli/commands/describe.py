@@ -52,6 +52,7 @@ def _method(method: str) -> None:
         "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, C classes, c own classes)",
         "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
+        "tasks": ", ".join(cls.tasks),
         "cost": f"{cls.cost:g} x FedAvg",
         "server keeps": _fields(types.server),
         "message down": _fields(types.down),

@@ -10,6 +10,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings import catalog
+from ...settings.options import TASKS
 from ..options import json_option
 from ..paths import INPUT_FOLDER
 
@@ -51,6 +52,7 @@ def method_facts(entry: catalog.Card) -> dict[str, Any]:
         "different networks": entry.facts.get("heterogeneous", "no"),
         "BatchNorm": "yes",
         "global model": "yes" if whole or "global_model" in entry.functions else "no",
+        "tasks": list(entry.facts.get("tasks", TASKS)),
         "cost": entry.facts.get("cost", 1.0),
     }
 
@@ -76,13 +78,13 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for run in find_runs(folder):
-        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "accuracy": ""}
+        row: dict[str, Any] = {"run": str(run.path), "method": "", "data": "", "seed": "", "rounds": "", "metric": ""}
         try:
             s = run.summary()
-            last = next((f"{a['last']:.4f}" for a in s["accuracy"].values()), "")
-            row |= {**{k: s[k] for k in row}, "accuracy": last, "ended": run.ended}
+            last = next((f"{a['last']:.4f}" for a in s[s["metric"]].values()), "")
+            row |= {**{k: s[k] for k in row}, "last": last, "ended": run.ended}
         except RunError as error:  # list the others anyway
-            row |= {"ended": f"can't be read: {error}"}
+            row |= {"last": "", "ended": f"can't be read: {error}"}
         rows.append(row)
     return rows
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...log.metrics import CLIENT_MEAN, CLIENT_STD, extras
+from ...log.choosing import extras
+from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
 from ...runs.newcomers import JOINED_AS
 from ..options import experiment_of, experiment_options, values_from
 from ..paths import INPUT_FILE, INPUT_FOLDER
@@ -73,21 +74,27 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(to_json({**summary, "ended": run.ended}))
         return
     click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
-    for moment, s in summary["accuracy"].items():
+    if summary["metric"] != ACCURACY.name:
+        click.echo(f"  metric {run.metric.heading}")
+    others = [m for m in extras(run.metric, run.asked) if m.name != CLIENT_STD.name]
+    for moment, s in summary[summary["metric"]].items():
         selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
         values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
+        few = s.get(f"{run.metric.name}_clients")
+        measured = "" if few is None else f" (measured at {few:g} clients)"
         clients = "" if None in values else ", clients {:.4f} ± {:.4f}".format(*values)
-        more = "".join(f", {m.label} {s[m.name]:.4f}" for m in extras() if s.get(m.name) is not None)
+        more = "".join(f", {m.label} {s[m.name]:.4f}" for m in others if s.get(m.name) is not None)
         click.echo(
             f"  {moment:6} last {s['last']:.4f}, best {s['best']:.4f} in round {s['best_round']}{selected}"
-            f"{clients}{more}"
+            f"{clients}{more}{measured}"
         )
         if by_client := _by_client(run, moment):
             click.echo(f"         {by_client}")
     if "new_clients" in summary:
         click.echo(f"  new    {_joined(summary['new_clients'])}")
     if summary["floor"] is not None:
-        click.echo(f"  floor  {summary['floor']:.4f} (always each client's most frequent class)")
+        guess = "always each client's most frequent class" if run.metric is ACCURACY else "a model without inputs"
+        click.echo(f"  floor  {summary['floor']:.4f} ({guess})")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
     if run.privacy:
         click.echo(f"  privacy {run.privacy}")

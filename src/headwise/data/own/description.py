@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from ...errors import ConfigError
 from ...settings.fields import Count, Range, build
+from ...settings.options import TaskName
 from ..splits import parse
 
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
-Task = Literal["classification", "multilabel", "regression", "segmentation"]
 TABLES = ("csv", "parquet", "jsonl")
 KINDS = ("number", "category", "text", "image")
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "None")
@@ -94,7 +94,7 @@ class Description:
     """the column that names each row's client; empty: each folder or file is a client"""
     target: tuple[str, ...] = ()
     """the column or columns to predict; images are labelled by their folders' names, arrays by y"""
-    task: Task | None = None
+    task: TaskName | None = None
     """the kind of prediction; none: guessed from the target"""
     classes: tuple[str, ...] = ()
     """the classes as written in the files, in the order of their labels; empty: all that occur, sorted"""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...settings.options import TaskName
 from ..dataset import Dataset
 from ..partition.shares import group
 from ..preprocessing.fitting import FeatureColumn, Preprocessing
@@ -48,7 +49,7 @@ def load(d: Description, report: Report = strictly) -> Loaded:
         part=_parts(raw, d, report),
         split=d.split.ratio,
         recipe=recipe,
-        model=_model(recipe),
+        model=_model(recipe, found.task),
     )
     return Loaded(raw, found, dataset)
 
@@ -64,8 +65,10 @@ def recipe_of(raw: Raw, d: Description) -> Preprocessing:
     return Preprocessing(raw.form, tuple(raw.x.shape[1:]), d.preprocess, columns, raw.categories)
 
 
-def _model(recipe: Preprocessing) -> str:
+def _model(recipe: Preprocessing, task: TaskName) -> str:
     """The default model for such samples."""
+    if task == "segmentation":
+        return "fcn"
     if recipe.vocabulary:
         return "fasttext"
     return "cnn" if recipe.form == "image" and min(recipe.shape[1:]) >= 16 else "mlp"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from .description import Description, Task
+from ...settings.options import TaskName
+from .description import Description
 from .findings import Report
 from .readers.raw import Raw
 
@@ -20,7 +21,7 @@ MANY = 20
 
 @dataclass(frozen=True)
 class Targets:
-    task: Task
+    task: TaskName
     guessed: str
     """why this task was guessed; empty if it was given"""
     y: NDArray[Any]
@@ -47,7 +48,7 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
             report(raw.finding("error", "missing label", int(i), "the target is missing.", _column(d, k)))
 
 
-def _guess(raw: Raw, d: Description) -> tuple[Task, str]:
+def _guess(raw: Raw, d: Description) -> tuple[TaskName, str]:
     """The task, and why."""
     if raw.y is not None:
         if raw.y.ndim > 2:

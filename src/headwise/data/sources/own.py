@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from ...disk.jsontext import to_json
-from ...errors import DataError
+from ...errors import ConfigError, DataError
 from ...settings.fields import dump
+from ...settings.options import TaskName
 from ..dataset import Dataset, Source
-from ..own.description import read_description
+from ..own.description import Description, read_description
 from ..own.readers.layouts import fingerprint
 from ..own.source import load
 
@@ -26,6 +27,8 @@ class Own(Source):
     "the data.toml"
     sha256: str = ""
     "hash of data.toml and all its files, so that a run only resumes on the same data; filled in automatically"
+    task: TaskName | None = None
+    "the kind of prediction, if data.toml does not say it; none: guessed from the target"
 
     def __post_init__(self) -> None:
         """Make the path absolute, because a run may resume from another folder."""
@@ -44,4 +47,10 @@ class Own(Source):
             raise DataError(
                 f"{self.path} or its files have changed: their sha256 no longer starts with {self.sha256[:12]}."
             )
-        return load(read_description(Path(self.path))).dataset
+        return load(self._description()).dataset
+
+    def _description(self) -> Description:
+        found = read_description(Path(self.path))
+        if self.task and found.task and self.task != found.task:
+            raise ConfigError(f"task is {self.task!r}, but {self.path} says {found.task!r}.")
+        return replace(found, task=self.task or found.task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from ..dataset import Dataset, Source
 
 @dataclass(frozen=True)
 class Synthetic(Source):
-    """Generated samples: one Gaussian cloud per class, seen differently by each site."""
+    """Generated samples: one Gaussian cloud per class, seen differently by each site; or linear functions of them."""
 
     default_model: ClassVar[str] = "mlp"
 
@@ -40,6 +40,10 @@ class Synthetic(Source):
     "how unequal the sites' sizes are: the standard deviation of their logarithm; 0 means equal sizes"
     seed: Natural = 0
     "random seed: another seed draws other data of the same kind"
+    task: Literal["classification", "multilabel", "regression"] = "classification"
+    "what to predict: a sample's cloud, or linear functions of its features: their signs, or their values with noise"
+    outputs: Annotated[int, Range(1, 1000)] = 3
+    "number of labels or quantities, for tasks other than classification"
     only: Annotated[int, Range(-1, 10**9)] = -1
     "draw the samples of this site only; -1: all sites"
 
@@ -59,22 +63,31 @@ class Synthetic(Source):
             raise DataError(f"only is {self.only}, but must be below the number of sites, {self.sites}.")
         drawn = [self.only] if self.only >= 0 else range(self.sites)
         rngs = rng.spawn(self.sites)
-        parts = [self._site(int(sizes[k]), centres, rngs[k]) for k in drawn]
+        known = None if self.task == "classification" else rng.standard_normal((self.features, self.outputs))
+        parts = [self._site(int(sizes[k]), centres, known, rngs[k]) for k in drawn]
+        what, count = {"multilabel": "label", "regression": "target"}.get(self.task, "class"), self.outputs
         return Dataset(
             np.concatenate([x for x, _ in parts]).astype(np.float32),
             np.concatenate([y for _, y in parts]),
-            tuple(f"class {k}" for k in range(self.classes)),
+            tuple(f"{what} {k}" for k in range(self.classes if known is None else count)),
             owner=np.repeat(np.arange(len(parts)), [len(y) for _, y in parts]),
             owners=tuple(f"site {k}" for k in drawn),
+            task=self.task,
         )
 
     def _site(
-        self, n: int, centres: NDArray[np.float64], rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        self, n: int, centres: NDArray[np.float64], known: NDArray[np.float64] | None, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[Any]]:
         shares = rng.dirichlet(np.full(self.classes, self.label_alpha))
         y = rng.choice(self.classes, size=n, p=shares)
         x = centres[y] + rng.standard_normal((n, self.features))
-        return _shift(x, self.feature_skew, rng), y.astype(np.int64)
+        seen = _shift(x, self.feature_skew, rng)
+        if known is None:
+            return seen, y.astype(np.int64)
+        linear = x @ known / math.sqrt(self.features)
+        if self.task == "multilabel":
+            return seen, (linear > 0).astype(np.float32)
+        return seen, (linear + 0.1 * rng.standard_normal(linear.shape)).astype(np.float32)
 
 
 def _sizes(samples: int, sites: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ...contract.benches import ClassMeans, Predictor
 from ...data.federated import Samples
@@ -44,6 +43,7 @@ class ClientBench:
         self.clock, self.kept = clock or Clock(), kept
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
+        self.objective = plan.objective(self._train.y)
         self._settings = settings = plan.experiment.train
         decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
         self.lr, self.epochs = settings.lr * settings.lr_decay**decays, settings.epochs
@@ -62,7 +62,7 @@ class ClientBench:
 
     @property
     def class_counts(self) -> Tensor:
-        return torch.bincount(self._train.y, minlength=self.classes)
+        return self.objective.counts(self._train.y)
 
     def batches(
         self,
@@ -83,7 +83,13 @@ class ClientBench:
             m.eval()
 
     def loss(self, model: Predictor, x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(model(x), y)
+        return self.objective.loss(model(x), y)
+
+    def loss_of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return self.objective.loss(scores, y)
+
+    def divergence(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.objective.divergence(p, q)
 
     def sgd(
         self,
@@ -99,7 +105,8 @@ class ClientBench:
         network, through = halves(models, parts) if loss is None else (models[0], None)
         settings = self._settings
         rates = Rates(self.lr if lr is None else lr, settings.momentum, settings.weight_decay, clip)
-        kernel = choose(network, parts, loss, rates, models=models, project=project, fast=self._plan.fast)
+        fast, objective = self._plan.fast, self.objective
+        kernel = choose(network, parts, loss, rates, models=models, project=project, fast=fast, objective=objective)
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
         with self.clock(kernel.section):
             steps = kernel.train(feed)
@@ -211,7 +218,7 @@ def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module
 
 
 def halves(models: tuple[nn.Module, ...], parts: tuple[nn.Module, ...]) -> tuple[nn.Module, nn.Module | None]:
-    """What learns by cross-entropy: the only model, or just its head, and the frozen body that gives its features."""
+    """What learns by the usual loss: the only model, or just its head, and the frozen body that gives its features."""
     (model,) = models
     if isinstance(model, SplitModel) and parts == (model.head,):
         return model.head, model.body

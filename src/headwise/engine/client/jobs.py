@@ -16,11 +16,13 @@ from torch import nn
 from ...contract.averaging import Shared
 from ...contract.method import Predictor, RecordTypes
 from ...errors import ClientError
+from ...log.choosing import wanted
 from ...log.metrics import Score
 from ...models.split import SplitModel
 from ...params import Params
 from ...records import Record, map_tensors
 from ...seeds import seed_of
+from ...tasks.registry import objective_of
 from .. import calls
 from ..host.clock import Clock
 from ..host.deadline import Late, within
@@ -235,6 +237,10 @@ def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | 
     if not len(test) + len(val):
         return None, None
     x = on(torch.cat([test.x, val.x]), plan.device)
-    said = passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+    said = objective_of(plan.data.task).said(passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu())
     on_test, on_val = said[: len(test)], said[len(test) :]
-    return score(on_test, test.y) if len(test) else None, score(on_val, val.y) if len(val) else None
+    asked = plan.experiment.evaluate
+    names = wanted(plan.task, asked.metrics, asked.metric)
+    on_parts = ((on_test, test.y), (on_val, val.y))
+    on_test, on_val = (score(z, y, names, plan.task) if len(y) else None for z, y in on_parts)
+    return on_test, on_val

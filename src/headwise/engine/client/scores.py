@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from ...log.metrics import Metric, Predictions, Score, metrics
+from ...log.choosing import combined
+from ...log.metrics import ACCURACY, Metric, Predictions, Score
 
 
-def score(z: Tensor, y: Tensor) -> Score:
-    """Every metric of the class scores `z`, [n, classes], for these labels."""
-    said = Predictions(z, y)
-    values = {m.name: m.of(said) for m in metrics() if not isinstance(m.of, str)}
+def score(z: Tensor, y: Tensor, wanted: Sequence[Metric], task: str) -> Score:
+    """These metrics of the scores `z` for the targets `y`; without those that are not defined for them."""
+    said = Predictions(z, y, task)
+    values = {m.name: m.of(said) for m in wanted if not isinstance(m.of, str)}
     return {"n": len(y), **{name: float(value) for name, value in values.items() if value is not None}}
 
 
-def over_clients(scores: Mapping[int, Score]) -> dict[str, float]:
-    """Each metric over the clients that have it, and the number of clients and samples."""
+def over_clients(scores: Mapping[int, Score], main: Metric = ACCURACY) -> dict[str, float]:
+    """Each metric over the clients that have it, and their number if not all do; the number of clients and samples."""
     ordered = [scores[c] for c in sorted(scores)]
-    found = {m.name: value for m in metrics() if (value := _combined(m, ordered)) is not None}
+    found: dict[str, float] = {}
+    for metric in combined(main):
+        measured = [s for s in ordered if metric.source in s]
+        if measured:
+            values, n = (np.array([s[name] for s in measured], dtype=float) for name in (metric.source, "n"))
+            found[metric.name] = metric.over(values, n)
+            if len(measured) < len(ordered) and metric.source == metric.name:
+                found[f"{metric.name}_clients"] = len(measured)
     return {**found, "clients": len(ordered), "samples": sum(int(s["n"]) for s in ordered)}
-
-
-def _combined(metric: Metric, scores: list[Score]) -> float | None:
-    measured = [s for s in scores if metric.source in s]
-    if not measured:
-        return None
-    values, n = (np.array([s[name] for s in measured], dtype=float) for name in (metric.source, "n"))
-    return metric.over(values, n)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ...tasks.base import Objective
+from ...tasks.classification import CROSS_ENTROPY
 from .base import Feed, Kernel
 from .descent import Descent
 from .layers import layers_of
@@ -40,16 +42,16 @@ class _Stage(ABC):
 
 
 class Chain(Kernel):
-    """Trains a network batch by batch on the cross-entropy of its scores."""
+    """Trains a network batch by batch on the loss of its scores."""
 
     name: ClassVar[str] = "chain"
 
-    def __init__(self, stages: list[_Stage]) -> None:
-        self._stages = stages
+    def __init__(self, stages: list[_Stage], objective: Objective) -> None:
+        self._stages, self._objective = stages, objective
         self._first = next(k for k, stage in enumerate(stages) if stage.learns)
 
     @staticmethod
-    def of(model: nn.Module, descent: Descent) -> Chain | None:
+    def of(model: nn.Module, descent: Descent, objective: Objective = CROSS_ENTROPY) -> Chain | None:
         """The kernel for this network; None unless it is a chain as in `USUAL`."""
         layers = layers_of(model, STAGES) or []
         weights = [p for layer in layers for p in layer.parameters()]
@@ -61,7 +63,7 @@ class Chain(Kernel):
         ):
             return None
         stages = [STAGES[type(layer)](layer, descent) for layer in layers]
-        return Chain(stages) if any(stage.learns for stage in stages) else None
+        return Chain(stages, objective) if any(stage.learns for stage in stages) else None
 
     def train(self, feed: Feed) -> int:
         steps = 0
@@ -75,7 +77,8 @@ class Chain(Kernel):
         """One step of descent on this batch."""
         for stage in self._stages:
             x = stage.forward(x)
-        slope = slope_of(x, y.unsqueeze(1), x.new_full((len(y), 1), 1 / len(y)))
+        shares, how = x.new_full((len(y), 1), 1 / len(y)), self._objective
+        slope = slope_of(x, y.unsqueeze(1), shares) if how.usual else how.dense(y).slope(x, shares)
         for k in range(len(self._stages) - 1, self._first - 1, -1):
             slope = self._stages[k].backward(slope, k > self._first)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from ...tasks.base import Objective
+from ...tasks.classification import CROSS_ENTROPY
 from .base import Kernel, Rates
 from .chain import Chain
 from .descent import Descent
@@ -25,18 +26,19 @@ def choose(
     models: Sequence[nn.Module],
     project: Callable[[], None] | None = None,
     fast: bool = True,
+    objective: Objective = CROSS_ENTROPY,
 ) -> Kernel:
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
-    Without a `loss`, it is the cross-entropy of the network's output. Fast kernels only exist for that, without
+    Without a `loss`, it is the objective's, of the network's output. Fast kernels only exist for that, without
     clipping or projection; everything else uses autograd.
     """
-    usual = fast and loss is None and project is None and rates.clip is None
-    if usual and (native := Native.of(network, parts, rates)):
+    usual = fast and loss is None and objective.flat and project is None and rates.clip is None
+    if usual and objective.usual and (native := Native.of(network, parts, rates)):
         return native
     if usual and (layers := chain_of(network, parts)):
-        return Stacked(layers, rates)
+        return Stacked(layers, rates, objective)
     descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())
-    if usual and (chain := Chain.of(network, descent)):
+    if usual and (chain := Chain.of(network, descent, objective)):
         return chain
-    return PlainKernel(models, parts, loss or (lambda x, y: cross_entropy(network(x), y)), descent, project)
+    return PlainKernel(models, parts, loss or (lambda x, y: objective.loss(network(x), y)), descent, project)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...memory import LINE
+from ...tasks.base import Dense, Objective
 from .base import Feed, Kernel, Rates
 from .layers import Layer
 from .together import Work, ask
@@ -30,12 +31,13 @@ class Stacked(Kernel):
 
     name: ClassVar[str] = "stacked"
 
-    def __init__(self, chain: Sequence[Layer], rates: Rates) -> None:
-        self._chain, self._rates = chain, rates
+    def __init__(self, chain: Sequence[Layer], rates: Rates, objective: Objective) -> None:
+        self._chain, self._rates, self._objective = chain, rates, objective
 
     def train(self, feed: Feed) -> int:
         x, y, batches = feed.whole()
-        ask(Phase(self._chain, x, y, batches, self._rates.lr, self._rates.momentum, self._rates.weight_decay))
+        rates, dense = self._rates, None if self._objective.usual else self._objective.dense(y)
+        ask(Phase(self._chain, x, y, batches, rates.lr, rates.momentum, rates.weight_decay, dense))
         return len(batches)
 
 
@@ -53,6 +55,8 @@ class Phase(Work):
     lr: float
     momentum: float
     weight_decay: float
+    dense: Dense | None = None
+    """what the samples' scores should mean; none: `y` are classes, and the loss is their cross-entropy"""
 
     @cached_property
     def steps(self) -> int:
@@ -62,7 +66,8 @@ class Phase(Work):
     def key(self) -> Hashable:
         """What must match: the layers, and all settings of the descent."""
         layers = [(s.weight.shape, s.weight.dtype, s.bias is None, s.relu, s.trained) for s in self.chain]
-        return tuple(layers), self.batches.shape[1], self.lr, self.momentum, self.weight_decay
+        link = None if self.dense is None else self.dense.link
+        return tuple(layers), self.batches.shape[1], self.lr, self.momentum, self.weight_decay, link
 
     @torch.no_grad()
     def together(self, others: Sequence[Any]) -> None:
@@ -72,10 +77,12 @@ class Phase(Work):
             return
         layers = [_Stack([p.chain[k] for p in phases], phases[0]) for k in range(len(phases[0].chain))]
         first = next(k for k, layer in enumerate(layers) if layer.trained)
-        x, y, starts = _joined([_filled(p.x.flatten(1)) for p in phases], [p.y for p in phases])
+        known = [p.dense for p in phases if p.dense is not None]
+        ys = [_filled(d.targets) for d in known] or [p.y for p in phases]
+        x, y, starts = _joined([_filled(p.x.flatten(1)) for p in phases], ys)
         steps = torch.tensor([p.steps for p in phases])
         rows, shares = _schedule(phases, steps, starts)
-        labels = y.index_select(0, rows.flatten()).view(*rows.shape, 1)
+        told = _DenseSteps(known, y) if known else _ClassSteps(y.index_select(0, rows.flatten()).view(*rows.shape, 1))
         going = (steps.unsqueeze(1) > torch.arange(phases[0].steps)).sum(0).tolist()  # active clients per step
         for s, active in enumerate(going):
             if s and active < going[s - 1]:
@@ -85,7 +92,7 @@ class Phase(Work):
             inputs = [x.index_select(0, i).view(active, -1, x.shape[1])]
             for layer in layers:
                 inputs.append(layer.forward(inputs[-1]))
-            slope = slope_of(layers[-1].scores(inputs.pop()), labels[s, :active], shares[s, :active])
+            slope = told.slope(s, i, layers[-1].scores(inputs.pop(), told.filling), shares[s, :active])
             for k in range(len(layers) - 1, first - 1, -1):
                 below = layers[k].backward(slope) if k > first else slope
                 layers[k].step(slope, inputs[k])
@@ -143,6 +150,31 @@ def slope_of(scores: Tensor, y: Tensor, shares: Tensor) -> Tensor:
     return p.mul_(shares / p.sum(-1, keepdim=True)).scatter_add_(-1, y, -shares)
 
 
+class _ClassSteps:
+    """The labels of every step, [steps, clients, size, 1]."""
+
+    filling = -math.inf
+
+    def __init__(self, labels: Tensor) -> None:
+        self._labels = labels
+
+    def slope(self, step: int, rows: Tensor, scores: Tensor, shares: Tensor) -> Tensor:
+        return slope_of(scores, self._labels[step, : len(scores)], shares)
+
+
+class _DenseSteps:
+    """The dense targets of all samples; those of a step are looked up when it comes."""
+
+    def __init__(self, known: Sequence[Dense], targets: Tensor) -> None:
+        weights = torch.cat([d.weights for d in known])
+        self._whole = Dense(targets, _filled(weights) if weights.shape[1] > 1 else weights, known[0].link)
+        self.filling = known[0].filling
+
+    def slope(self, step: int, rows: Tensor, scores: Tensor, shares: Tensor) -> Tensor:
+        targets, weights = (t.index_select(0, rows).view(*scores.shape[:2], -1) for t in self._whole[:2])
+        return Dense(targets, weights, self._whole.link).slope(scores, shares)
+
+
 class _Stack:
     """One layer of all clients. Weights are stored in the fastest order for products: the longer side contiguous."""
 
@@ -170,11 +202,11 @@ class _Stack:
             z.add_(self._biases)  # baddbmm would expand the biases first
         return z.relu_() if self.relu else z
 
-    def scores(self, z: Tensor) -> Tensor:
-        """The last layer's output as class scores: padding gets a score of -inf."""
+    def scores(self, z: Tensor, filling: float) -> Tensor:
+        """The last layer's output as scores: padding gets the score `filling`."""
         classes = len(self._own_weights[0])
         if classes < z.shape[2]:
-            z[..., classes:] = -math.inf
+            z[..., classes:] = filling
         return z
 
     def backward(self, slope: Tensor) -> Tensor:

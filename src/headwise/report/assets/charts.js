@@ -38,19 +38,19 @@ chart("accuracy", () => {
   series.push({ type: "line", data: [], markLine: { silent: true, symbol: "none", data: levels } });
   const overlap = { show: true, type: "slider", height: 18, bottom: 6, brushSelect: false, borderColor: ink("line"), textStyle: { color: ink("soft") } };
   const title = chosen.x === "round" ? "round" : "megabytes sent, up and down";
-  const tell = (p) => tip([[element("b", {}, p.seriesName)], `${chosen.x === "round" ? "round" : "after"} ${number(p.value[0])}${chosen.x === "mb" ? " MB" : ""}`, `${percent(p.value[1])} ± ${(p.value[2] * 100).toFixed(1)}`]);
-  const best = [...lines].sort((a, b) => curveOf(b).mean.at(-1) - curveOf(a).mean.at(-1))[0];
+  const tell = (p) => tip([[element("b", {}, p.seriesName)], `${chosen.x === "round" ? "round" : "after"} ${number(p.value[0])}${chosen.x === "mb" ? " MB" : ""}`, `${score(p.value[1])} ± ${spread(p.value[2])}`]);
+  const best = [...lines].sort((a, b) => gain(curveOf(b).mean.at(-1), curveOf(a).mean.at(-1)))[0];
   return {
     height: narrow() ? 360 : 460, marks: sum(lines.map((l) => curveOf(l).mean.length)),
     option: {
       grid: { left: 12, right: 20, top: 28, bottom: 52, containLabel: true },
-      xAxis: axis(title, { splitLine: { show: false }, minInterval: chosen.x === "round" ? 1 : 0 }), yAxis: shares("", { scale: true }),
+      xAxis: axis(title, { splitLine: { show: false }, minInterval: chosen.x === "round" ? 1 : 0 }), yAxis: scores("", { scale: true }),
       dataZoom: [overlap, { type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }],
       tooltip: tooltip({ trigger: "item", formatter: tell }), series,
     },
-    words: best ? `Highest at the end: ${best.name}, ${percent(curveOf(best).mean.at(-1))}.` : "No method is shown.",
-    head: ["method", "round", "MB sent", "accuracy", "± std over seeds"],
-    rows: lines.flatMap((l) => curveOf(l).round.map((t, i) => [l.name, t, number(curveOf(l).mb[i], 3), percent(curveOf(l).mean[i]), (curveOf(l).std[i] * 100).toFixed(2)])),
+    words: best ? `Best at the end: ${best.name}, ${score(curveOf(best).mean.at(-1))}.` : "No method is shown.",
+    head: ["method", "round", "MB sent", metric().label, "± std over seeds"],
+    rows: lines.flatMap((l) => curveOf(l).round.map((t, i) => [l.name, t, number(curveOf(l).mb[i], 3), score(curveOf(l).mean[i]), spread(curveOf(l).std[i])])),
   };
 });
 
@@ -63,11 +63,11 @@ chart("spread", () => {
   const jitter = (c) => ((c * 0.6180339887) % 1) - 0.5; // evenly scattered, and the same each time
   const dots = lines.flatMap((l, i) => clientsOf(l).flatMap((v, c) => (v == null ? [] : [{ value: [v, i + jitter(c) * 0.55, c], itemStyle: { color: colour(l) }, name: l.name, symbol: mark(l) }])));
   const at = (f) => lines.map((l, i) => ({ value: [f(l), i], name: l.name }));
-  const tell = (p) => tip([[element("b", {}, p.name)], p.seriesName === "clients" ? `client ${clientName(p.value[2])}: ${percent(p.value[0])}` : `${p.seriesName}: ${percent(p.value[0])}`]);
+  const tell = (p) => tip([[element("b", {}, p.name)], p.seriesName === "clients" ? `client ${clientName(p.value[2])}: ${score(p.value[0])}` : `${p.seriesName}: ${score(p.value[0])}`]);
   return {
     height: 90 + Math.max(lines.length, 1) * 38, marks: dots.length,
     option: {
-      xAxis: shares("accuracy", { max: 1, scale: true, axisLine: { show: false } }),
+      xAxis: scores(metric().label, { ...(metric().percent ? { max: 1 } : {}), scale: true, axisLine: { show: false } }),
       yAxis: [{ type: "value", min: -0.5, max: Math.max(lines.length, 1) - 0.5, inverse: true, show: false }, categories(lines.map((l) => l.name), { position: "left" })],
       grid: { left: 12, right: 20, top: 12, bottom: 36, containLabel: true }, tooltip: tooltip({ formatter: tell }),
       series: [
@@ -78,7 +78,7 @@ chart("spread", () => {
       ],
     },
     head: ["method", "mean over clients", "worst tenth", "lowest", "highest"],
-    rows: lines.map((l) => [l.name, percent(mean(has(clientsOf(l)))), percent(l.worst), percent(Math.min(...has(clientsOf(l)))), percent(Math.max(...has(clientsOf(l))))]),
+    rows: lines.map((l) => [l.name, score(mean(has(clientsOf(l)))), score(l.worst), score(Math.min(...has(clientsOf(l)))), score(Math.max(...has(clientsOf(l))))]),
   };
 });
 
@@ -89,24 +89,24 @@ chart("against", () => {
   const other = reference();
   const pairs = clientsOf(line).map((v, c) => [other[c], v, c]).filter((p) => p[0] != null && p[1] != null);
   if (!line || !pairs.length) return null;
-  const title = chosen.against === "floor" ? "guessing the most frequent class" : chosen.against;
-  const low = Math.max(0, Math.floor(Math.min(...pairs.flat().filter((_, i) => i % 3 < 2)) * 10) / 10);
-  const tell = (p) => tip([`client ${clientName(p.value[2])}`, `${percent(p.value[1])}, against ${percent(p.value[0])}`, `${points(p.value[1] - p.value[0])} points`]);
-  const dot = (p) => ({ value: p, symbol: p[1] >= p[0] ? "circle" : "triangle", itemStyle: { color: p[1] >= p[0] ? palette(0) : palette(1) } });
-  const diagonal = { silent: true, symbol: "none", lineStyle: { color: ink("mark") }, data: [[{ coord: [low, low] }, { coord: [1, 1] }]] };
-  const gain = pairs.filter((p) => p[1] > p[0]).length;
-  const loss = pairs.filter((p) => p[1] < p[0]).length;
+  const title = chosen.against === "floor" ? "guessing, without inputs" : chosen.against;
+  const ends = range(pairs.flatMap((p) => p.slice(0, 2)));
+  const tell = (p) => tip([`client ${clientName(p.value[2])}`, `${score(p.value[1])}, against ${score(p.value[0])}`, `${points(gain(p.value[1], p.value[0]))} ${unit()}`]);
+  const dot = (p) => ({ value: p, symbol: gain(p[1], p[0]) >= 0 ? "circle" : "triangle", itemStyle: { color: gain(p[1], p[0]) >= 0 ? palette(0) : palette(1) } });
+  const diagonal = { silent: true, symbol: "none", lineStyle: { color: ink("mark") }, data: [[{ coord: [ends.min, ends.min] }, { coord: [ends.max, ends.max] }]] };
+  const up = pairs.filter((p) => gain(p[1], p[0]) > 0).length;
+  const down = pairs.filter((p) => gain(p[1], p[0]) < 0).length;
   return {
     height: narrow() ? 340 : 440, marks: pairs.length,
     option: {
       grid: { left: 12, right: 24, top: 28, bottom: 36, containLabel: true },
-      xAxis: shares(short(title), { min: low, max: 1 }), yAxis: shares(short(line.name), { min: low, max: 1, nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink("soft"), align: "left" } }),
+      xAxis: scores(short(title), ends), yAxis: scores(short(line.name), { ...ends, nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink("soft"), align: "left" } }),
       tooltip: tooltip({ formatter: tell }),
       series: [{ type: "scatter", symbolSize: 10, data: pairs.map(dot), itemStyle: { opacity: 0.8 }, markLine: diagonal }],
     },
-    words: `${gain} clients gain (dots), ${loss} lose (triangles).`,
-    head: ["client", line.name, title, "points"],
-    rows: pairs.map(([x, y, c]) => [clientName(c), percent(y), percent(x), points(y - x)]),
+    words: `${up} clients gain (dots), ${down} lose (triangles).`,
+    head: ["client", line.name, title, unit()],
+    rows: pairs.map(([x, y, c]) => [clientName(c), score(y), score(x), points(gain(y, x))]),
   };
 });
 

@@ -27,7 +27,13 @@ const mark = (line) => (line.slot < 0 ? "circle" : MARKS[Math.floor(line.slot / 
 
 const percent = (v) => (v == null ? "–" : `${(v * 100).toFixed(1)} %`);
 const number = (v, digits = 1) => (v == null ? "–" : v.toLocaleString("en", { maximumFractionDigits: digits }));
-const points = (v) => (v == null ? "–" : `${v >= 0 ? "+" : "−"}${Math.abs(v * 100).toFixed(1)}`);
+// What judges the runs: a share in percent, or a number; more of it is better, or less.
+const metric = () => page().metric;
+const score = (v) => (metric().percent ? percent(v) : v == null ? "–" : v.toFixed(3));
+const spread = (v) => (metric().percent ? (v * 100).toFixed(1) : v.toFixed(3));
+const gain = (v, other) => (metric().better === "up" ? v - other : other - v);
+const points = (v) => (v == null ? "–" : `${v >= 0 ? "+" : "−"}${spread(Math.abs(v))}`);
+const unit = () => (metric().percent ? "points" : "gain");
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 function duration(s) {
@@ -156,11 +162,17 @@ function patterns() {
   return { enabled: true, decal: { show: true, decals: [{ symbol: "none" }, lines(0.8, 6), dots, lines(-0.8, 6), lines(0, 5), lines(1.57, 5)] } };
 }
 
-const share = { axisLabel: { formatter: (v) => `${Math.round(v * 100)} %` } };
-
-function shares(name, more = {}) {
+function scores(name, more = {}) {
   const made = axis(name, more);
-  return { ...made, axisLabel: { ...made.axisLabel, ...share.axisLabel } };
+  return metric().percent ? { ...made, axisLabel: { ...made.axisLabel, formatter: (v) => `${Math.round(v * 100)} %` } } : made;
+}
+
+// Where an axis with these values begins and ends.
+function range(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  if (metric().percent) return { min: Math.max(0, Math.floor(low * 10) / 10), max: Math.max(1, high) };
+  const step = 10 ** Math.floor(Math.log10(Math.max(high - low, Math.abs(high) / 10, 1e-9)));
+  return { min: Math.floor(low / step) * step, max: Math.ceil(high / step) * step };
 }
 
 function tip(lines) {

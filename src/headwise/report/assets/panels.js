@@ -8,12 +8,21 @@ const LINKS = {
 function targetTable() {
   const reach = (line) => {
     const curve = curveOf(line);
-    const i = curve ? curve.mean.findIndex((m) => m >= chosen.target) : -1;
+    const i = curve ? curve.mean.findIndex((m) => gain(m, chosen.target) >= 0) : -1;
     return [line.name, i < 0 ? { text: "not reached", by: 1e15 } : curve.round[i], i < 0 ? { text: "not reached", by: 1e15 } : number(curve.mb[i], 2)];
   };
-  find("target-value").textContent = percent(chosen.target);
+  find("target-value").textContent = score(chosen.target);
   const order = (row) => (typeof row[1] === "number" ? row[1] : row[1].by);
   table(find("target-table"), ["method", "rounds", "MB sent"], shown().map(reach).sort((a, b) => order(a) - order(b)));
+}
+
+// Shares in percent; a number from the lowest to the highest of all curves.
+function targetRange() {
+  const values = page().lines.flatMap((l) => Object.values(l.curves).flatMap((c) => c.mean));
+  const { min, max } = values.length ? range(values) : { min: 0, max: 1 };
+  const ends = metric().percent ? { min: 0, max: 100, step: 0.5 } : { min, max, step: "any" };
+  Object.assign(find("target"), ends);
+  find("target").value = metric().percent ? chosen.target * 100 : chosen.target;
 }
 
 function clientTable() {
@@ -24,10 +33,10 @@ function clientTable() {
   const most = Math.max(1, ...train.flat());
   const versus = chosen.against === "floor" ? [] : [chosen.against];
   const row = (counts, c) => [
-    clientName(c), number(sum(counts)), number(sum(test[c])), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, percent(floors[c]),
-    ...versus.map(() => percent(other[c])), percent(own[c]), points(own[c] == null || other[c] == null ? null : own[c] - other[c]),
+    clientName(c), number(sum(counts)), number(sum(test[c])), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, score(floors[c]),
+    ...versus.map(() => score(other[c])), score(own[c]), points(own[c] == null || other[c] == null ? null : gain(own[c], other[c])),
   ];
-  table(find("client-table"), ["client", "train", "test", "classes", "train by class", "floor", ...versus, line.name, "points"], train.map(row));
+  table(find("client-table"), ["client", "train", "test", "classes", "train by class", "floor", ...versus, line.name, unit()], train.map(row));
   for (const cell of find("client-table").querySelectorAll("td:nth-child(5)")) cell.className = "counts";
 }
 
@@ -115,7 +124,8 @@ function startSetting() {
   const order = page().order;
   chosen.hidden = new Set(order.length > FEW ? order.slice(8).filter((n) => n !== page().alone) : []);
   const target = named(page().alone ?? order[0]);
-  chosen.target = target ? Math.floor((target.curves[target.moment]?.mean.at(-1) ?? 0.5) * 200) / 200 : 0.5;
+  const last = target?.curves[target.moment]?.mean.at(-1) ?? 0.5;
+  chosen.target = metric().percent ? Math.floor(last * 200) / 200 : last;
   chosen.line = order.find((n) => n !== page().alone) ?? order[0];
   chosen.against = page().alone && page().alone !== chosen.line ? page().alone : "floor";
   chosen.at = null;
@@ -128,7 +138,7 @@ function controls() {
   const moments = ["own", ...Object.keys(MOMENTS).slice(1).filter((m) => page().lines.some((l) => l.curves[m]))];
   chosen.moment = fill(find("moment"), moments.map((m) => [m, MOMENTS[m]]), chosen.moment);
   chosen.x = fill(find("xaxis"), [["round", "rounds"], ["mb", "megabytes sent"]], chosen.x);
-  find("target").value = chosen.target * 100;
+  targetRange();
   chosen.line = fill(find("client-line"), page().order.map((n) => [n, n]), chosen.line);
   const others = [...page().order.map((n) => [n, n]), ["floor", "guessing (floor)"]];
   chosen.against = fill(find("against"), others, chosen.against);
@@ -154,7 +164,7 @@ function listen() {
   on("setting", "change", (v) => { chosen.setting = Number(v); startSetting(); controls(); redraw(); });
   on("moment", "change", (v) => { chosen.moment = v; targetTable(); redraw("accuracy"); });
   on("xaxis", "change", (v) => { chosen.x = v; redraw("accuracy"); });
-  on("target", "input", (v) => { chosen.target = v / 100; targetTable(); redraw("accuracy"); });
+  on("target", "input", (v) => { chosen.target = metric().percent ? v / 100 : Number(v); targetTable(); redraw("accuracy"); });
   on("client-line", "change", (v) => { chosen.line = v; clientTable(); redraw("against"); });
   on("against", "change", (v) => { chosen.against = v; clientTable(); redraw("against"); });
   on("part", "change", (v) => { chosen.part = v; redraw("labels"); });

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
 from ...data.stats import Floor, Spread, Summary, majority_floor
@@ -44,7 +44,8 @@ class Elsewhere:
         known = len(counts["train"]) > 0
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
-        form = digest(to_json([self._count, *dataclasses.astuple(self.task)]).encode())
+        task = self.task
+        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary]).encode())
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
@@ -63,4 +64,5 @@ def _spread(values: list[int]) -> Spread:
 def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
     asked = for_sites(experiment)
     data = Elsewhere(told, asked.clients or 0)
-    return Prepared(asked, plan_for(asked, data.clients), data.summary, data.histograms())
+    plan, counts = plan_for(asked, data.clients), data.histograms()
+    return Prepared(asked, plan, data.summary, {**counts, **floors_of(plan, counts)})

@@ -113,7 +113,7 @@ class Ledger:
             return
         for own in self.site.clients:
             book = self.book(own.id)
-            begun = any(e.experiment == experiment and e.last < plan.experiment.rounds for e in book.runs)
+            begun = any(e.experiment == experiment and 0 < e.last < plan.experiment.rounds for e in book.runs)
             self._check_left(plan, book, 1 if begun else plan.experiment.rounds)
 
     def _charged(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:

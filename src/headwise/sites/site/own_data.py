@@ -25,6 +25,8 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
         source: Source = Choice.parse(own.source, "data").make("data")
         found[own.id] = source.load(home / own.folder)
     first, *others = found.values()
+    if first.task != "classification":
+        raise DataError(f"the clients of {site.name} have data for {first.task}, but sites can only do classification.")
     for other in others:
         kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
         if kinds[0] != kinds[1]:

@@ -53,7 +53,8 @@ class Site:
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
         jobs = [site_job.job for site_job in order.site_jobs]
-        self.policy.expect(plan, [job.client for job in jobs], [job.t for job in jobs])
+        rounds = [job.t for job in jobs if job.t or job.kind in ("fit", "idle")]  # before round 1, it only measures
+        self.policy.expect(plan, [job.client for job in jobs], rounds)
         masking = None
         if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
             masking = _masking(plan, kept)

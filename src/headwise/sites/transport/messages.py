@@ -16,7 +16,7 @@ from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
 from ...engine.client.jobs import Answer, Failure, Job, JobKind, sent_with
 from ...errors import ClientError, ConfigError
-from ...log.metrics import restored
+from ...log.schema import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
 

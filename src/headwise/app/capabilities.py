@@ -1,0 +1,51 @@
+"""Which methods can do which task, and the sentence for those that can't."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..contract.method import Method
+from ..errors import ConfigError
+from ..models.base import Task
+from ..models.split import SplitModel
+from ..settings import catalog
+from ..settings.experiment import Experiment, find_class
+from ..settings.options import TaskName
+from ..tasks.registry import check_options
+
+
+def methods_for(task: TaskName) -> list[str]:
+    """The names of all methods that can do this task."""
+    return [name for name in catalog.names("method") if task in find_class("method", name).tasks]
+
+
+def check_outputs(experiment: Experiment, models: Sequence[SplitModel], task: Task) -> None:
+    """Raise unless the networks score each class of each pixel, where pixels have classes."""
+    if task.kind != "segmentation":
+        return
+    wanted = (task.classes, *task.shape[1:])
+    for choice, model in zip(experiment.model, models, strict=True):
+        with torch.no_grad():
+            found = tuple(model(torch.zeros(1, *task.shape)).shape[1:])
+        if found != wanted:
+            need = f"task is 'segmentation', which needs {wanted}: classes, height and width, as fcn has them"
+            raise ConfigError(f"model is {choice.name!r}, whose scores have the shape {found}, but {need}.")
+
+
+def check_task(experiment: Experiment, method: Method[Any, Any, Any, Any], task: Task) -> None:
+    """Raise if the method, the options of training or privacy can't do this task."""
+    if task.kind not in method.tasks:
+        said = f"{experiment.method.name} can only do {' and '.join(method.tasks)}"
+        raise ConfigError(f"task is {task.kind!r}, but {said}: choose one of {', '.join(methods_for(task.kind))}.")
+    train, privacy = experiment.train, experiment.privacy
+    check_options(task, train.class_weights, train.label_smoothing)
+    if privacy.clip is None:
+        return
+    if task.kind == "regression":
+        measured = "the mean and the deviation of its targets are measured without protection"
+        raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is 'regression', and {measured}.")
+    if privacy.level == "example" and train.class_weights == "balanced":
+        raise ConfigError("privacy.level is 'example', but train.class_weights is 'balanced', which counts examples.")

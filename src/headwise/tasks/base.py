@@ -1,0 +1,77 @@
+"""The contract of a task."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+Link = Literal["softmax", "sigmoid", "identity"]
+
+
+class Dense(NamedTuple):
+    """Targets for kernels without autograd: the loss's gradient by the scores is weights * (link(scores) - targets)."""
+
+    targets: Tensor
+    """[n, outputs]: what the scores should mean"""
+    weights: Tensor
+    """[n, 1] or [n, outputs]: how much each counts in the loss of its sample"""
+    link: Link
+    """what scores mean"""
+
+    @property
+    def filling(self) -> float:
+        """The score of an output that is not there: its target is 0, and so is its gradient."""
+        return 0.0 if self.link == "identity" else -math.inf
+
+    def slope(self, scores: Tensor, shares: Tensor) -> Tensor:
+        """The gradient by scores [..., n, outputs] of samples that have these shares in the mean of their batch."""
+        if self.link == "softmax":  # `torch.softmax` takes four times as long for so few classes
+            p = (scores - scores.amax(-1, keepdim=True)).exp_()
+            said = p.div_(p.sum(-1, keepdim=True))
+        else:
+            said = scores.sigmoid() if self.link == "sigmoid" else scores
+        return (said - self.targets).mul_(self.weights * shares)
+
+
+class Objective(ABC):
+    """What a network's scores mean in a task, how wrong they are, and what can be said without looking at a sample."""
+
+    flat: ClassVar[bool] = True
+    """whether scores are [n, outputs], for which there are kernels without autograd"""
+    usual: bool = False
+    """whether the loss is the plain cross-entropy of classes, for which there are more kernels"""
+
+    @abstractmethod
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The mean over a batch."""
+
+    @abstractmethod
+    def divergence(self, p: Tensor, q: Tensor) -> Tensor:
+        """How much larger the expected loss of the scores `q` is than that of `p`, if targets are as `p` says."""
+
+    @abstractmethod
+    def dense(self, y: Tensor) -> Dense:
+        """The loss for kernels without autograd, if it is `flat`."""
+
+    @abstractmethod
+    def counts(self, y: Tensor) -> Tensor:
+        """[outputs]: how many samples or pixels are of each class, have each label or each quantity."""
+
+    @abstractmethod
+    def guess(self, y: Tensor) -> Tensor:
+        """The scores of one sample that suit these targets best on the whole, before anything is known about it."""
+
+    @abstractmethod
+    def said(self, scores: Tensor) -> Tensor:
+        """The scores as metrics take them: quantities in their own units, all others as they are."""
+
+    @abstractmethod
+    def predict(self, scores: Tensor) -> Tensor:
+        """Class numbers [n], labels 0 or 1 [n, labels], quantities [n, targets], or masks [n, height, width]."""
+
+    @abstractmethod
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Of classes or labels, in the shape of the scores; a `ConfigError` where there are only quantities."""

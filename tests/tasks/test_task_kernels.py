@@ -1,0 +1,128 @@
+"""Every kernel learns by the task's loss, and nobody's result depends on the company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.data.dataset import Dataset
+from headwise.data.federated import FederatedData
+from headwise.data.splits import Parts
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.host.clock import Clock
+from headwise.engine.kernels.base import Rates
+from headwise.engine.kernels.choosing import choose
+from headwise.engine.kernels.together import side_by_side
+from headwise.engine.plan import Plan
+from headwise.methods.fedavg import FedAvg
+from headwise.models.base import Task
+from headwise.models.cnn import CNN
+from headwise.models.fcn import FCN
+from headwise.models.mlp import MLP
+from headwise.models.split import SplitModel
+from headwise.params import Params
+from headwise.settings.experiment import Experiment
+from headwise.settings.options import Engine, Kernels, TaskName, Train
+from headwise.tasks.registry import objective_of
+
+SIZES = (1, 3, 9, 14)
+OPTIONS = [
+    ("classification", {"label_smoothing": 0.1}),
+    ("classification", {"class_weights": "balanced"}),
+    ("classification", {"class_weights": (1.0, 2.0, 0.5), "label_smoothing": 0.2}),
+    ("multilabel", {}),
+    ("multilabel", {"class_weights": "balanced", "label_smoothing": 0.1}),
+    ("regression", {}),
+    ("regression", {"momentum": 0.9, "weight_decay": 0.1}),
+]
+"""tasks that are stacked, with options of their training"""
+
+
+def plan(task: TaskName, kernels: Kernels = "fast", image: bool = False, **train: Any) -> Plan:
+    rng, n = np.random.default_rng(0), sum(SIZES)
+    x = rng.standard_normal((n, 1, 16, 16) if image else (n, 4)).astype(np.float32)
+    linear = x.reshape(n, -1) @ rng.standard_normal((x[0].size, 3))
+    y = {"classification": linear.argmax(1), "multilabel": (linear > 0).astype(np.float32)}.get(task, 7 + 5 * linear)
+    y = y.astype(np.float32) if task == "regression" else y
+    blocks = np.split(np.arange(n), np.cumsum(SIZES)[:-1])
+    data = FederatedData(Dataset(x, y, ("a", "b", "c"), task=task), [Parts(b, b[:0], b[:0]) for b in blocks])
+    torch.manual_seed(3)
+    model = CNN().build(data.task) if image else MLP(hidden=5, layers=2).build(data.task)
+    settings = Train(**{"batch": 4, "lr": 0.1, **train})
+    experiment = Experiment(train=settings, engine=Engine(kernels=kernels))
+    return Plan(experiment, FedAvg(), (model.eval(),), data.clients())
+
+
+def trained(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, Tensor]]:
+    """The networks of these clients, trained side by side."""
+
+    def one(client: int) -> dict[str, Tensor]:
+        local = ClientBench(plan, client, 1, purpose="fit", kept=Params(), trained=0)
+        m = local.init()
+        local.sgd(m, epochs=epochs)
+        return m.state_dict()
+
+    return side_by_side([partial(one, c) for c in clients], Clock())
+
+
+@pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
+def test_stacked_training_is_training_one_by_one(task: TaskName, train: dict[str, Any]) -> None:
+    everybody = list(range(len(SIZES)))
+    stacked, single = (trained(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
+    start = plan(task).models[0].state_dict()
+    for a, b in zip(stacked, single, strict=True):
+        for k, t in b.items():
+            torch.testing.assert_close(a[k], t, rtol=0, atol=2e-6)
+    assert max(float((t - start[k]).abs().max()) for k, t in single[-1].items()) > 0.01
+
+
+@pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
+def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) -> None:
+    """To the bit: engines form different groups, and must agree."""
+    together = trained(plan(task, **train), [0, 1, 2, 3])
+    for company in ([3], [2, 0], [3, 1, 2]):
+        for c, state in zip(company, trained(plan(task, **train), company), strict=True):
+            assert all(torch.equal(t, together[c][k]) for k, t in state.items())
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
+def test_convolutions_learn_the_same_with_and_without_autograd(task: TaskName) -> None:
+    train = {"class_weights": "balanced"} if task != "regression" else {}
+    fast, plain = (trained(plan(task, kernels, image=True, **train), [2], 1)[0] for kernels in ("fast", "plain"))
+    for k, t in plain.items():
+        torch.testing.assert_close(fast[k], t, rtol=0, atol=2e-6)
+
+
+def test_which_kernel_trains_what() -> None:
+    rates, dense = Rates(0.1, 0.0, 0.0), SplitModel(nn.Flatten(), nn.Linear(4, 3))
+
+    def name(model: SplitModel, task: Task, **options: Any) -> str:
+        return choose(model, [model], None, rates, models=[model], objective=objective_of(task, **options)).name
+
+    table = Task((4,), 3)
+    assert name(dense, table) in ("native", "stacked")  # without a compiler, there is no native one
+    assert name(dense, table, smoothing=0.1) == "stacked"
+    assert name(dense, replace(table, kind="regression")) == "stacked"
+    assert name(dense, replace(table, kind="multilabel")) == "stacked"
+    picture = Task((1, 16, 16), 3, kind="multilabel")
+    assert name(CNN().build(picture), picture) == "chain"
+    pixels = replace(picture, kind="segmentation")
+    assert name(FCN().build(pixels), pixels) == "plain"
+    assert name(dense, replace(table, kind="segmentation")) == "plain"
+
+
+def test_weights_of_a_client_come_from_its_own_training_samples() -> None:
+    found = plan("classification", class_weights="balanced")
+    benches = [ClientBench(found, c, 1, purpose="fit", kept=Params(), trained=0) for c in (2, 3)]
+    weights = [vars(b.objective)["weights"] for b in benches]
+    for bench, w in zip(benches, weights, strict=True):
+        there = bench.class_counts > 0
+        sums = (bench.class_counts * w)[there]
+        torch.testing.assert_close(sums, sums[:1].expand_as(sums))
+    assert not torch.equal(*weights)
