@@ -28,6 +28,7 @@ from ..records import fields_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
+from .local_training import check_training
 
 
 class Prepared(NamedTuple):
@@ -62,6 +63,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     method: Method[Any, Any, Any, Any] = experiment.method.make("method")
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
+    check_training(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(

@@ -25,6 +25,7 @@ C = TypeVar("C", bound=Record)  # client state
 D = TypeVar("D", bound=Record)  # message down
 U = TypeVar("U", bound=Record)  # message up
 
+Optimizers = Literal["any", "sgd", "own"]
 Sums = Literal["none", "samples", "clients", "labels"]
 """what a server needs: every message, their mean weighted by samples, their plain mean, or a sum per label"""
 
@@ -75,6 +76,10 @@ class Method(ABC, Generic[S, C, D, U]):
     `Params`, the last matrix"""
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
+
+    optimizers: ClassVar[Optimizers] = "any"
+    """what its clients can train with: any `train.optimizer` and `train.clip`; only sgd without clipping, which its
+    mathematics needs; or neither has an effect, because the method takes its own steps"""
 
     # -- server half
     def needs(self) -> Sums:
