@@ -19,6 +19,8 @@ def check_training(experiment: Experiment, method: Method[Any, Any, Any, Any], t
     augment = f"train.augment is {list(train.augment)}" if train.augment else ""
     if method.optimizers != "any" and (optimizer or clip):
         raise ConfigError(f"{optimizer or clip}, but {WHY[method.optimizers].format(experiment.method.name)}.")
+    if clip and "clip" in vars(method):
+        raise ConfigError(f"{clip}, but {experiment.method.name} clips by its own option: set method.clip.")
     if augment and (len(task.shape) != 3 or task.vocabulary):
         shape = " x ".join(map(str, task.shape)) or "one number"
         raise ConfigError(f"{augment}, but samples of {experiment.data.name} ({shape}) are not images.")
