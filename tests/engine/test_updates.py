@@ -30,8 +30,8 @@ from headwise.models.base import Task
 from headwise.params import Params
 from headwise.privacy.dp_sgd import DPSGD
 from headwise.settings import catalog
-from headwise.settings.experiment import Experiment
-from headwise.settings.options import Train
+from headwise.settings.experiment import Choice, Experiment
+from headwise.settings.options import Stop, Train
 from headwise.testing.toy import TRAIN, play, toy_plan
 from headwise.testing.watching import Apart
 
@@ -209,7 +209,7 @@ def test_a_method_uses_the_optimiser_or_refuses_it(name: str) -> None:
     method = catalog.find("method", name)()
     for change, text in (({"optimizer": "adam"}, "train.optimizer is 'adam'"), ({"clip": 0.01}, "train.clip is 0.01")):
         plan, usual = (toy_plan(method, train=replace(TRAIN, **c), rounds=1, moments=()) for c in (change, {}))
-        experiment = replace(Experiment(method=name), train=plan.experiment.train)
+        experiment = replace(Experiment(method=Choice(name)), train=plan.experiment.train)
         if method.optimizers != "any" or ("clip" in change and "clip" in vars(method)):
             with pytest.raises(ConfigError, match=rf"^{text}, but .*\b{name}\b"):
                 check_training(experiment, method, plan.data.task)
@@ -251,7 +251,7 @@ def test_clients_in_company_and_alone_get_the_same_bits() -> None:
 )
 def test_settings_that_contradict_each_other(train: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        hw.Experiment(train=train)
+        hw.Experiment(**{"train": train})
     if "betas" not in train and "augment" not in train:
         with pytest.raises(ConfigError, match=said):
             hw.Experiment(train=Train(**train))
@@ -269,7 +269,7 @@ def test_settings_that_contradict_each_other(train: dict[str, Any], said: str) -
 )
 def test_what_epsilon_does_not_cover_is_refused(train: dict[str, Any], said: str) -> None:
     task = Task((1, 8, 8), 3)
-    private = hw.Experiment(train=train, privacy={"clip": 1.0, "level": "example"})
+    private = hw.Experiment(**{"train": train, "privacy": {"clip": 1.0, "level": "example"}})
     with pytest.raises(ConfigError, match=said):
         check_training(private, FedAvg(), task)
     check_training(replace(private, privacy=replace(private.privacy, level="client")), FedAvg(), task)
@@ -293,12 +293,19 @@ def test_adam_after_private_gradients(name: Any) -> None:
 
 
 def test_a_resumed_run_is_uninterrupted(tmp_path: Path) -> None:
-    changes = {"optimizer": "adam", "lr": 0.01, "augment": ["flip", "crop"], "epochs": 0.5, "clip": 1.0}
-    asked = {"method": "fedrep", "data": "digits", "fraction": 0.2, "clients": 3, "rounds": 3, "train": changes}
+    changes: dict[str, Any] = {"optimizer": "adam", "lr": 0.01, "augment": ["flip", "crop"], "epochs": 0.5, "clip": 1.0}
+    asked: dict[str, Any] = {
+        "method": "fedrep",
+        "data": "digits",
+        "fraction": 0.2,
+        "clients": 3,
+        "rounds": 3,
+        "train": changes,
+    }
     whole = hw.run(hw.Experiment(**asked), tmp_path / "whole")
-    hw.run(hw.Experiment(**asked, stop={"budget": 1e-6}), tmp_path / "parts")
-    for _ in range(3):
-        resumed = hw.resume(tmp_path / "parts")
+    hw.run(hw.Experiment(**asked, stop=Stop(budget=1e-6)), tmp_path / "parts")
+    hw.resume(tmp_path / "parts")
+    resumed = hw.resume(tmp_path / "parts")
     assert len(whole.rounds) == len(resumed.rounds) == 3
     same_rows = [
         [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in r.rounds] for r in (whole, resumed)

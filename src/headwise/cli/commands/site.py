@@ -46,7 +46,7 @@ def command() -> None:
 @command.command(name="init")
 @click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--client", required=True, type=click.IntRange(0, 10**9), help="the client's number in the federation")
-@click.option("--data", required=True, help="its data: a source with options, or your own file.py")
+@click.option("--data", required=True, help="its data: a data.toml, a source, or your own file.py")
 @click.option("--data-dir", default=".", type=INPUT_FOLDER, help="folder of its files")
 @click.option("--name", help="the site's name in reports; default: the folder's name")
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
@@ -66,6 +66,7 @@ def init(
     choice = Choice.parse(data, "data")
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
+    source = str(Path(data).absolute()) if data.endswith(".toml") else source
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")

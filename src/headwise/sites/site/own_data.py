@@ -23,10 +23,24 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     found: dict[int, Dataset] = {}
     for own in sorted(site.clients, key=lambda each: each.id):
         source: Source = Choice.parse(own.source, "data").make("data")
-        found[own.id] = source.load(home / own.folder)
+        found[own.id] = _of_one(source.load(home / own.folder), own.source)
     first, *others = found.values()
     for other in others:
-        kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
+        kinds = [
+            (
+                d.x.shape[1:],
+                d.x.dtype,
+                d.classes,
+                d.mean,
+                d.std,
+                d.vocabulary,
+                d.task,
+                d.recipe,
+                d.part is None,
+                d.split,
+            )
+            for d in (first, other)
+        ]
         if kinds[0] != kinds[1]:
             raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
     tests = [d.official_test for d in found.values() if d.official_test is not None]
@@ -35,12 +49,21 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
         x=np.concatenate([d.x for d in found.values()]),
         y=np.concatenate([d.y for d in found.values()]),
         official_test=np.concatenate(tests) if len(tests) == len(found) else None,
+        part=None if first.part is None else np.concatenate([d.part for d in found.values() if d.part is not None]),
         owner=None,
     )
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
     return FederatedData(merged, parts)
+
+
+def _of_one(dataset: Dataset, source: str) -> Dataset:
+    """The data set, if all of it belongs to one client."""
+    if len(dataset.owners) > 1 and dataset.recipe is not None:
+        names = ", ".join(dataset.owners[:5])
+        raise DataError(f"{source} has {len(dataset.owners)} clients ({names}), but must have one: this site's own.")
+    return dataset
 
 
 def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFacts]:

@@ -18,7 +18,7 @@ from ...engine.client.jobs import Answer
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, pack
-from ...settings.experiment import Experiment, experiment_from
+from ...settings.experiment import Choice, Experiment, experiment_from
 from ..facts import Introduction
 from ..states import SiteStates
 from ..transport.messages import Order, SiteJob, SiteMessage
@@ -129,7 +129,7 @@ class OwnPolicy:
         if experiment is not None:
             return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
-        return own_data(self.site, self.home, Experiment(clients=last + 1)).clients()
+        return own_data(self.site, self.home, Experiment(clients=last + 1, data=Choice(self.site.data))).clients()
 
     def introduce(self, experiment: str) -> SiteMessage:
         """An `Introduction`: what the site shares about its data, or why it refuses."""
