@@ -53,7 +53,7 @@ SUB_ROOMS = {
     "engine/kernels": {"engine.host", "memory", "models"},
     "engine/client": {
         *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.tools", "errors", "log"),
-        *("models", "params", "records", "seeds"),
+        *("models", "params", "records", "seeds", "settings.updates"),
     },
     "engine/executors": {
         *("contract", "data", "disk", "engine.client", "engine.events", "engine.host", "engine.plan", "errors"),

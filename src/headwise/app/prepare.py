@@ -24,7 +24,7 @@ from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
-from ..records import fields_of
+from ..records import Nothing, fields_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
@@ -128,6 +128,8 @@ def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> N
             "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"
         )
         raise ConfigError(f"{masked} the server of {name} needs {needs}.")
+    if record_types(type(method)).census is not Nothing:
+        raise ConfigError(f"{masked} clients of {name} answer a census, which is not masked.")
     tensors = {Params, torch.Tensor, type(None)}
     up = fields_of(record_types(type(method)).up)
     if strange := [f for f, kind in up.items() if not set(get_args(kind) or (kind,)) <= tensors]:

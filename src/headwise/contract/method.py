@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from ..models.split import SplitModel
-from ..records import Record
+from ..records import Nothing, Record
 from .benches import Bench as Bench
 from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
@@ -81,6 +81,9 @@ class Method(ABC, Generic[S, C, D, U]):
     """what its clients can train with: any `train.optimizer` and `train.clip`; only sgd without clipping, which its
     mathematics needs; or neither has an effect, because the method takes its own steps"""
 
+    census: ClassVar[type[Record]] = Nothing
+    """what every client answers once, before the first round; Nothing: no client is asked"""
+
     # -- server half
     def needs(self) -> Sums:
         """What the server needs of the clients' messages, with these options; `sums` is that of the usual ones."""
@@ -89,6 +92,10 @@ class Method(ABC, Generic[S, C, D, U]):
     @abstractmethod
     def server_init(self, central: Central) -> S:
         """The server's state before the first round."""
+
+    def answered(self, server: S, replies: Sequence[Reply[Any]], central: Central) -> S:
+        """The server's state after the census; replies are sorted by client, without those that failed."""
+        return server
 
     @abstractmethod
     def broadcast(self, server: S, client: int, central: Central) -> D:
@@ -107,6 +114,10 @@ class Method(ABC, Generic[S, C, D, U]):
         return None
 
     # -- client half
+    def question(self, local: Local) -> Record:
+        """A client's answer in the census: a record of the type `census`."""
+        return Nothing()
+
     @abstractmethod
     def client_init(self, local: Local) -> C:
         """A client's state before it first takes part."""
@@ -129,11 +140,13 @@ class RecordTypes(NamedTuple):
     client: type[Record]
     down: type[Record]
     up: type[Record]
+    census: type[Record]
 
 
 def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
-    """The records that a method declares in its bases, such as ``Averaging[Head]``."""
-    return RecordTypes(*_arguments(cls, {}))
+    """The records that a method declares in its bases, such as ``Averaging[Head]``, and by `census`."""
+    server, client, down, up = _arguments(cls, {})
+    return RecordTypes(server, client, down, up, cls.census)
 
 
 def _arguments(cls: Any, known: dict[Any, Any]) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from ...errors import ClientError
 from ...log.metrics import Score
 from ...models.split import SplitModel
 from ...params import Params
-from ...records import Record, map_tensors
+from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ..host.clock import Clock
 from ..host.deadline import Late, within
@@ -30,7 +30,7 @@ from .predictions import passed
 from .scores import score
 from .state import ClientState
 
-JobKind = Literal["fit", "idle", "pre", "global"]
+JobKind = Literal["census", "fit", "idle", "pre", "global"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,13 @@ class Job:
 
 
 def sent_with(kind: JobKind, types: RecordTypes) -> type[Record]:
-    """The record sent with a job of this kind: the method's own, or the global model's parameters."""
-    return Shared if kind == "global" else types.down
+    """The record sent with a job of this kind: the method's own, the global model's parameters, or nothing."""
+    return {"global": Shared, "census": Nothing}.get(kind, types.down)
+
+
+def answered_with(kind: JobKind, types: RecordTypes) -> type[Record]:
+    """The record in the answer to such a job, if it has one."""
+    return types.census if kind == "census" else types.up
 
 
 class Failure(NamedTuple):
@@ -130,6 +135,9 @@ def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seed
 
 
 def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
+    if job.kind == "census":
+        said = plan.method.question(plan.privacy.bench(plan, local, job.kind))
+        return _measure(plan, job, None, local, map_tensors(said, home)), None
     me = state.me if state else _first(plan, job.client)
     me, down = (r if plan.device == "cpu" else map_tensors(r, lambda t: on(t, plan.device)) for r in (me, job.down))
     if job.kind == "fit":

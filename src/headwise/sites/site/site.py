@@ -53,7 +53,8 @@ class Site:
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
         jobs = [site_job.job for site_job in order.site_jobs]
-        self.policy.expect(plan, [job.client for job in jobs], [job.t for job in jobs])
+        rounds = [1 if (job.kind, job.t) == ("census", 0) else job.t for job in jobs]  # a census comes before round 1
+        self.policy.expect(plan, [job.client for job in jobs], rounds)
         masking = None
         if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
             masking = _masking(plan, kept)
@@ -72,7 +73,7 @@ class Site:
         if self.exports:
             kept.remember(order.experiment)
             for job in jobs:
-                if job.kind != "global":
+                if job.kind not in ("census", "global"):
                     kept.put_download(job.client, encode(job.down))
         answers = [
             self.policy.leaving(plan, site_jobs[a.client], a, before.get(a.client), after.get(a.client)) for a in done

@@ -170,7 +170,8 @@ def _check_list(site: SiteSettings, home: Path, asked: Experiment) -> None:
 def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> None:
     if site.allow.fields is None:
         return
-    sent = fields_of(record_types(type(method)).up)
+    types = record_types(type(method))
+    sent = {**fields_of(types.up), **fields_of(types.census)}
     if refused := sorted(sent.keys() - set(site.allow.fields)):
         raise RunError(f"{site.name} sends {', '.join(site.allow.fields) or 'nothing'} only, not {', '.join(refused)}.")
 
