@@ -14,6 +14,7 @@ from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
+from ..data.preprocessing.sharing import reveals
 from ..data.splits import divide_all, parse
 from ..data.stats import Summary
 from ..engine.host.devices import check_device, check_kind
@@ -51,6 +52,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
     _check_task(data.dataset)
+    if experiment.privacy.clip is not None:
+        _check_preprocessing(experiment.privacy.clip, data.dataset)
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,))
     plan = plan_for(experiment, data)
@@ -102,6 +105,13 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
     return FederatedData(dataset, parts, names)
+
+
+def _check_preprocessing(clip: float, dataset: Dataset) -> None:
+    """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
+    missing = dataset.x.dtype.kind == "f" and bool(np.isnan(dataset.x).any())
+    if dataset.recipe is not None and (why := reveals(dataset.recipe, missing)):
+        raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
 
 
 def _check_task(dataset: Dataset) -> None:

@@ -17,7 +17,7 @@ from ..memory import aligned
 from ..models.base import Task
 from .dataset import Dataset
 from .own.readers.large import mapped
-from .preprocessing.fitting import Fitted, fit_all
+from .preprocessing.fitting import Fitted, Sums, fit, fit_all, measure
 from .splits import Parts
 from .stats import Summary, histograms, summarize
 
@@ -98,8 +98,10 @@ class ClientData:
 class FederatedData:
     """A data set divided among clients. Methods that are compared share one, identified by its hash."""
 
-    def __init__(self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = ()) -> None:
-        self.dataset, self.parts = dataset, parts
+    def __init__(
+        self, dataset: Dataset, parts: list[Parts], names: Sequence[str] = (), sums: Sums | None = None
+    ) -> None:
+        self.dataset, self.parts, self._sums = dataset, parts, sums
         self.names = tuple(names) or tuple(map(str, range(len(parts))))
         """the clients' names: numbers, unless natural clients have names"""
         self._converted: dict[bool, Clients] = {}
@@ -114,9 +116,12 @@ class FederatedData:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """The preprocessing of a user's own data, fitted on the clients' training samples."""
-        recipe = self.dataset.recipe
-        return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts])
+        """The preprocessing of a user's own data, fitted on the clients' training samples, or on everybody's sums."""
+        recipe, trains = self.dataset.recipe, [p.train for p in self.parts]
+        if recipe is None or self._sums is None:
+            return recipe and fit_all(recipe, self.dataset.x, trains)
+        own = [measure(recipe, self.dataset.x[t]) for t in trains] if recipe.options.fit == "client" else []
+        return fit(recipe, self._sums, own)
 
     @cached_property
     def summary(self) -> Summary:

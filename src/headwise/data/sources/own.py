@@ -27,6 +27,9 @@ class Own(Source):
     sha256: str = ""
     "hash of data.toml and all its files, so that a run only resumes on the same data; filled in automatically"
 
+    statistics: str = ""
+    "sums of the features over all sites, for preprocessing; filled in by the server of a federation"
+
     def __post_init__(self) -> None:
         """Make the path absolute, because a run may resume from another folder."""
         if not self.path:

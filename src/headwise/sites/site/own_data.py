@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
+from ...data.preprocessing.fitting import measure
+from ...data.preprocessing.sharing import matching, written
 from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
 from ...settings.experiment import Choice, Experiment
-from ..facts import PARTS, ClientFacts
+from ..facts import PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 
@@ -55,7 +58,9 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
-    return FederatedData(merged, parts)
+    statistics = str(experiment.data.options.get(STATISTICS, ""))
+    sums = matching(merged.recipe, statistics) if statistics and merged.recipe is not None else None
+    return FederatedData(merged, parts, sums=sums)
 
 
 def _of_one(dataset: Dataset, source: str) -> Dataset:
@@ -66,7 +71,17 @@ def _of_one(dataset: Dataset, source: str) -> Dataset:
     return dataset
 
 
-def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFacts]:
+def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
+    """Sums of each client's training samples; empty unless there is preprocessing to fit."""
+    recipe = data.dataset.recipe
+    if recipe is None:
+        return {}
+    return {c.id: written(recipe, measure(recipe, data.dataset.x[data.parts[c.id].train])) for c in site.clients}
+
+
+def tell(
+    site: SiteSettings, data: Clients, privacy: Mechanism, sums: Mapping[int, str] | None = None
+) -> list[ClientFacts]:
     """What this site shares about its clients; under client-level privacy, not even their sizes."""
     task = data.task
     found: list[ClientFacts] = []
@@ -75,5 +90,7 @@ def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFa
         parts = [getattr(data.client(own.id), part).y for part in PARTS]
         labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
         told = labels if site.allow.labels and not privacy.protects else None
-        found.append(ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
+        found.append(
+            ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told, (sums or {}).get(own.id, ""))
+        )
     return found
