@@ -14,8 +14,9 @@ import torch
 
 from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
-from ..data.dataset import Source
+from ..data.dataset import Dataset, Source
 from ..data.federated import Clients, FederatedData
+from ..data.preprocessing.sharing import reveals
 from ..data.sources.own import Own
 from ..data.splits import Parts, divide_all, parse
 from ..data.stats import Summary
@@ -30,13 +31,14 @@ from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
-from ..records import fields_of
+from ..records import Nothing, fields_of
 from ..runs.names import number_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
 from .capabilities import check_outputs, check_task
 from .floors import floors_of
+from .local_training import check_training
 
 
 class Prepared(NamedTuple):
@@ -61,6 +63,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     if experiment.task is None and data.dataset.task != "classification":
         for note in data.dataset.notes:
             logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
+    if experiment.privacy.clip is not None:
+        _check_preprocessing(experiment.privacy.clip, data.dataset)
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
     experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
     plan = plan_for(experiment, data)
@@ -76,6 +80,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     check_task(experiment, method, data.task)
+    check_training(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
     check_outputs(experiment, models, data.task)
     wanted(data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
@@ -149,6 +154,13 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
         raise ConfigError(f"without names {who!r}, but {error}") from error
 
 
+def _check_preprocessing(clip: float, dataset: Dataset) -> None:
+    """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
+    missing = dataset.x.dtype.kind == "f" and bool(np.isnan(dataset.x).any())
+    if dataset.recipe is not None and (why := reveals(dataset.recipe, missing)):
+        raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
+
+
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = choice.make("model")
@@ -166,6 +178,8 @@ def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> N
             "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"
         )
         raise ConfigError(f"{masked} the server of {name} needs {needs}.")
+    if record_types(type(method)).census is not Nothing:
+        raise ConfigError(f"{masked} clients of {name} answer a census, which is not masked.")
     tensors = {Params, torch.Tensor, type(None)}
     up = fields_of(record_types(type(method)).up)
     if strange := [f for f, kind in up.items() if not set(get_args(kind) or (kind,)) <= tensors]:

@@ -107,7 +107,7 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     """What this client would send next; if `only` is given, trained on these samples in one batch and one epoch."""
     plan = scene.plan
     if only is not None:
-        train = replace(plan.experiment.train, batch=len(only), epochs=1, drop_last=False)
+        train = replace(plan.experiment.train, batch=len(only), epochs=1, steps=None, drop_last=False)
         plan = replace(plan, data=_only(plan.data, client, only)).changed(train=train)
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..disk.jsontext import to_json
-from ..errors import DataError, RunError
+from ..errors import ConfigError, DataError, RunError
 from .options import json_option
 from .paths import INPUT_FILE, OUTPUT_FILE
 
@@ -26,9 +26,10 @@ def is_description(values: Mapping[str, Any]) -> bool:
 @click.command(name="init")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--clients", default="", metavar="COLUMN", help="the column that says whose row it is, in one table")
+@click.option("--one-client", is_flag=True, help="the table belongs to one client, as at a site")
 @click.option("--target", multiple=True, metavar="COLUMN", help="the column to predict; repeatable")
 @click.option("-o", "--out", type=OUTPUT_FILE, default="data.toml", help="the file to write  [data.toml]")
-def init(path: Path, clients: str, target: tuple[str, ...], out: Path) -> None:
+def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], out: Path) -> None:
     """Look at PATH, a table or a folder with one folder or file per client, and describe it in a data.toml."""
     from ..data.own.findings import Findings
     from ..data.own.looking import look
@@ -38,7 +39,9 @@ def init(path: Path, clients: str, target: tuple[str, ...], out: Path) -> None:
 
     if out.exists():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    found = look(path, clients, target)
+    if one_client and clients:
+        raise ConfigError(f"--clients is {clients!r}, but --one-client is given, too: choose one of them.")
+    found = look(path, clients, target, one_client=one_client)
     loaded = load(found.description, Findings())
     task, classes = loaded.targets.task, loaded.targets.classes
     listed = classes if task == "classification" and len(classes) <= MOST_CLASSES else ()

@@ -31,6 +31,12 @@ class ClassMeans(Record):
         return self if wanted else ClassMeans(self.labels[:0], self.means[:0])
 
 
+def passes(epochs: float) -> list[float]:
+    """The epochs one by one: for 2.5 of them 1, 1 and 0.5."""
+    whole = int(epochs)
+    return [*[1.0] * whole, *([epochs - whole] if epochs > whole else [])]
+
+
 class Bench(Protocol):
     """What both halves may use."""
 
@@ -89,10 +95,13 @@ class Local(Bench, Protocol):
     """training samples"""
     lr: float
     """this round's learning rate, decay included"""
-    epochs: int
-    """epochs per round, from `train.epochs`"""
     ratio: float
     """average share of the clients that take part in a round, from `sampling`"""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs per round, from `train.epochs` or `train.steps`; `passes` divides them into single ones."""
+        ...
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
@@ -106,13 +115,13 @@ class Local(Bench, Protocol):
 
     def batches(
         self,
-        epochs: int | None = None,
+        epochs: float | None = None,
         *,
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Freshly shuffled batches, of `size` or of the run's batch size.
+        """Freshly shuffled batches, of `size` or of the run's batch size, with `train.augment` applied.
 
         With a frozen body to go `through`, they are batches of features. Modules in `train` are in training mode
         meanwhile.
@@ -135,7 +144,7 @@ class Local(Bench, Protocol):
         self,
         *models: nn.Module,
         only: nn.Module | Sequence[nn.Module] | None = None,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
@@ -143,8 +152,9 @@ class Local(Bench, Protocol):
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken.
 
-        Several models train together on one joint `loss`, each from its values before the batch. `project` is called
-        after each step to enforce constraints; `clip` limits the gradient's norm.
+        The experiment's optimiser, in a fresh state, takes the steps. Several models train together on one joint
+        `loss`, each from its values before the batch. `project` is called after each step to enforce constraints;
+        `clip` limits the gradient's norm, instead of `train.clip`.
         """
         ...
 
@@ -153,7 +163,7 @@ class Local(Bench, Protocol):
         start: Params,
         loss: Callable[[Params, Tensor, Tensor], Tensor],
         *,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
@@ -163,8 +173,8 @@ class Local(Bench, Protocol):
     ) -> Params:
         """Plain gradient descent on parameters outside any module, all from their values before the batch.
 
-        `project` enforces constraints on each step's result; the experiment's momentum and weight decay apply to the
-        parameters named in `weights`, as in `sgd`; the rest is as for `batches`.
+        `project` enforces constraints on each step's result; the parameters named in `weights` are moved by the
+        experiment's optimiser, as in `sgd`; the rest is as for `batches`.
         """
         ...
 

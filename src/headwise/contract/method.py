@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, g
 
 from ..models.split import SplitModel
 from ..params import Params
-from ..records import Record
+from ..records import Nothing, Record
 from ..settings.fields import Checked
 from ..settings.options import TASKS
 from ..settings.options import TaskName as TaskName
@@ -30,6 +30,7 @@ C = TypeVar("C", bound=Record)  # client state
 D = TypeVar("D", bound=Record)  # message down
 U = TypeVar("U", bound=Record)  # message up
 
+Optimizers = Literal["any", "sgd", "own"]
 Sums = Literal["none", "samples", "clients", "labels"]
 """what a server needs: every message, their mean weighted by samples, their plain mean, or a sum per label"""
 
@@ -84,6 +85,12 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
 
     tasks: ClassVar[tuple[TaskName, ...]] = TASKS
     """what it can learn; by default everything, as its mathematics uses the task's own loss only"""
+    optimizers: ClassVar[Optimizers] = "any"
+    """what its clients can train with: any `train.optimizer` and `train.clip`; only sgd without clipping, which its
+    mathematics needs; or neither has an effect, because the method takes its own steps"""
+
+    census: ClassVar[type[Record]] = Nothing
+    """what every client answers once, before the first round; Nothing: no client is asked"""
 
     # -- server half
     def needs(self) -> Sums:
@@ -93,6 +100,10 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     @abstractmethod
     def server_init(self, central: Central) -> S:
         """The server's state before the first round."""
+
+    def answered(self, server: S, replies: Sequence[Reply[Any]], central: Central) -> S:
+        """The server's state after the census; replies are sorted by client, without those that failed."""
+        return server
 
     @abstractmethod
     def broadcast(self, server: S, client: int, central: Central) -> D:
@@ -111,6 +122,10 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         return None
 
     # -- client half
+    def question(self, local: Local) -> Record:
+        """A client's answer in the census: a record of the type `census`."""
+        return Nothing()
+
     @abstractmethod
     def client_init(self, local: Local) -> C:
         """A client's state before it first takes part."""
@@ -146,12 +161,14 @@ class RecordTypes(NamedTuple):
     client: type[Record]
     down: type[Record]
     up: type[Record]
+    census: type[Record]
 
 
 @cache
 def record_types(cls: type[Method[Any, Any, Any, Any]]) -> RecordTypes:
-    """The records that a method declares in its bases, such as ``Averaging[Head]``."""
-    return RecordTypes(*_arguments(cls, {}))
+    """The records that a method declares in its bases, such as ``Averaging[Head]``, and by `census`."""
+    server, client, down, up = _arguments(cls, {})
+    return RecordTypes(server, client, down, up, cls.census)
 
 
 def _arguments(cls: Any, known: dict[Any, Any]) -> tuple[Any, ...]:

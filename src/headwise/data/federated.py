@@ -17,7 +17,7 @@ from ..memory import aligned
 from ..models.base import Task
 from .dataset import Dataset
 from .own.readers.large import mapped
-from .preprocessing.fitting import Fitted, fit_all
+from .preprocessing.fitting import Fitted, Sums, fit, fit_all, measure
 from .splits import Parts
 from .stats import Floor, Summary, histograms, partition_hash, summarize
 
@@ -111,6 +111,7 @@ class FederatedData:
         dataset: Dataset,
         parts: list[Parts],
         names: Sequence[str] = (),
+        sums: Sums | None = None,
         *,
         absent: Collection[int] = (),
         newcomers: Collection[int] = (),
@@ -118,6 +119,7 @@ class FederatedData:
         nothing = np.empty(0, np.int64)
         self.dataset, self.absent, self._newcomers = dataset, frozenset(absent), frozenset(newcomers)
         self.parts = [Parts(nothing, nothing, nothing) if c in self.absent else p for c, p in enumerate(parts)]
+        self._sums = sums
         self.names = tuple(names)
         """of natural clients; empty for others, which have only numbers"""
         self._converted: dict[bool, Clients] = {}
@@ -138,9 +140,12 @@ class FederatedData:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """The preprocessing of a user's own data, fitted on the training samples of the clients that train."""
-        recipe = self.dataset.recipe
-        return recipe and fit_all(recipe, self.dataset.x, [p.train for p in self.parts], self._newcomers)
+        """The preprocessing of a user's own data, fitted on the samples of clients that train, or on everybody's sums."""
+        recipe, trains = self.dataset.recipe, [p.train for p in self.parts]
+        if recipe is None or self._sums is None:
+            return recipe and fit_all(recipe, self.dataset.x, trains, self._newcomers)
+        own = [measure(recipe, self.dataset.x[t]) for t in trains] if recipe.options.fit == "client" else []
+        return fit(recipe, self._sums, own)
 
     @cached_property
     def summary(self) -> Summary:

@@ -93,10 +93,16 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
     `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
     nothing, at = np.empty(0, np.int64), 0
+    if split.own and dataset.part is None:
+        split = parse(dataset.split)
     parts = [Parts(nothing, nothing, nothing)] * clients
     for client, n in own.items():
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
-        parts[client] = divide(np.arange(at, at + n), split, rng, dataset.official_test)
+        indices = np.arange(at, at + n)
+        if split.own and dataset.part is not None:
+            parts[client] = Parts(*(indices[dataset.part[indices] == k] for k in range(3)))
+        else:
+            parts[client] = divide(indices, split, rng, dataset.official_test)
         at += n
     return parts
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from ..contract.method import record_types
 from ..errors import ClientError
 from ..params import Params
-from ..records import Record, fields_of, pack
+from ..records import Nothing, Record, fields_of, pack
 from ..settings.options import Faults
-from .client.jobs import Answer, Failure, Job
+from .client.jobs import Answer, Failure, Job, answered_with
 from .events import ClientDone, ClientFailed, Observer
-from .executors.base import Executor
+from .executors.base import Executor, collect
 from .plan import Plan
 
 AGAIN = ("no answer", "raised")
@@ -65,6 +65,21 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
             fail(client, failure)
     _need(faults, t, len(jobs), found, failed)
     return Outcome(dict(sorted(found.items())), _by_reason(failed))
+
+
+def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Answer]:
+    """Ask every client the method's question; the answers that count, in client order."""
+    asked = [Job("census", c, 0, Nothing(), measure=False) for c in range(len(plan.data))]
+    found = collect(executor, asked, tell)
+    for client, answer in list(found.items()):
+        if wrong := _alone(plan, answer):
+            failure = Failure(wrong[0], f"client {client} sent {wrong[1]} in the census.")
+            tell(ClientFailed(0, client, "census", *failure))
+            if plan.experiment.faults.reaction == "stop":
+                raise ClientError(failure.detail)
+            del found[client]
+    _need(plan.experiment.faults, 0, len(asked), found, [])
+    return found
 
 
 def _listen(
@@ -123,7 +138,7 @@ def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
     up, faults = answer.up, plan.experiment.faults
-    if up is None or type(up) is not record_types(type(plan.method)).up:
+    if up is None or type(up) is not answered_with(answer.kind, record_types(type(plan.method))):
         return "names", f"a {type(up).__name__}"
     if type(answer.n) is not int or not 0 <= answer.n <= faults.max_samples:
         return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {faults.max_samples}"

@@ -7,14 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
-from ..contract.method import Reply
+from ..contract.method import Reply, record_types
 from ..errors import HeadwiseError, ServerError
 from ..log.metrics import Metric
 from ..log.schema import ENDS, Measured, Reason, Round, chosen_by
 from ..memory import settled
-from ..records import Record, map_tensors, nbytes, nbytes_by_field
-from .answers import train_clients
+from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
+from .answers import take_census, train_clients
 from .calls import aggregate, server_init
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
@@ -59,6 +60,7 @@ def drive(
             start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
     now = start
     tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t, plan.metric))
+    now, asked = _census(plan, executor, now, tell)
     if fresh and plan.experiment.evaluate.start and plan.experiment.evaluate.moments:
         tell(_before(plan, executor, now, tell))
     reason: Reason = "finished"
@@ -69,6 +71,8 @@ def drive(
             reason = early
             break
         ended = _round(plan, executor, now, tell, stored)
+        if asked:
+            ended.row["bytes_census"], asked = asked, 0
         stored = time.perf_counter()
         tell(ended)
         stored = time.perf_counter() - stored
@@ -77,6 +81,17 @@ def drive(
         tell(NewClients(join_all(plan, now.server, now.t)))
     tell(RunEnded(reason))
     return reason
+
+
+def _census(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> tuple[Progress, int]:
+    """Before the first round, ask every client the method's question, if it has one; also the answers' bytes."""
+    if now.t or record_types(type(plan.method)).census is Nothing:
+        return now, 0
+    answers = take_census(plan, executor, tell)
+    replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
+    with _at_server(plan, 0, "answered"):
+        server = map_tensors(plan.method.answered(now.server, replies, ServerBench(plan, 0, "census")), settled)
+    return replace(now, server=server), sum(nbytes(reply.up) for reply in replies)
 
 
 def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bool]) -> Reason | None:

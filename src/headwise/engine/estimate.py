@@ -47,7 +47,8 @@ def training_seconds(plan: Plan) -> float:
     """How long all rounds of plain training would take in one process."""
     run, n = plan.experiment, len(plan.data)
     mean = sum(plan.data.sizes(c)[0] for c in range(n)) / n
-    steps = run.rounds * run.sampling.ratio * n * run.train.epochs * mean / run.train.batch
+    each = run.train.steps or run.train.epochs * mean / run.train.batch
+    steps = run.rounds * run.sampling.ratio * n * each
     return steps * seconds_per_step(plan)
 
 

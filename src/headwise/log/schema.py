@@ -75,6 +75,8 @@ class Round(Measured, total=False):
     seconds: Required[Seconds]
     clients: list[int]
     fields: ByField
+    bytes_census: float
+    """of all clients' answers before the first round, in its line"""
     bytes_idle: float
     """to clients that only received"""
     failed: Mapping[str, list[int]]

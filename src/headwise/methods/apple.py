@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..contract.averaging import Shared
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
@@ -61,6 +61,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
 
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "all core models down, own core model up"
+    optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "relationship with the others"
     leaves: ClassVar[tuple[str, ...]] = ("core",)
     down: ClassVar[str] = "?"  # P for each other client that has trained, and N

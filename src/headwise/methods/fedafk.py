@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
+from ..contract.benches import passes
 from ..contract.measures import kl
 from ..contract.method import Central, Local, Predictor, TaskName, Update, adapted
 from ..models.split import SplitModel
@@ -96,10 +97,10 @@ class FedAFK(Averaging[Own]):
         now = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
         now = now | Params(mu=me.mu)
         at_once, in_turn = [("", (own.body, world.body))], [("G/", (world.body,)), ("i/", (own.body,)), ("mu", ())]
-        for _ in range(local.epochs):
+        for epochs in passes(local.epochs):
             for part, train in at_once if self.order == "joint" else in_turn:  # lines 9-11; Section 4.3, (2)-(4)
                 now = self._learned(
-                    now, part, train, lambda p, x, y: self._loss(p, own, world, received, local, x, y), local
+                    now, part, train, lambda p, x, y: self._loss(p, own, world, received, local, x, y), local, epochs
                 )
             now = self._mixed(now, self.mix == "epoch")  # line 12
         own, world = _renewed(own, _of("i", now), local), _renewed(world, _of("G", now), local)
@@ -117,8 +118,10 @@ class FedAFK(Averaging[Own]):
     def _random(self, local: Local) -> Params:
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
 
-    def _learned(self, now: Params, part: str, train: Sequence[nn.Module], loss: Loss, local: Local) -> Params:
-        """One pass over the data on the entries named `part...`; mixing after each batch may change others."""
+    def _learned(
+        self, now: Params, part: str, train: Sequence[nn.Module], loss: Loss, local: Local, epochs: float
+    ) -> Params:
+        """A pass over the data on the entries named `part...`; mixing after each batch may change others."""
         rest = {k: t for k, t in now.items() if not k.startswith(part)}
 
         def project(p: Params) -> Params:
@@ -129,7 +132,7 @@ class FedAFK(Averaging[Own]):
         learned = local.descend(
             now.select(part),
             lambda p, x, y: loss(p | Params(rest), x, y),
-            epochs=1,
+            epochs=epochs,
             project=project,
             train=train,
             weights=[k for k in now.select(part) if k != "mu"],

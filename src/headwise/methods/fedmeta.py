@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, mean
 from ..records import Nothing, Record
@@ -51,6 +51,7 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model down, its meta-gradient up"
+    optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
     up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"

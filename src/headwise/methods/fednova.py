@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..contract.averaging import Shared
 from ..contract.measures import Odometer
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
+from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Nothing, Record
@@ -45,6 +45,7 @@ class FedNova(Method[Shared, Nothing, Shared, Trained]):
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, number of steps up"
+    optimizers: ClassVar[Optimizers] = "sgd"
     stays: ClassVar[str] = "nothing"
     down: ClassVar[str] = "P"
     up: ClassVar[str] = "P + 1"

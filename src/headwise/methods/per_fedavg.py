@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.benches import passes
+from ..contract.method import Local, Optimizers, Predictor, Update
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..records import Nothing
@@ -37,6 +38,7 @@ class PerFedAvg(Averaging[Nothing]):
 
     family: ClassVar[str] = "meta-learning"
     travels: ClassVar[str] = "whole model"
+    optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "nothing"
     cost: ClassVar[float] = 2
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
@@ -52,8 +54,8 @@ class PerFedAvg(Averaging[Nothing]):
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         w = m.weights().map(Tensor.detach)
-        for _ in range(2 * local.epochs):
-            for x, y in _doubled(local.batches(1, train=(m,))):
+        for part in passes(2 * local.epochs):
+            for x, y in _doubled(local.batches(part, train=(m,))):
                 w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
         m = local.model(Params({**m.state(), **w}))
         return Update(Shared(m.params()), me, self._adapted(m, local), keep=m)

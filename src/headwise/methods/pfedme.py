@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
+from ..contract.method import Local, Optimizers, Predictor, Update
 from ..models.split import SplitModel
 from ..params import Params, gradient, step
 from ..records import Record
@@ -43,6 +43,7 @@ class PFedMe(Averaging[Personal]):
 
     family: ClassVar[str] = "global and own model"
     travels: ClassVar[str] = "whole model"
+    optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "own model"
     cost: ClassVar[float] = 5
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..contract.measures import Odometer
-from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
+from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Sums, Update
 from ..models.split import SplitModel
 from ..params import Params, mean
 from ..records import Record
@@ -56,6 +56,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
 
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model, control variates"
+    optimizers: ClassVar[Optimizers] = "sgd"
     stays: ClassVar[str] = "control variate (its changes are sent)"
     leaves: ClassVar[tuple[str, ...]] = ("c",)
     down: ClassVar[str] = "2 * P"

@@ -70,8 +70,10 @@ class Costs:
         every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
         judged = tested * (every_client + drawn * ("post" in often.moments))
         relative = float(find_class("method", experiment.method.name).cost)
-        per_round = trained * drawn * experiment.train.epochs * relative * speed.train + judged * speed.forward
-        per_round += (experiment.clients or 20) * (drawn + every_client) * speed.client
+        train, clients = experiment.train, experiment.clients or 20
+        learned = clients * train.steps * train.batch if train.steps else trained * train.epochs
+        per_round = learned * drawn * relative * speed.train + judged * speed.forward
+        per_round += clients * (drawn + every_client) * speed.client
         side_by_side = min(experiment.engine.workers.count or cores(), cores())
         return experiment.rounds * per_round / side_by_side
 

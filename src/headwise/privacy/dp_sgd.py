@@ -94,7 +94,7 @@ class PrivateTraining:
         self,
         *models: nn.Module,
         only: nn.Module | Sequence[nn.Module] | None = None,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
@@ -106,7 +106,7 @@ class PrivateTraining:
         parts = parts_of(models, only)
         if not any(True for part in parts for _ in part.parameters()):
             return 0
-        passes = self._spend(self._local.epochs if epochs is None else epochs)
+        passes = self._spend(int(self._local.epochs if epochs is None else epochs))
         model, body = halves(models, parts)
         x = self._data.x if body is None else self._local.features(body)
         steps = passes * steps_per_epoch(len(x), self._plan.experiment.train)
@@ -134,7 +134,7 @@ class PrivateTraining:
                 raise AccountingError("its network has layers that look at several examples at once, such as BatchNorm")
         weights = [p for part in parts for p in part.parameters()]
         optimiser = DPOptimizer(
-            torch.optim.SGD(weights, lr=lr, momentum=train.momentum, weight_decay=train.weight_decay),
+            _optimiser(train, weights, lr),
             noise_multiplier=0.0,  # Opacus uses torch's predictable generators: `_add_noise` adds it instead
             max_grad_norm=self._mechanism.clip,
             expected_batch_size=size,
@@ -160,6 +160,15 @@ class PrivateTraining:
         for p in weights:
             assert p.grad is not None  # Opacus has just written it
             p.grad += on(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
+
+
+def _optimiser(train: Train, weights: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Any that only sees gradients which are private already."""
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(weights, lr=lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+    beta1, beta2 = train.betas
+    return kind(weights, lr=lr, betas=(beta1, beta2), eps=train.eps, weight_decay=train.weight_decay)
 
 
 def _tidy(weights: Sequence[nn.Parameter], n: int) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract.method import Reply
+from ..contract.method import Reply, record_types
 from ..data.federated import Clients
 from ..engine.client.jobs import Job, handle
 from ..engine.client.state import ClientState
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
+from ..records import Nothing
 from ..settings.options import Faults
 from ..tasks.registry import blank
 from .mechanisms import mechanism_for
@@ -37,6 +38,8 @@ def protected(plan: Plan) -> Plan:
         raise ConfigError(
             f"{clip}, but faults.on_failure is 'retry', and every further answer of a client reveals more."
         )
+    if record_types(type(plan.method)).census is not Nothing:
+        raise ConfigError(f"{clip}, but clients of {name} answer a census, which no mechanism protects.")
     try:
         plan = replace(plan, privacy=mechanism_for(privacy, plan.method))
         return replace(plan, epochs_accounted=rehearse(plan))

@@ -115,7 +115,7 @@ def _sent(rows: Rows) -> dict[int, int]:
     """Bytes sent up to and including each round, without those that only the evaluation needed."""
     total, found = 0, {}
     for row in rows:
-        total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0)
+        total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0) + row.get("bytes_census", 0)
         found[row["round"]] = total
     return found
 

@@ -154,6 +154,7 @@ class Experiment:
             object.__setattr__(self, name, usual if getattr(self, name) in (None, "") else getattr(self, name))
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind, name))
+        self.train.check_together()
         low, high = self.sampling.ratio_low, self.sampling.ratio
         if low is not None and low > high:
             raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from ..errors import ConfigError, nearest
-from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share, Unit
+from .fields import Count, Natural, NonNegative, Parsed, Positive, Range, Share, Unit
+from .updates import Updates
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
@@ -18,19 +19,13 @@ TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Updates):
     """How clients train, unless the method decides otherwise."""
 
     batch: Count = 10
     """samples per step"""
-    epochs: Epochs = 1
-    """passes over a client's data per round"""
     lr: Positive = 0.05
     """learning rate"""
-    momentum: NonNegative = 0.0
-    """momentum, reset at the start of every training phase"""
-    weight_decay: NonNegative = 0.0
-    """weight decay"""
     lr_decay: Share = 1.0
     """factor by which the learning rate decays"""
     lr_decay_per: Literal["round", "participation"] = "round"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..data.dataset import Source
-from ..errors import ConfigError
+from ..data.preprocessing.sharing import added, read
+from ..errors import ConfigError, DataError
 from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
 from ..settings.fields import Natural
@@ -14,6 +16,8 @@ from ..settings.networks import NETWORK
 from ..settings.options import Engine
 
 PARTS = ("train", "val", "test")
+STATISTICS = "statistics"
+"""the option of a user's own data that holds the sums of all sites"""
 LARGEST = 10**6
 """most values per sample, classes or tokens that a site may claim"""
 
@@ -29,6 +33,8 @@ class ClientFacts:
     """training, validation and test samples"""
     labels: tuple[tuple[Natural, ...], ...] | None
     """samples per class in each part; None if the site does not share them"""
+    sums: str = ""
+    """sums of the features of its training samples, for preprocessing; empty if the site does not share them"""
 
     @property
     def task(self) -> Task:
@@ -40,6 +46,11 @@ class ClientFacts:
         lengths = [self.classes] * len(PARTS)
         if len(self.sizes) != len(PARTS) or (self.labels is not None and [len(row) for row in self.labels] != lengths):
             return "reports sizes or classes that contradict each other"
+        try:
+            if self.sums:
+                read(self.sums)
+        except DataError as error:
+            return f"reports what can't be true: {error}"
         large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
         return "reports data of an implausible size" if large or not self.classes else None
 
@@ -50,6 +61,14 @@ class Introduction:
     clients: tuple[Natural, ...]
     told: tuple[ClientFacts, ...]
     refusal: str | None = None
+
+
+def pooled(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Experiment:
+    """The experiment with the sums of all clients, if their sites share them: preprocessing is fitted on those."""
+    sums = [told[c].sums for c in sorted(told)]
+    if not sums or not all(sums):
+        return experiment
+    return replace(experiment, data=Choice(experiment.data.name, {**experiment.data.options, STATISTICS: added(sums)}))
 
 
 def travelling(experiment: Experiment) -> Experiment:

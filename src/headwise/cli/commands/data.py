@@ -10,6 +10,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...settings.experiment import read_toml
+from ..deal import deal
 from ..options import FLAGS, data_option, experiment_of, json_option
 from ..own import check, init, is_description, show_targets
 from ..paths import INPUT_FILE, OUTPUT_FILE
@@ -91,3 +92,4 @@ def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequen
 
 command.add_command(init)
 command.add_command(check)
+command.add_command(deal)

@@ -58,6 +58,8 @@ def _method(method: str) -> None:
         "message down": _fields(types.down),
         "message up": _fields(types.up),
         "client keeps": _fields(types.client),
+        "census": _fields(types.census),
+        "client optimizers": cls.optimizers,
     }
     for name, text in facts.items():
         click.echo(f"{name:20}{text}")

@@ -27,6 +27,7 @@ data = {data}                  # the data set's name in experiments
 [allow]                        # more settings: docs/flower.md
 methods = {methods}                   # empty: all methods of the installed Headwise
 labels = {labels}                 # whether to tell the server how many samples of each class there are
+sums = {sums}                   # whether to tell sums of the features, to fit preprocessing on all sites
 # scores = false               # whether to send scores; default: only without an epsilon
 # epsilon = 3.0                # the most one run may spend per client; default: runs need no privacy
 # epsilon_total = 3.0          # the most all runs together may spend per client; default: the same as epsilon
@@ -46,11 +47,12 @@ def command() -> None:
 @command.command(name="init")
 @click.argument("folder", type=OUTPUT_FOLDER)
 @click.option("--client", required=True, type=click.IntRange(0, 10**9), help="the client's number in the federation")
-@click.option("--data", required=True, help="its data: a source with options, or your own file.py")
+@click.option("--data", required=True, help="its data: a data.toml, a source, or your own file.py")
 @click.option("--data-dir", default=".", type=INPUT_FOLDER, help="folder of its files")
 @click.option("--name", help="the site's name in reports; default: the folder's name")
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
 @click.option("--tell-labels", is_flag=True, help="tell the server how many samples of each class there are")
+@click.option("--tell-sums", is_flag=True, help="tell the server sums of the features, for preprocessing")
 @click.option("--check", "config", type=INPUT_FILE, help="check that this experiment can run here")
 def init(
     folder: Path,
@@ -60,18 +62,21 @@ def init(
     name: str | None,
     methods: tuple[str, ...],
     tell_labels: bool,
+    tell_sums: bool,
     config: Path | None,
 ) -> None:
     """Create FOLDER with a key pair and a site.toml, and check the data; nothing is sent."""
     choice = Choice.parse(data, "data")
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
+    source = str(Path(data).absolute()) if data.endswith(".toml") else source
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
     values: dict[str, Any] = {
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
-        "labels": tell_labels, "client": client, "source": source, "folder": str(data_dir.absolute()),
+        "labels": tell_labels, "sums": tell_sums, "client": client, "source": source,
+        "folder": str(data_dir.absolute()),
     }  # fmt: skip
     text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
     asked = None if config is None else experiment_from(read_toml(config))

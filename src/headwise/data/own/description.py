@@ -92,6 +92,8 @@ class Description:
     """a table, or a folder with one folder or file per client; relative to the folder of data.toml"""
     client: str = ""
     """the column that names each row's client; empty: each folder or file is a client"""
+    one_client: bool = False
+    """whether all rows of one table belong to one client, as at a site"""
     target: tuple[str, ...] = ()
     """the column or columns to predict; images are labelled by their folders' names, arrays by y"""
     task: TaskName | None = None
@@ -154,7 +156,7 @@ def _check(d: Description) -> None:
     """Check the keys that depend on each other."""
     if d.is_table:
         _check_table(d)
-    elif unused := [k for k in ("client", "delimiter", "header") if getattr(d, k) != getattr(_PLAIN, k)]:
+    elif unused := [k for k in ("client", "one_client", "delimiter", "header") if getattr(d, k) != getattr(_PLAIN, k)]:
         raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) take it.")
     if len(d.delimiter) != 1:
         raise ConfigError(f"delimiter is {d.delimiter!r}, but must be one character.")
@@ -173,6 +175,8 @@ def _check(d: Description) -> None:
 
 
 def _check_table(d: Description) -> None:
+    if d.one_client and d.client:
+        raise ConfigError(f"one_client is true, but client is {d.client!r}: set only one of them.")
     if not d.target:
         raise ConfigError("target is missing: it names the column to predict.")
     if not d.features.names():

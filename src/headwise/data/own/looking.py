@@ -34,10 +34,10 @@ class Look:
     """columns that are not features, and why"""
 
 
-def look(path: Path, client: str, target: Sequence[str]) -> Look:
+def look(path: Path, client: str, target: Sequence[str], *, one_client: bool = False) -> Look:
     """Guess a description; its `path` is as given."""
     format = _format(path)
-    d = Description(format, str(path))
+    d = Description(format, str(path), one_client=one_client)
     if format == "images":
         return Look(replace(d, **_images(path)), {})
     if format == "npz":
@@ -111,8 +111,11 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
             raise ConfigError(f"{at} is {name!r}, which is not a column of {files[0]}: {nearest(name, columns)}")
     if not target:
         raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
-    if place.is_file() and not client:
-        raise ConfigError(f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}.")
+    if place.is_file() and not client and not d.one_client:
+        said = "--one-client says that all rows belong to one client"
+        raise ConfigError(
+            f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {said}."
+        )
     cells = _cells(files, d, columns)
     split = _split(cells, parted=_parted(place, d), used=(client, *target))
     kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}

@@ -26,6 +26,7 @@ def commented(found: Look, path: str, classes: tuple[str, ...], guess: str) -> s
         "# Guessed from the files. Correct what is wrong, then run: headwise data check data.toml",
         *_lines(Description, head, ["format", "path"]),
         *(_lines(Description, head, ["client"]) if d.client else []),
+        *(_lines(Description, head, ["one_client"]) if d.one_client else []),
         *(_lines(Description, head, ["target"]) if d.target else []),
         f"# task = {to_toml(guess)}  # classification, multilabel, regression or segmentation; guessed"
         if d.task is None

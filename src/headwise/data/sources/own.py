@@ -23,15 +23,20 @@ class Own(Source):
 
     default_model: ClassVar[str] = "mlp"
 
-    path: str
-    "the data.toml"
+    path: str = ""
+    "the data.toml; empty: every site has its own"
     sha256: str = ""
     "hash of data.toml and all its files, so that a run only resumes on the same data; filled in automatically"
     task: TaskName | None = None
     "the kind of prediction, if data.toml does not say it; none: guessed from the target"
 
+    statistics: str = ""
+    "sums of the features over all sites, for preprocessing; filled in by the server of a federation"
+
     def __post_init__(self) -> None:
         """Make the path absolute, because a run may resume from another folder."""
+        if not self.path:
+            return
         object.__setattr__(self, "path", str(Path(self.path).absolute()))
         if not self.sha256:
             object.__setattr__(self, "sha256", self._fingerprint())
@@ -43,6 +48,8 @@ class Own(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read the files; `folder` is not used."""
+        if not self.path:
+            raise DataError("data is 'own' without a path, which is for clients at sites: name a data.toml.")
         if self._fingerprint() != self.sha256:
             raise DataError(
                 f"{self.path} or its files have changed: their sha256 no longer starts with {self.sha256[:12]}."

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ...contract.benches import ClassMeans, Predictor
+from ...contract.benches import ClassMeans, Predictor, passes
 from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
-from ...params import Params, gradient, step
+from ...params import Params, gradient
 from ...seeds import seed_of
 from ..host.clock import Clock
 from ..host.devices import on, samples_on
-from ..kernels.base import Feed, Rates
+from ..kernels.base import Feed
 from ..kernels.choosing import choose
 from ..plan import Plan
 from ..tools import Tools
+from .augmenting import augmented
 from .predictions import passed
+from .updating import ParamsDescent, rates_of
 
 FEATURE_BATCH = 100  # samples per pass without gradients; with many more, activations no longer fit the cache
 ROW = 1024  # a batch larger than the client's data is padded to this at most, whatever size a user asks for
@@ -46,7 +49,10 @@ class ClientBench:
         self.objective = plan.objective(self._train.y)
         self._settings = settings = plan.experiment.train
         decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
-        self.lr, self.epochs = settings.lr * settings.lr_decay**decays, settings.epochs
+        self.lr = settings.lr * settings.lr_decay**decays
+        self._changes = torch.Generator()
+        if settings.augment:  # apart from `rng`, so that the order of samples stays the same
+            self._changes.manual_seed(seed_of(plan.experiment.seed, "augment", purpose, client, t))
         self.ratio = plan.experiment.sampling.average
         self._features = NO_FEATURES
         """the last body whose features were asked for, and its features"""
@@ -54,6 +60,11 @@ class ClientBench:
         """samples trained on, for the speed display; a list, shared with all benches made from this one"""
         self.flops = [0.0]
         """floating-point operations of kernels that count them; shared in the same way"""
+
+    @property
+    def epochs(self) -> float:
+        steps, rows = self._settings.steps, self._rows(self._settings.batch)
+        return self._settings.epochs if steps is None else steps / rows if rows else 0
 
     @property
     def validation(self) -> tuple[Tensor, Tensor] | None:
@@ -66,19 +77,23 @@ class ClientBench:
 
     def batches(
         self,
-        epochs: int | None = None,
+        epochs: float | None = None,
         *,
         through: nn.Module | None = None,
         train: Sequence[nn.Module] = (),
         size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        frozen = None if self._plan.fast else through
+        changes = self._settings.augment  # with them, cached features would be those of other samples
+        frozen = None if self._plan.fast and not changes else through
         x = self._train.x if through is None or frozen else self.features(through)
         norms = any(has_batchnorm(m) for m in train)
         for m in train:  # a single sample has no variance to normalise with
             m.train(not (norms and self.n == 1))
         for i in self._shuffles(epochs, size or self._settings.batch, drop_single=norms):
-            yield x[i] if frozen is None else _frozen(frozen, x[i]), self._train.y[i]
+            batch, y = x[i], self._train.y[i]
+            if changes:
+                batch, y = augmented(batch, y, changes, self._changes)
+            yield batch if frozen is None else _frozen(frozen, batch), y
         for m in train:
             m.eval()
 
@@ -95,7 +110,7 @@ class ClientBench:
         self,
         *models: nn.Module,
         only: nn.Module | Sequence[nn.Module] | None = None,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
@@ -103,17 +118,22 @@ class ClientBench:
     ) -> int:
         parts = parts_of(models, only)
         network, through = halves(models, parts) if loss is None else (models[0], None)
-        settings = self._settings
-        rates = Rates(self.lr if lr is None else lr, settings.momentum, settings.weight_decay, clip)
-        fast, objective = self._plan.fast, self.objective
-        kernel = choose(network, parts, loss, rates, models=models, project=project, fast=fast, objective=objective)
+        rates, whole = rates_of(self._settings, self.lr if lr is None else lr, clip), not self._settings.augment
+        kernel = choose(
+            *(network, parts, loss, rates),
+            models=models,
+            project=project,
+            fast=self._plan.fast,
+            objective=self.objective,
+            whole=whole,
+        )
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
         with self.clock(kernel.section):
             steps = kernel.train(feed)
         self.flops[0] += kernel.flops
         return steps
 
-    def _whole(self, epochs: int | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _whole(self, epochs: float | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
         batches = self._shuffled(epochs, self._settings.batch)
@@ -126,7 +146,7 @@ class ClientBench:
         start: Params,
         loss: Callable[[Params, Tensor, Tensor], Tensor],
         *,
-        epochs: int | None = None,
+        epochs: float | None = None,
         lr: float | None = None,
         project: Callable[[Params], Params] | None = None,
         through: nn.Module | None = None,
@@ -134,15 +154,10 @@ class ClientBench:
         size: int | None = None,
         weights: Collection[str] = (),
     ) -> Params:
-        rate, now, settings = self.lr if lr is None else lr, start, self._settings
-        heavy = weights if settings.momentum or settings.weight_decay else ()
-        velocity = {k: torch.zeros_like(start[k]) for k in heavy}
+        now, descent = start, ParamsDescent(self._settings, start, weights, self.lr if lr is None else lr)
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
-                slope = gradient(lambda p, x=x, y=y: loss(p, x, y), now)
-                for k, v in velocity.items():
-                    velocity[k] = settings.momentum * v + slope[k] + settings.weight_decay * now[k]
-                now = step(now, Params({**slope, **velocity}), rate)
+                now = descent.step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now))
                 now = now if project is None else project(now)
         return now
 
@@ -188,23 +203,31 @@ class ClientBench:
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)
 
-    def _shuffled(self, epochs: int | None, size: int) -> Tensor:
+    def _shuffled(self, epochs: float | None, size: int) -> Tensor:
         """[steps, size]: the indices of each batch, a short one padded with -1; each epoch has a new order."""
+        epochs = self.epochs if epochs is None else epochs
+        steps = math.ceil(epochs * self._rows(size) - 1e-9)  # `train.steps` over `_rows` may round up
         full, size = self._full(size), min(size, max(self.n, ROW))
-        orders = [torch.randperm(self.n, generator=self.rng) for _ in range(self.epochs if epochs is None else epochs)]
+        orders = [torch.randperm(self.n, generator=self.rng) for _ in range(math.ceil(epochs))]
         if not full:
             orders = [torch.cat([order, torch.full((-self.n % size,), -1)]) for order in orders]
         end = -1 if self._settings.drop_last and not full else None
         rows = [order.view(-1, size)[:end] for order in orders]
-        return torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
+        return (torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64))[
+            :steps
+        ]
+
+    def _rows(self, size: int) -> int:
+        """Batches per epoch."""
+        return self.n // size if self._settings.drop_last else -(-self.n // size)
 
     def _full(self, size: int) -> bool:
         return self.n % size == 0
 
-    def _shuffles(self, epochs: int | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
+    def _shuffles(self, epochs: float | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
         """The same, batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
-        for _ in range(self.epochs if epochs is None else epochs):
-            for row in self._shuffled(1, size):
+        for part in passes(self.epochs if epochs is None else epochs):
+            for row in self._shuffled(part, size):
                 i = row[row >= 0] if row[-1] < 0 else row
                 if drop_single and len(i) == 1 and self.n > 1:
                     continue

@@ -20,7 +20,7 @@ from ...log.choosing import wanted
 from ...log.metrics import Score
 from ...models.split import SplitModel
 from ...params import Params
-from ...records import Record, map_tensors
+from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ...tasks.registry import objective_of
 from .. import calls
@@ -34,7 +34,7 @@ from .predictions import passed
 from .scores import score
 from .state import ClientState
 
-JobKind = Literal["fit", "idle", "pre", "global"]
+JobKind = Literal["census", "fit", "idle", "pre", "global"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,13 @@ class Job:
 
 
 def sent_with(kind: JobKind, types: RecordTypes) -> type[Record]:
-    """The record sent with a job of this kind: the method's own, or the global model's parameters."""
-    return Shared if kind == "global" else types.down
+    """The record sent with a job of this kind: the method's own, the global model's parameters, or nothing."""
+    return {"global": Shared, "census": Nothing}.get(kind, types.down)
+
+
+def answered_with(kind: JobKind, types: RecordTypes) -> type[Record]:
+    """The record in the answer to such a job, if it has one."""
+    return types.census if kind == "census" else types.up
 
 
 class Failure(NamedTuple):
@@ -160,6 +165,9 @@ def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seed
 
 
 def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
+    if job.kind == "census":
+        said = plan.method.question(plan.privacy.bench(plan, local, job.kind))
+        return _measure(plan, job, None, local, map_tensors(said, home)), None
     me, down = _here(plan, job.client, state, job.down)
     if job.kind == "fit":
         return _fit(plan, job, me, down, local, trained)

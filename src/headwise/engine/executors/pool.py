@@ -17,7 +17,7 @@ from ...contract.method import RecordTypes, record_types
 from ...data.federated import Clients
 from ...errors import ClientError
 from ...records import Nothing, Record, decode, encode
-from ..client.jobs import Answer, Job, handle_all, sent_with
+from ..client.jobs import Answer, Job, answered_with, handle_all, sent_with
 from ..client.state import States, encode_state, stored_state
 from ..host.clock import Clock, peak_memory
 from ..host.devices import device_of
@@ -94,7 +94,11 @@ class Pool:
         for answer, up, state in reply.answers:
             if state is not None:
                 self.states[answer.client] = self._shelf.take(state)
-            yield answer if up is None else replace(answer, up=decode(self._types.up, self._shelf.take(up)))
+            yield (
+                answer
+                if up is None
+                else replace(answer, up=decode(answered_with(answer.kind, self._types), self._shelf.take(up)))
+            )
 
 
 def make(setup: Setup) -> Pool:

@@ -18,6 +18,15 @@ class Feed(NamedTuple):
     """all samples and labels, and the indices of each step's batch: [steps, size], short batches padded with -1"""
 
 
+class Adam(NamedTuple):
+    """The settings of Adam, or of AdamW, where weight decay is not part of the gradient."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    decoupled: bool
+
+
 class Rates(NamedTuple):
     """The settings of a descent."""
 
@@ -26,6 +35,8 @@ class Rates(NamedTuple):
     weight_decay: float
     clip: float | None = None
     """maximum norm of a step's gradient"""
+    adam: Adam | None = None
+    """none: SGD"""
 
 
 class Kernel(ABC):

@@ -27,16 +27,19 @@ def choose(
     project: Callable[[], None] | None = None,
     fast: bool = True,
     objective: Objective = CROSS_ENTROPY,
+    whole: bool = True,
 ) -> Kernel:
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
     Without a `loss`, it is the objective's, of the network's output. Fast kernels only exist for that, without
-    clipping or projection; everything else uses autograd.
+    clipping or projection; everything else uses autograd. Two of them only know SGD, and need a feed whose samples
+    are the same in every step: a `whole` one.
     """
     usual = fast and loss is None and objective.flat and project is None and rates.clip is None
-    if usual and objective.usual and (native := Native.of(network, parts, rates)):
+    at_once = usual and whole and rates.adam is None
+    if at_once and objective.usual and (native := Native.of(network, parts, rates)):
         return native
-    if usual and (layers := chain_of(network, parts)):
+    if at_once and (layers := chain_of(network, parts)):
         return Stacked(layers, rates, objective)
     descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())
     if usual and (chain := Chain.of(network, descent, objective)):

@@ -18,9 +18,10 @@ from ...engine.client.state import States
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Packed, from_bytes, to_bytes
-from ...settings.experiment import Experiment, experiment_from
+from ...runs.manifest import read_manifest
+from ...settings.experiment import OWN, Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import ClientFacts, for_sites
+from ..facts import ClientFacts, for_sites, pooled
 from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
@@ -76,6 +77,10 @@ def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> N
     if missing and (experiment.faults.reaction == "stop" or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))
         raise RunError(f"client {client} can't take part: {why}.")
+    experiment = pooled(experiment, nodes.known.told)
+    if (out / "manifest.json").exists():  # sites that came later are not part of the sums that it began with
+        before = experiment_from(read_manifest(out)["experiment"])
+        experiment = dataclasses.replace(experiment, data=before.data) if before.data.name == OWN else experiment
 
     def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
         nodes.keep = partial(_keep, path)

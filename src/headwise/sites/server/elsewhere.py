@@ -11,19 +11,21 @@ import torch
 from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients
+from ...data.preprocessing.sharing import shape_of
 from ...data.stats import Floor, Spread, Summary, majority_floor
 from ...disk.files import digest
 from ...disk.jsontext import to_json
 from ...settings.experiment import Experiment
-from ..facts import PARTS, ClientFacts, for_sites
+from ..facts import PARTS, STATISTICS, ClientFacts, for_sites
 
 
 class Elsewhere:
     """What the sites have told about their clients' data."""
 
-    def __init__(self, told: Mapping[int, ClientFacts], clients: int) -> None:
+    def __init__(self, told: Mapping[int, ClientFacts], clients: int, statistics: str = "") -> None:
         self._told, self._count = told, clients
-        self.task = next(iter(told.values())).task
+        task = next(iter(told.values())).task
+        self.task = dataclasses.replace(task, shape=shape_of(statistics)) if statistics else task
 
     @property
     def clients(self) -> Clients:
@@ -63,6 +65,6 @@ def _spread(values: list[int]) -> Spread:
 
 def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
     asked = for_sites(experiment)
-    data = Elsewhere(told, asked.clients or 0)
+    data = Elsewhere(told, asked.clients or 0, asked.data.options.get(STATISTICS, ""))
     plan, counts = plan_for(asked, data.clients), data.histograms()
     return Prepared(asked, plan, data.summary, {**counts, **floors_of(plan, counts)})

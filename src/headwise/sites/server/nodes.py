@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from ...data.preprocessing.sharing import same_features
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.experiment import Experiment
@@ -148,7 +149,13 @@ class Nodes:
             return "reports other facts about its data than when the run began"
         if problem := next((t.problem for t in told.values() if t.problem), None):
             return problem
-        task = next(iter([*known.values(), *told.values()])).task
+        first = next(iter([*known.values(), *told.values()]))
+        if any(bool(t.sums) != bool(first.sums) for t in told.values()):
+            return "and other sites differ in whether they tell sums of their features: set allow.sums at all of them"
+        if first.sums:  # the shape of a sample is known once everybody's are added up
+            alike = all(same_features(first.sums, t.sums) and t.classes == first.classes for t in told.values())
+            return None if alike else "has other features, preprocessing or classes than other sites"
+        task = first.task
         return next(
             (f"has data of the form {t.task}, but other sites have {task}" for t in told.values() if t.task != task),
             None,

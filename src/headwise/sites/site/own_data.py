@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
+from ...data.preprocessing.fitting import measure
+from ...data.preprocessing.sharing import matching, written
 from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
 from ...settings.experiment import Choice, Experiment
-from ..facts import PARTS, ClientFacts
+from ..facts import PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 
@@ -23,12 +26,26 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
     found: dict[int, Dataset] = {}
     for own in sorted(site.clients, key=lambda each: each.id):
         source: Source = Choice.parse(own.source, "data").make("data")
-        found[own.id] = source.load(home / own.folder)
+        found[own.id] = _of_one(source.load(home / own.folder), own.source)
     first, *others = found.values()
     if first.task != "classification":
         raise DataError(f"the clients of {site.name} have data for {first.task}, but sites can only do classification.")
     for other in others:
-        kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
+        kinds = [
+            (
+                d.x.shape[1:],
+                d.x.dtype,
+                d.classes,
+                d.mean,
+                d.std,
+                d.vocabulary,
+                d.task,
+                d.recipe,
+                d.part is None,
+                d.split,
+            )
+            for d in (first, other)
+        ]
         if kinds[0] != kinds[1]:
             raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
     tests = [d.official_test for d in found.values() if d.official_test is not None]
@@ -37,15 +54,36 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> Federate
         x=np.concatenate([d.x for d in found.values()]),
         y=np.concatenate([d.y for d in found.values()]),
         official_test=np.concatenate(tests) if len(tests) == len(found) else None,
+        part=None if first.part is None else np.concatenate([d.part for d in found.values() if d.part is not None]),
         owner=None,
     )
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
-    return FederatedData(merged, parts)
+    statistics = str(experiment.data.options.get(STATISTICS, ""))
+    sums = matching(merged.recipe, statistics) if statistics and merged.recipe is not None else None
+    return FederatedData(merged, parts, sums=sums)
 
 
-def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFacts]:
+def _of_one(dataset: Dataset, source: str) -> Dataset:
+    """The data set, if all of it belongs to one client."""
+    if len(dataset.owners) > 1 and dataset.recipe is not None:
+        names = ", ".join(dataset.owners[:5])
+        raise DataError(f"{source} has {len(dataset.owners)} clients ({names}), but must have one: this site's own.")
+    return dataset
+
+
+def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
+    """Sums of each client's training samples; empty unless there is preprocessing to fit."""
+    recipe = data.dataset.recipe
+    if recipe is None:
+        return {}
+    return {c.id: written(recipe, measure(recipe, data.dataset.x[data.parts[c.id].train])) for c in site.clients}
+
+
+def tell(
+    site: SiteSettings, data: Clients, privacy: Mechanism, sums: Mapping[int, str] | None = None
+) -> list[ClientFacts]:
     """What this site shares about its clients; under client-level privacy, not even their sizes."""
     task = data.task
     found: list[ClientFacts] = []
@@ -54,5 +92,7 @@ def tell(site: SiteSettings, data: Clients, privacy: Mechanism) -> list[ClientFa
         parts = [getattr(data.client(own.id), part).y for part in PARTS]
         labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
         told = labels if site.allow.labels and not privacy.protects else None
-        found.append(ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told))
+        found.append(
+            ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told, (sums or {}).get(own.id, ""))
+        )
     return found

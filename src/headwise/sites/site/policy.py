@@ -18,12 +18,12 @@ from ...engine.client.jobs import Answer
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, pack
-from ...settings.experiment import Experiment, experiment_from
+from ...settings.experiment import Choice, Experiment, experiment_from
 from ..facts import Introduction
 from ..states import SiteStates
 from ..transport.messages import Order, SiteJob, SiteMessage
 from .ledger import Ledger
-from .own_data import own_data, tell
+from .own_data import own_data, sums_of, tell
 from .signing import experiment_hash
 from .site_file import SiteSettings, check_networks, check_privacy, permitted
 
@@ -89,7 +89,7 @@ class OwnPolicy:
     def plan(self, experiment: str) -> Plan:
         return self._own(experiment)[0]
 
-    def _own(self, experiment: str) -> tuple[Plan, str]:
+    def _own(self, experiment: str) -> tuple[Plan, str, dict[int, str]]:
         return _own(self.site, self.home, experiment)
 
     def admit(self, size: int) -> None:
@@ -129,15 +129,15 @@ class OwnPolicy:
         if experiment is not None:
             return self.plan(to_json(experiment.plain())).data
         last = max(c.id for c in self.site.clients)
-        return own_data(self.site, self.home, Experiment(clients=last + 1)).clients()
+        return own_data(self.site, self.home, Experiment(clients=last + 1, data=Choice(self.site.data))).clients()
 
     def introduce(self, experiment: str) -> SiteMessage:
         """An `Introduction`: what the site shares about its data, or why it refuses."""
         site, told, refusal = self.site, (), None
         try:
-            plan, name = self._own(experiment)
+            plan, name, sums = self._own(experiment)
             Ledger(site, self.home).check_left(plan, name)
-            told = tuple(tell(site, plan.data, plan.privacy))
+            told = tuple(tell(site, plan.data, plan.privacy, sums))
         except HeadwiseError as error:
             refusal = str(error)
         said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
@@ -164,11 +164,12 @@ def _whole(experiment: str, data_dir: Path) -> Plan:
 
 
 @lru_cache(maxsize=8)
-def _own(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, str]:
-    """The plan, and the experiment's hash for the ledger."""
+def _own(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, str, dict[int, str]]:
+    """The plan, the experiment's hash for the ledger, and the sums that may leave."""
     asked = permitted(site, home, experiment)
     data = own_data(site, home, asked)
     check_networks(site, asked, data.task)
     plan = plan_for(asked, data)
     check_privacy(site, plan)
-    return plan, experiment_hash(asked)
+    sums = sums_of(data, site) if site.allow.sums and not plan.privacy.protects else {}
+    return plan, experiment_hash(asked), sums

@@ -30,7 +30,12 @@ from ...disk.files import digest, failing_clearly, read_json, write_bytes, write
 from ...disk.jsontext import to_json
 from ...errors import RunError
 from ...settings.experiment import Experiment
+from ...settings.fields import dump
+from ...settings.options import Train
+from ..facts import STATISTICS
 
+LATER = ("steps", "optimizer", "betas", "eps", "clip", "augment")
+"""settings of training that are newer than the first signed lists, which stay valid where these are as usual"""
 YEARS = 5
 """validity of a certificate"""
 PURPOSE = b"headwise experiments\n"
@@ -40,6 +45,9 @@ PURPOSE = b"headwise experiments\n"
 def experiment_hash(experiment: Experiment) -> str:
     """Identifies an experiment on a signed list: covers every setting except those of the machine."""
     plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
+    usual = dump(Train())
+    plain["data"].pop(STATISTICS, None)  # which the server only knows once sites have told it
+    plain["train"] = {k: v for k, v in plain["train"].items() if k not in LATER or v != usual[k]}
     fast = experiment.engine.kernels == "fast"
     plain["engine"] = {"cache": fast, "stack": fast}  # the older names of `kernels`, so that signed lists stay valid
     return digest(to_json(plain, sort_keys=True).encode())

@@ -53,7 +53,9 @@ class Site:
     def _do(self, plan: Plan, order: Order) -> Report:
         kept = SiteStates(self.folder, order.run)
         jobs = [site_job.job for site_job in order.site_jobs]
-        rounds = [job.t for job in jobs if job.t or job.kind in ("fit", "idle")]  # before round 1, it only measures
+        # before round 1 it only measures, or answers a census
+        told = [(job.kind, job.t) for job in jobs if job.t or job.kind in ("fit", "idle", "census")]
+        rounds = [1 if told_of == ("census", 0) else told_of[1] for told_of in told]
         self.policy.expect(plan, [job.client for job in jobs], rounds)
         masking = None
         if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
@@ -73,7 +75,7 @@ class Site:
         if self.exports:
             kept.remember(order.experiment)
             for job in jobs:
-                if job.kind != "global":
+                if job.kind not in ("census", "global"):
                     kept.put_download(job.client, encode(job.down))
         answers = [
             self.policy.leaving(plan, site_jobs[a.client], a, before.get(a.client), after.get(a.client)) for a in done

@@ -26,6 +26,7 @@ from ...settings import catalog
 from ...settings.experiment import Choice, Experiment, experiment_from, read_toml
 from ...settings.fields import Count, Natural, Positive, Range, build
 from ...settings.options import Engine
+from ..facts import STATISTICS
 from .signing import experiment_hash, signed_hashes
 
 MOST_CLIENTS, MOST_MODELS = 100_000, 100
@@ -56,6 +57,8 @@ class Allow:
     """fields of a method's upload that may leave; default: all"""
     labels: bool = False
     """whether to tell the server how many samples of each class a client has"""
+    sums: bool = False
+    """whether to tell the server sums, counts and categories of the features, to fit preprocessing on all sites"""
     scores: bool | None = None
     """whether to send scores on a client's own samples; default: only without an epsilon, which does not cover them"""
     largest: Count = 500
@@ -147,7 +150,8 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
     _check_list(site, home, asked)
     _check_fields(site, method)
     engine = Engine(device=site.device, kernels=asked.engine.kernels)
-    return replace(asked, data=Choice(site.data), partition=Choice("natural"), engine=engine)
+    kept = {k: v for k, v in asked.data.options.items() if k == STATISTICS and v}
+    return replace(asked, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
 
 
 def _known(site: SiteSettings, kind: catalog.Kind, choice: Choice) -> Any:
@@ -170,7 +174,8 @@ def _check_list(site: SiteSettings, home: Path, asked: Experiment) -> None:
 def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> None:
     if site.allow.fields is None:
         return
-    sent = fields_of(record_types(type(method)).up)
+    types = record_types(type(method))
+    sent = {**fields_of(types.up), **fields_of(types.census)}
     if refused := sorted(sent.keys() - set(site.allow.fields)):
         raise RunError(f"{site.name} sends {', '.join(site.allow.fields) or 'nothing'} only, not {', '.join(refused)}.")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
-from ...engine.client.jobs import Answer, Failure, Job, JobKind, sent_with
+from ...engine.client.jobs import Answer, Failure, Job, JobKind, answered_with, sent_with
 from ...errors import ClientError, ConfigError
 from ...log.schema import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
@@ -206,7 +206,7 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
             test, val = (restored(given.pop(part)) for part in ("test", "val"))
             said = build(_PlainAnswer, given)
             failure = None if said.failure is None else Failure(*said.failure)
-            up = None if said.up is None else decode(types.up, message.records[said.up])
+            up = None if said.up is None else decode(answered_with(said.kind, types), message.records[said.up])
             plain = (said.kind, said.client, said.n, up, test, val, said.samples, said.t, failure)
             answers.append((Answer(*plain, flops=said.flops), said.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}

@@ -61,10 +61,13 @@ def listed(folder: Path) -> list[Path]:
 def pieces(d: Description, report: Report) -> list[Piece]:
     """The files of tables and arrays, client after client."""
     if d.place.is_file():
-        if not d.client and d.is_table:
-            raise ConfigError("client is missing: path is one table, so name the column with each row's client.")
+        if not d.client and not d.one_client and d.is_table:
+            said = "name the column with each row's client, or set one_client = true"
+            raise ConfigError(f"client is missing: path is one table, so {said}.")
         return [Piece(d.place, None if d.client else d.place.stem)]
     _check_folder(d)
+    if d.one_client:
+        raise ConfigError(f"one_client is true, but path is {str(d.place)!r}, which is not a table.")
     if d.client:
         return [Piece(path) for path in sorted(d.place.rglob("*")) if _fits(path, d)]
     if folders := [p for p in listed(d.place) if p.is_dir()]:

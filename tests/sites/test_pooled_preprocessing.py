@@ -1,0 +1,172 @@
+"""Preprocessing that is fitted on the sums of all sites: the same bits as in a simulation, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import Inside, served, server_of
+
+import headwise as hw
+from headwise.app.prepare import divided, prepare
+from headwise.cli import main
+from headwise.data.preprocessing.sharing import added, read, shape_of
+from headwise.errors import ConfigError, DataError, RunError
+from headwise.records import same
+from headwise.sites.site.own_data import own_data
+from headwise.sites.site.policy import OwnPolicy
+from headwise.sites.site.signing import experiment_hash
+from headwise.sites.site.site_file import read_site
+
+HOSPITALS = {"lima": "ab", "oslo": "bc", "rome": "ad"}
+"""and the wards that each of them knows"""
+HEAD = "age,dose,ward,ill"
+FEATURES = 'target = "ill"\nclasses = ["no", "yes"]\n[features]\nnumber = ["age", "dose"]\ncategory = ["ward"]\n'
+
+
+def rows(k: int) -> list[str]:
+    """The ages of the second hospital are often missing, and all doses have other scales."""
+    rng, wards = np.random.default_rng(k), [*HOSPITALS.values()][k]
+    ages = ["" if k == 1 and i % 3 == 0 else f"{rng.normal(40 + 10 * k, 8):.2f}" for i in range(20 + k)]
+    return [f"{a},{rng.normal(10**k, k + 1):.3f},{wards[i % 2]},{'yes' if i % 3 else 'no'}" for i, a in enumerate(ages)]
+
+
+def write(folder: Path, lines: list[str], whose: str, extra: str = "") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "t.csv").write_text("\n".join(lines))
+    (folder / "data.toml").write_text(f'format = "csv"\npath = "t.csv"\n{whose}\n{FEATURES}{extra}')
+    return folder / "data.toml"
+
+
+def site(home: Path, k: int, extra: str = "", *flags: str) -> Path:
+    data = write(home / f"data{k}", [HEAD, *rows(k)], "one_client = true", extra)
+    with pytest.raises(SystemExit) as end:
+        main(["site", "init", str(home / f"site{k}"), "--client", str(k), "--data", str(data), *flags])
+    assert end.value.code == 0
+    return home / f"site{k}" / "site.toml"
+
+
+def together(home: Path, extra: str = "") -> Path:
+    lines = [f"{line},{name}" for k, name in enumerate(HOSPITALS) for line in rows(k)]
+    return write(home / "together", [f"{HEAD},who", *lines], 'client = "who"', extra)
+
+
+USUAL: dict[str, Any] = {"method": "fedper", "clients": 3, "model": "mlp:4", "rounds": 2}
+
+
+def asked(**changes: Any) -> hw.Experiment:
+    return hw.Experiment(**{**USUAL, "data": "own", **changes})
+
+
+@pytest.mark.parametrize("extra", ["", '[preprocess]\nfit = "client"\n'], ids=["pooled", "client"])
+def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None:
+    sites = {k: site(tmp_path, k, extra, "--tell-sums") for k in range(3)}
+    run = served(Inside(sites), asked(), tmp_path / "out")
+    simulated = hw.Experiment(**{**USUAL, "data": str(together(tmp_path, extra))})
+    hw.run(simulated, tmp_path / "simulated")
+    assert same(server_of(tmp_path / "out"), server_of(tmp_path / "simulated"))
+    whole, told = divided(simulated, Path()), hw.Experiment(**run.manifest["experiment"])
+    assert whole.task.shape == (2 + 1 + 4,), "two numbers, a flag for missing ages, four wards"
+    for k, path in sites.items():
+        mine, theirs = own_data(read_site(path), path.parent, told).client(k).train, whole.client(k).train
+        assert torch.equal(mine.x, theirs.x)
+    known = json.loads((tmp_path / "out" / "sites.json").read_text())["told"]
+    assert added([t["sums"] for t in known]) == run.manifest["experiment"]["data"]["statistics"]
+    assert shape_of(run.manifest["experiment"]["data"]["statistics"]) == (7,)
+
+
+def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
+    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    patient: dict[str, Any] = {"faults": {"on_failure": "skip"}}
+    first = served(Inside({k: sites[k] for k in (0, 1)}), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
+    before = first.manifest["experiment"]["data"]["statistics"]
+    assert len(first.rounds) == 1
+    after = served(Inside(sites), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
+    assert len(after.rounds) == 2
+    assert after.manifest["experiment"]["data"]["statistics"] == before
+    assert read(before)[1].n == 15 + 15  # 75 of 100 at two of them
+
+
+def test_without_sums_sites_of_another_shape_are_told_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="has data of the form"):
+        served(Inside({k: site(tmp_path, k) for k in range(3)}), asked(), tmp_path / "out")
+
+
+def test_all_sites_tell_sums_or_none_does(tmp_path: Path) -> None:
+    sites = {k: site(tmp_path, k, "", *(["--tell-sums"] if k else [])) for k in range(3)}
+    with pytest.raises(RunError, match=r"differ in whether they tell sums of their features: set allow.sums"):
+        served(Inside(sites), asked(), tmp_path / "out")
+
+
+def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
+    sites = {k: site(tmp_path, k, "[preprocess]\nflag = false\n" if k == 2 else "", "--tell-sums") for k in range(3)}
+    with pytest.raises(RunError, match="has other features, preprocessing or classes than other sites"):
+        served(Inside(sites), asked(), tmp_path / "out")
+
+
+def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
+    path = site(tmp_path, 0, "", "--tell-sums")
+    policy = OwnPolicy(read_site(path), path.parent)
+    for privacy, tells in ((None, True), ({"clip": 1.0}, False)):
+        changes: dict[str, Any] = {"privacy": privacy} if privacy else {}
+        said = json.loads(policy.introduce(json.dumps(asked(**changes).plain())).text)
+        assert said["refusal"] is None
+        assert bool(said["told"][0]["sums"]) == tells
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("", "preprocess.fit is 'pooled': set it to 'client'"),
+        ('[preprocess]\nfit = "client"\n', "preprocess.flag tells which columns have missing values: set it to false"),
+        ('[preprocess]\nfit = "client"\nflag = false\n', "the categories of all clients become inputs"),
+    ],
+)
+def test_in_a_simulation_sums_are_refused_under_privacy(extra: str, said: str, tmp_path: Path) -> None:
+    experiment = hw.Experiment(**{**USUAL, "data": str(together(tmp_path, extra)), "privacy": {"clip": 1.0}})
+    with pytest.raises(ConfigError, match=f"^privacy.clip is 1, but in the data.toml, {said}"):
+        prepare(experiment, Path())
+
+
+def test_what_stays_at_a_client_goes_with_privacy(tmp_path: Path) -> None:
+    data = together(tmp_path, '[preprocess]\nfit = "client"\nflag = false\n')
+    data.write_text(data.read_text().replace('category = ["ward"]\n', ""))
+    prepare(hw.Experiment(**{**USUAL, "data": str(data), "privacy": {"clip": 1.0}}), Path())
+
+
+GOOD = '{"of":{"form":"array","shape":[2],"options":{},"columns":[]},"n":3,"numbers":[[3,3],[1,2],[1,4]],"values":{}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        GOOD[:-1],
+        GOOD.replace("[1,4]", "[1]"),
+        GOOD.replace("[1,4]", "[1,-4]"),
+        GOOD.replace("[1,4]", "[1,NaN]"),
+        GOOD.replace('"n":3', '"n":-3'),
+        GOOD.replace("{}}", '{"ward":{"a":1}}}'),
+        GOOD.replace('"options":{}', '"options":{"fit":"mine"}'),
+        GOOD + " " * 10**7,
+    ],
+    ids=range(11),
+)
+def test_sums_from_elsewhere_are_checked(text: str) -> None:
+    assert read(GOOD)[1].n == 3
+    with pytest.raises(DataError, match=r"^sums for preprocessing can't be used"):
+        read(text)
+
+
+def test_signed_lists_stay_valid() -> None:
+    """Neither sums nor settings that are newer than a list change an experiment's hash, unless they are used."""
+    usual = asked()
+    with_sums = asked(data={"name": "own", "statistics": GOOD})
+    assert experiment_hash(usual) == experiment_hash(with_sums)
+    assert experiment_hash(usual) != experiment_hash(asked(train={"clip": 1.0}))
