@@ -49,6 +49,8 @@ class Introduction:
     clients: tuple[Natural, ...]
     told: tuple[ClientFacts, ...]
     refusal: str | None = None
+    version: str = ""
+    """of the site's Headwise"""
 
 
 def travelling(experiment: Experiment) -> Experiment:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
+from ...data.files import offline
 from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
@@ -18,12 +20,13 @@ from ..facts import PARTS, ClientFacts
 from .site_file import SiteSettings
 
 
-def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> FederatedData:
+def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False) -> FederatedData:
     """The data of this site's clients, from the sources in site.toml; other clients are empty."""
     found: dict[int, Dataset] = {}
-    for own in sorted(site.clients, key=lambda each: each.id):
-        source: Source = Choice.parse(own.source, "data").make("data")
-        found[own.id] = source.load(home / own.folder)
+    with nullcontext() if download else offline():
+        for own in sorted(site.clients, key=lambda each: each.id):
+            source: Source = Choice.parse(own.source, "data").make("data")
+            found[own.id] = source.load(home / own.folder)
     first, *others = found.values()
     for other in others:
         kinds = [(d.x.shape[1:], d.x.dtype, d.classes, d.mean, d.std, d.vocabulary) for d in (first, other)]
