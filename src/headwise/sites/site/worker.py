@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ...disk.files import read_json, write_json
 from ...errors import ConfigError, HeadwiseError, RunError
+from ...records import RecordError
 from ...settings.fields import Natural, build
 from ..transport.envelope import SiteMessage
 from ..transport.lifeline import bind, received_secret, tell
@@ -112,7 +113,7 @@ class SiteWorker:
                     tell(say=f"refused an experiment: {refusal}")
                 return reply
             reply = site.answer(message)
-        except HeadwiseError as error:
+        except (HeadwiseError, RecordError) as error:
             reply = pack_error(error)
         except Exception as error:  # as in `Site.answer`: an error text may reveal data
             logging.getLogger(__name__).exception("a message failed")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 from ...disk.jsontext import to_json
@@ -60,14 +61,16 @@ class Courier:
 def serve(secret: str, answer: Answers, ready: Callable[[], None]) -> None:
     """Answer one message after the other, for ever."""
     Path(SOCKET).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o077)
     try:
-        listener = Listener(SOCKET, "AF_UNIX")
+        listener.bind(SOCKET)
     finally:
         os.umask(before)
+    listener.listen(1)
     ready()
     while True:
-        with listener.accept() as line:
+        with Connection(listener.accept()[0].detach()) as line:
             try:
                 if hmac.compare_digest(line.recv_bytes(1000), secret.encode()):
                     while True:
