@@ -152,9 +152,9 @@ SITES_PAGE = """# Sites: what a round costs
 
 `python benchmarks/flower.py --against PYTHON`: a server and four sites with one small client each, TLS and keys, all on
 one machine with {cores} cores; FedPer, {rounds} rounds, the median without the first. *Before*, Flower started a
-process for each message; *now*, a worker stays ([decision 27](../decisions/0027-one-life.md)). *Contention* is wall over CPU
-time of a busy loop, 1 on an idle machine: **where it is above 1, other programs ran as well, times are too long, and
-only the ratio means something**.
+process for each message; *now*, a worker stays ([decision 27](../decisions/0027-one-life.md)). *Contention* is wall
+over CPU time of a busy loop, 1 on an idle machine: **where it is above 1, other programs ran as well, times are too
+long, and only the ratio means something**.
 
 | message | before | now | ratio | contention |
 |---|---|---|---|---|

@@ -414,6 +414,8 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
         ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but other sites have"),
         ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
         ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
+        ({"version": "9.9.1"}, "runs Headwise 9.9.1, but the server runs "),
+        ({"version": ""}, "runs Headwise of an older version, but the server runs "),
     ],
 )
 def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Family:
         def told(number: int, *_: object) -> None:
             self._news.put(News("", {"told": number}))
 
-        before = {s: signal.signal(s, told) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        heeded = [s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+        before = {s: signal.signal(s, told) for s in heeded}  # with nohup, a terminal that closes is no reason to end
         try:
             yield
         finally:

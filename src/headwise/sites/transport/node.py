@@ -148,7 +148,7 @@ def greet(address: str, ca: bytes, home: Path) -> dict[str, Any] | None:
         found = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=30))
         client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
     except httpx.HTTPStatusError as error:
-        return _refusal(error)
+        return refusal(error)
     except httpx.HTTPError as error:
         return {"why": f"the server {address} can't be reached ({error}).", "lasting": False}
     finally:
@@ -156,7 +156,7 @@ def greet(address: str, ca: bytes, home: Path) -> dict[str, Any] | None:
     return None
 
 
-def _refusal(error: httpx.HTTPStatusError) -> dict[str, Any]:
+def refusal(error: httpx.HTTPStatusError) -> dict[str, Any]:
     said = FlowerError.from_json(error.response.text)
     code = said.code if said else None
     if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
@@ -206,8 +206,8 @@ def main() -> None:
     settings: Mapping[str, Any] = json.loads(sys.argv[1])
     home, address, port = Path(settings["home"]), settings["superlink"], int(settings["port"])
     root = None if settings["ca"] is None else Path(settings["ca"])
-    if root is not None and (refusal := greet(address, root.read_bytes(), home)):
-        tell(**refusal)
+    if root is not None and (refused := greet(address, root.read_bytes(), home)):
+        tell(**refused)
         sys.exit(1)
     sys.argv, pace = supernode(home, address, root, port), Pace()
     _patched(home, pace)
