@@ -116,8 +116,10 @@ class Nodes:
         seen = {*used, *asked, *(each.name for each in self._here.values())}
         names = sorted({n for n in homes if n} or self.registered - seen)
         alone = all(len(h.clients) == 1 for h in self.heard.values())
-        here = len(used) + len(asked) if alone else len(clients) - len(missing)
-        count = f"{here} of {len(clients)} {'sites' if alone else 'clients'} are here"
+        expected = len(self.registered) if 0 < len(self.registered) < len(clients) else len(clients)
+        count = f"{len(used) + len(asked)} of {expected} sites are here"
+        if not alone:
+            count = f"{len(clients) - len(missing)} of {len(clients)} clients are here"
         if names:
             return f"{count}; {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
         if asked:
