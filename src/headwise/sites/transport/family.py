@@ -67,8 +67,12 @@ class Family:
         os.close(events)
         self._children[name] = child
         assert child.stdout is not None
-        for target, about in ((self._keep, child.stdout), (self._hear, heard), (self._wait, (child, line))):
-            thread = threading.Thread(target=target, args=(name, about), daemon=True)
+        keeps, hears = (
+            threading.Thread(target=target, args=(name, source), daemon=True)
+            for target, source in ((self._keep, child.stdout), (self._hear, heard))
+        )
+        waits = threading.Thread(target=self._wait, args=(name, child, line, hears), daemon=True)
+        for thread in (keeps, hears, waits):
             thread.start()
             self._threads.append(thread)
 
@@ -128,11 +132,11 @@ class Family:
             for line in lines:
                 self._news.put(News(name, json.loads(line)))
 
-    def _wait(self, name: str, about: tuple[subprocess.Popen[bytes], int]) -> None:
-        child, line = about
+    def _wait(self, name: str, child: subprocess.Popen[bytes], line: int, hears: threading.Thread) -> None:
         code = child.wait()
         kill_group(child.pid)  # what it has started must not outlive it
         os.close(line)
+        hears.join(PATIENCE)  # what it said last comes before its end
         self._news.put(News(name, {"ended": code}))
 
 
