@@ -21,7 +21,8 @@ from headwise.sites.server.remote import LocalCopies, Remote
 from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site, open_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Lost, SiteMessage, experiment_in
+from headwise.sites.transport.envelope import Lost, NodeSeen, SiteMessage
+from headwise.sites.transport.messages import experiment_in
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
 """nothing stays, a head stays, a download per client, a head per label, a head that the server trains"""
@@ -137,8 +138,8 @@ class Inside:
         self.sent: list[tuple[int, str, SiteMessage]] = []
         self.meddle: Callable[[int, str, SiteMessage], SiteMessage | Lost | None] = lambda node, kind, message: message
 
-    def nodes(self) -> set[int]:
-        return set(self.sites)
+    def nodes(self) -> dict[int, NodeSeen]:
+        return {node: NodeSeen(name=path.parent.name) for node, path in self.sites.items()}
 
     def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
         if node not in self.sites:

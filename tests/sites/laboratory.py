@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from federations import write_site
@@ -72,8 +72,7 @@ class Laboratory:
             self.join(name)
 
     def join(self, name: str, ca: str = "server/ca.crt") -> subprocess.Popen[bytes]:
-        where = ("--superlink", f"127.0.0.1:{self.port}", "--ca", ca, "--port", str(self.free_port()))
-        return self.start(name, "site", "start", name, *where)
+        return self.start(name, "site", "start", name, "--superlink", f"127.0.0.1:{self.port}", "--ca", ca)
 
     def deploy(self, asked: hw.Experiment, out: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         """Train and wait until the run ends."""
@@ -85,11 +84,14 @@ class Laboratory:
         (self.home / "exp.toml").write_text("\n".join(f"{k} = {toml(v)}" for k, v in lines.items()))
 
     def kill(self, name: str) -> None:
-        """Kill everything at once, like a power cut."""
+        """Kill the command alone: what it has started must end with it."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
-        self._kill_rest(name)
+        self.nobody_is_left(name)
+
+    def nobody_is_left(self, name: str) -> None:
+        until(lambda: not processes_of(self.home / name, ""), f"{name} has left nobody behind")
 
     def said(self) -> str:
         return "\n".join(f"-- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in self.home.glob("*.log"))
@@ -103,16 +105,10 @@ class Laboratory:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        for name in [p.name for p in self.home.iterdir()]:
-            self._kill_rest(name)
+        for name in self.processes:
+            self.nobody_is_left(name)
         for held in self._held:
             held.close()
-
-    def _kill_rest(self, name: str) -> None:
-        """A run's server process outlives its SuperLink and continues when that is back."""
-        for left in processes_of(self.home / name, "flwr"):
-            with suppress(ProcessLookupError):
-                os.kill(left, signal.SIGKILL)
 
     def listens(self) -> bool:
         with socket.socket() as s:

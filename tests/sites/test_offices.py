@@ -406,7 +406,7 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
     [
         ({"clients": [1, 9]}, "claims clients that the run does not have, or sends no facts about its own"),
         ({"told": [], "clients": []}, "claims clients that the run does not have, or sends no facts about its own"),
-        ({"clients": [0], "told.client": 0}, "claims clients that another site has"),
+        ({"clients": [0], "told.client": 0}, "claims client 0, which site101 has"),
         ({"told.sizes": [1, 2]}, "reports sizes or classes that contradict each other"),
         ({"told.labels": [[1]]}, "reports sizes or classes that contradict each other"),
         ({"told.shape": [10**9]}, "reports data of an implausible size"),
@@ -414,6 +414,8 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
         ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but other sites have"),
         ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
         ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
+        ({"version": "9.9.1"}, "runs Headwise 9.9.1, but the server runs "),
+        ({"version": ""}, "runs Headwise of an older version, but the server runs "),
     ],
 )
 def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -453,9 +455,7 @@ def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").unlink()
     del post.sites[102]
     post.sites[666] = write_site(tmp_path / "liar", [1])
-    with pytest.raises(
-        RunError, match=r"client 1 can't take part: liar .node 666. claims clients that another site has"
-    ):
+    with pytest.raises(RunError, match=r"client 1 can't take part: liar .node 666. claims client 1, which site102 has"):
         served(post, experiment(rounds=1), tmp_path / "run")
 
 

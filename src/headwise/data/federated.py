@@ -140,7 +140,7 @@ class FederatedData:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """The preprocessing of a user's own data, fitted on the samples of clients that train, or on everybody's sums."""
+        """The preprocessing of a user's own data, fitted on those who train, or on everybody's sums."""
         recipe, trains = self.dataset.recipe, [p.train for p in self.parts]
         if recipe is None or self._sums is None:
             return recipe and fit_all(recipe, self.dataset.x, trains, self._newcomers)

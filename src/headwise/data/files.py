@@ -13,7 +13,8 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfileobj
@@ -26,6 +27,7 @@ from ..errors import DataError
 
 LARGEST_FILE = 1 << 30
 LARGEST_ARCHIVE = 4 << 30
+_online = ContextVar("_online", default=True)
 
 _DAMAGE = (
     *(OSError, EOFError, ValueError, RuntimeError, struct.error),
@@ -130,8 +132,20 @@ def unpack(archive: Path, target: Path) -> None:
         raise DataError(f"{archive} can't be unpacked to {target}: {_reason(error)}.") from None
 
 
+@contextmanager
+def offline() -> Iterator[None]:
+    """Download nothing in here."""
+    before = _online.set(False)
+    try:
+        yield
+    finally:
+        _online.reset(before)
+
+
 def download(item: Download, folder: Path, wanted: str) -> Path:
     """Download a file into `folder` and check it, or leave no trace; `wanted` says what to provide instead."""
+    if not _online.get():
+        raise DataError(f"{wanted} is missing, and a site downloads nothing: put it there, or check --data-dir.")
     import pooch  # slow to import, and rarely needed
 
     pooch.get_logger().setLevel(logging.CRITICAL)

@@ -1,16 +1,21 @@
-"""The apps that `flwr run` starts; the generated pyproject.toml names them."""
+"""The apps that `flwr run` starts; the generated pyproject.toml names them.
+
+Importing them is cheap: a SuperNode that was started by hand does so for each message.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from .server.deployment import serve
-from .site.site import open_site
 from .transport import grid
-from .transport.messages import SiteMessage, experiment_in
+from .transport.envelope import SiteMessage
 
 
 def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
+    from .site.site import open_site
+    from .transport.messages import experiment_in
+
     site, policy = open_site(Path(path))
 
     def introduce(question: SiteMessage) -> SiteMessage:
@@ -19,5 +24,11 @@ def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
     return site.answer, introduce
 
 
+def _serve(post: grid.FlowerTransport, config: dict[str, Any]) -> None:
+    from .server.deployment import serve
+
+    serve(post, config)
+
+
 client_app = grid.node_app(_opened)
-server_app = grid.server_app(serve)
+server_app = grid.server_app(_serve)

@@ -61,6 +61,8 @@ class Introduction:
     clients: tuple[Natural, ...]
     told: tuple[ClientFacts, ...]
     refusal: str | None = None
+    version: str = ""
+    """of the site's Headwise"""
 
 
 def pooled(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Experiment:

@@ -9,6 +9,7 @@ import click
 
 from ...settings.experiment import experiment_from, literal, override, read_toml
 from ...settings.fields import NonNegative, convert
+from ...sites.extras import check_flower
 from ..options import json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
 from .run import show
@@ -23,13 +24,12 @@ from .run import show
 @json_option
 def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str, ...], as_json: bool) -> None:
     """Train the experiment CONFIG at the sites of a server on this machine."""
+    check_flower()
     patience = convert(literal(wait), NonNegative, "wait")
     experiment = experiment_from(override(read_toml(config), changes))
-    from ...engine.host.devices import check_kind
     from ...sites.facts import for_sites
     from ...sites.server.submit import submit
 
-    check_kind("flower")
     asked = for_sites(experiment)  # report mistakes here, not at the sites
     show(
         submit(server.absolute(), asked, Path(os.path.abspath(out)), patience, lambda line: click.echo(line, err=True)),

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import click
 
+from ...disk.jsontext import to_json
 from ...settings.experiment import experiment_from, read_toml
-from ..options import PORT
+from ...sites.extras import check_flower
+from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
+
+HOME = click.argument("folder", type=INPUT_FOLDER)
 
 
 @click.group(name="server")
@@ -28,12 +32,12 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 
     Creates a certificate if FOLDER has none; sites need FOLDER/ca.crt.
     """
+    check_flower()
     from ...disk.files import failing_clearly
-    from ...engine.host.devices import check_kind
+    from ...sites.server.running import run_server
     from ...sites.site.signing import server_certificates
-    from ...sites.transport.processes import attend, check_insecure, check_name, environment, flower_config, superlink
+    from ...sites.transport.processes import check_insecure, check_name, flower_config
 
-    check_kind("flower")
     check_insecure(host, insecure)
     for option, name in (("--host", host), *(("--name", name) for name in names)):
         check_name(option, name)
@@ -44,7 +48,28 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
         server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
         click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
     flower_config(home, host, port, insecure)
-    sys.exit(attend(superlink(home, host, port, insecure), environment(home)))
+    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True)))
+
+
+@command.command(name="stop")
+@HOME
+def stop(folder: Path) -> None:
+    """Stop the server in FOLDER, wherever it was started."""
+    from ...sites.transport import family
+
+    click.echo("stopped" if family.stop(folder.absolute()) else "it was not running")
+
+
+@command.command(name="status")
+@HOME
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show which sites are connected to the server in FOLDER, and how far its latest run is."""
+    check_flower()
+    from ...sites.server.status import server_status
+
+    found = server_status(folder.absolute())
+    click.echo(to_json(found.plain()) if as_json else "\n".join(found.lines()))
 
 
 @command.command(name="register")
@@ -52,11 +77,12 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 @click.argument("keys", nargs=-1, required=True, type=INPUT_FILE)
 def register(folder: Path, keys: tuple[Path, ...]) -> None:
     """Let in the sites with these public KEYS (their site.key.pub); FOLDER is the server's."""
-    from ...sites.transport.processes import NAME, flwr
+    check_flower()
+    from ...sites.server.registry import register as let_in
 
     for key in keys:
-        flwr(folder.absolute(), "supernode", "register", str(key.absolute()), NAME)
-        click.echo(f"registered {key}")
+        name, new = let_in(folder.absolute(), key.absolute())
+        click.echo(f"registered {name} ({key})" if new else f"{name} ({key}) is already registered")
 
 
 @command.command(name="sign")
@@ -65,6 +91,7 @@ def register(folder: Path, keys: tuple[Path, ...]) -> None:
 @click.option("--out", required=True, type=OUTPUT_FILE, help="file for the signed list, which sites need")
 def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
     """Sign a list of the experiments CONFIGS; sites that require the list run no others."""
+    check_flower()
     experiments = [experiment_from(read_toml(config)) for config in configs]
     from ...sites.facts import for_sites
     from ...sites.site import signing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
 from ...settings.experiment import Choice, experiment_from, read_toml
+from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
@@ -53,6 +55,7 @@ def command() -> None:
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
 @click.option("--tell-labels", is_flag=True, help="tell the server how many samples of each class there are")
 @click.option("--tell-sums", is_flag=True, help="tell the server sums of the features, for preprocessing")
+@click.option("--download", is_flag=True, help="download public data that are missing; without it, a site never does")
 @click.option("--check", "config", type=INPUT_FILE, help="check that this experiment can run here")
 def init(
     folder: Path,
@@ -63,9 +66,11 @@ def init(
     methods: tuple[str, ...],
     tell_labels: bool,
     tell_sums: bool,
+    download: bool,
     config: Path | None,
 ) -> None:
     """Create FOLDER with a key pair and a site.toml, and check the data; nothing is sent."""
+    check_flower()
     choice = Choice.parse(data, "data")
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
@@ -89,11 +94,11 @@ def init(
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
     policy = OwnPolicy(site, folder.absolute())
-    found = policy.look(None if asked is None else for_sites(asked))
+    found = policy.look(None if asked is None else for_sites(asked), download=download)
     with failing_clearly(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
-    node_key(folder / "site.key")
+    node_key(folder / "site.key", site.name)
     for told in tell(site, found, UNPROTECTED):
         click.echo(f"client {told.client}: {sum(told.sizes)} samples of shape {told.shape} in {told.classes} classes")
     checked = "" if asked is None else f"; {config} can run here"
@@ -104,32 +109,49 @@ def init(
 @HOME
 @click.option("--superlink", required=True, help="address of the server, for instance server.example:8000")
 @click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed with --insecure-loopback")
-@click.option(
-    "--port", default=9094, type=PORT, show_default=True, help="port for this site's own processes, on loopback"
-)
+@click.option("--port", type=PORT, help="port for this site's own processes, on loopback; default: any free one")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
-def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bool) -> None:
+def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insecure: bool) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
 
     It only runs the installed Headwise, and refuses any code that the server sends.
     """
-    from ...engine.host.devices import check_kind
-    from ...sites.site.site_file import read_site
-    from ...sites.transport.processes import attend, check_insecure, environment, split_address, supernode
+    check_flower()
+    from ...sites.site.running import RunningSite
+    from ...sites.transport.processes import check_insecure, split_address
+    from ...sites.transport.reach import check_certificate
 
-    check_kind("flower")
     check_insecure(split_address(superlink)[0], insecure)
     home = folder.absolute()
-    read_site(home / "site.toml")
-    if not insecure and (ca is None or not ca.is_file()):
-        raise ConfigError(f"--ca is {str(ca)!r}, but must be the server's ca.crt, which proves who it is.")
+    read_toml(home / "site.toml")  # its worker reads it, too, but only after importing torch
+    trust = None if insecure else check_certificate(ca)
     root = None if insecure or ca is None else ca.absolute()
 
-    def failed() -> None:
-        why = "its key may not be registered, --ca may be wrong, or the site was killed less than a minute ago"
-        click.echo(f"headwise: the server refuses this site: {why}. Trying again.", err=True)
+    def say(line: str) -> None:
+        click.echo(f"{datetime.now():%H:%M:%S}  {line}", err=True)
 
-    sys.exit(attend(supernode(home, superlink, root, port), environment(home, guarded=True), failed=failed))
+    sys.exit(RunningSite(home, superlink, root, trust, port, say).run())
+
+
+@command.command(name="stop")
+@HOME
+def stop(folder: Path) -> None:
+    """Stop the site in FOLDER, wherever it was started."""
+    from ...sites.transport import family
+
+    click.echo("stopped" if family.stop(folder.absolute()) else "it was not running")
+
+
+@command.command(name="status")
+@HOME
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show whether the site in FOLDER is running and connected, what it has sent, and the privacy that is left."""
+    check_flower()
+    from ...sites.site.status import site_status
+
+    found = site_status(folder.absolute())
+    click.echo(to_json(found.plain()) if as_json else "\n".join(found.lines()))
 
 
 @command.command(name="list")
@@ -137,7 +159,9 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int, insecure: bo
 @json_option
 def list_(folder: Path, as_json: bool) -> None:
     """List the personal models of the site in FOLDER, and the privacy each client has spent."""
+    check_flower()
     from ...sites.site.holdings import holdings, spent
+    from ...sites.site.status import privacy_line
 
     found, told = holdings(folder / "site.toml"), spent(folder / "site.toml")
     if as_json:
@@ -148,12 +172,7 @@ def list_(folder: Path, as_json: bool) -> None:
     if not found:
         click.echo("no personal models")
     for each in told:
-        limit = "no limit" if each.left is None else f"{each.left:.3g} of {each.total:g} left"
-        bare = f"; {each.unprotected} answers without privacy" * bool(each.unprotected)
-        unit = f" (of {'an example' if each.unit == 'example' else 'the client'})" * bool(each.unit)
-        click.echo(
-            f"client {each.client}  spent epsilon {each.epsilon:.3g}{unit} at delta {each.delta:g}, {limit}{bare}"
-        )
+        click.echo(privacy_line(each))
 
 
 @command.command(name="export")
@@ -163,6 +182,7 @@ def list_(folder: Path, as_json: bool) -> None:
 @click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
 def export(folder: Path, run: str, client: int, out: Path) -> None:
     """Write a client's current personal model."""
+    check_flower()
     from ...sites.site import holdings
 
     holdings.export(folder / "site.toml", run, client, out)
@@ -176,6 +196,7 @@ def export(folder: Path, run: str, client: int, out: Path) -> None:
 @click.option("--yes", is_flag=True, help="confirm: this can't be undone")
 def erase(folder: Path, run: str, client: int, yes: bool) -> None:
     """Erase everything the site has of a client in a run; the ledger stays."""
+    check_flower()
     from ...sites.site import holdings
 
     if not yes:

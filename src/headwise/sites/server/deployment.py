@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..facts import ClientFacts, for_sites, pooled
 from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
-from .submit import end_file
+from .submit import end_file, said_file
 
 
 class Receipts(States):
@@ -60,7 +60,8 @@ def serve(post: Transport, config: dict[str, Any]) -> None:
     with failing_clearly(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _serve(post, for_sites(experiment_from(asked["experiment"])), out, float(asked["wait"]))
+        experiment, say = for_sites(experiment_from(asked["experiment"])), partial(_say, said_file(out))
+        _serve(post, experiment, out, float(asked["wait"]), asked.get("sites", ()), say)
         why = ""
     except HeadwiseError as error:
         why = str(error)
@@ -69,14 +70,19 @@ def serve(post: Transport, config: dict[str, Any]) -> None:
         write_bytes(end_file(out), why.encode())
 
 
-def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> None:
+def _serve(
+    post: Transport, experiment: Experiment, out: Path, wait: float, names: Iterable[str], say: Callable[[str], None]
+) -> None:
     clients = range(experiment.clients or 0)
     path = out / "sites.json"
-    nodes = Nodes(post, experiment, _known(path))
+    nodes = Nodes(post, experiment, _known(path), say)
+    nodes.registered = frozenset(names)
     missing = nodes.wait(clients, wait)
+    if nodes.clash and not path.exists():
+        raise RunError(f"{nodes.clash}.")
     if missing and (experiment.faults.reaction == "stop" or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))
-        raise RunError(f"client {client} can't take part: {why}.")
+        raise RunError(f"client {client} can't take part: {why.rstrip('.')}.")
     experiment = pooled(experiment, nodes.known.told)
     if (out / "manifest.json").exists():  # sites that came later are not part of the sums that it began with
         before = experiment_from(read_manifest(out)["experiment"])
@@ -84,7 +90,7 @@ def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> N
 
     def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
         nodes.keep = partial(_keep, path)
-        nodes.keep(nodes.known)
+        nodes.keep(nodes.roster)
         run = f"run-{digest((folder / 'manifest.json').read_bytes())[:16]}"  # unique: it holds the start time
         memory = Digests(states, type(plan.method))
 
@@ -99,9 +105,14 @@ def _serve(post: Transport, experiment: Experiment, out: Path, wait: float) -> N
     run_or_resume(experiment, out, backend=Backend(make, executor))
 
 
+def _say(path: Path, line: str) -> None:
+    """Tell `headwise deploy`."""
+    append_lines(path, [{"said": line}])
+
+
 def _keep(path: Path, known: Roster) -> None:
     told = [dataclasses.asdict(t) for _, t in sorted(known.told.items())]
-    write_json(path, {"told": told, "homes": known.homes})
+    write_json(path, {"told": told, "homes": known.homes, "names": dict(known.names)})
 
 
 def _known(path: Path) -> Roster:
@@ -110,4 +121,5 @@ def _known(path: Path) -> Roster:
         return Roster({}, {})
     found = read_json(path)
     told = [build(ClientFacts, t) for t in found["told"]]
-    return Roster({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()})
+    names = {int(n): str(name) for n, name in found.get("names", {}).items()}
+    return Roster({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()}, names)

@@ -5,32 +5,39 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
+from ... import __version__
 from ...data.preprocessing.sharing import same_features
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.experiment import Experiment
 from ...settings.fields import build
 from ..facts import ClientFacts, Introduction
-from ..transport.messages import Lost, SiteMessage
+from ..transport.envelope import Lost, NodeSeen, SiteMessage
 
-PAUSE = 0.5
-"""seconds between polls, each of which is a request to the SuperLink"""
+QUICK, PAUSE, GROWTH = 0.05, 0.5, 1.3
+"""seconds between polls, each of which is a request to the SuperLink: at first, at last, and from one to the next"""
 PATIENCE = 300.0
 """seconds to wait for a lost node: after a kill, Flower takes a minute to let it back in"""
+SILENCE = 10.0
+"""seconds until somebody is told which nodes have not answered"""
 LONG = 3600.0
 """seconds until a message expires if no deadline is set"""
+
+
+Kind = Literal["train", "query", "query.refused"]
 
 
 class Transport(Protocol):
     """Carries messages; implemented by Flower."""
 
-    def nodes(self) -> set[int]:
+    def nodes(self) -> Mapping[int, NodeSeen]:
         """The nodes that are connected now."""
         ...
 
-    def send(self, node: int, message: SiteMessage, kind: Literal["train", "query"], seconds: float) -> str | None:
+    def send(self, node: int, message: SiteMessage, kind: Kind, seconds: float) -> str | None:
         """Send a message that expires after `seconds`; return its number, or None if the node is gone."""
         ...
 
@@ -45,6 +52,8 @@ class Roster(NamedTuple):
     told: dict[int, ClientFacts]
     homes: dict[int, int]
     """each client's node; no other node may answer for it"""
+    names: Mapping[int, str] = MappingProxyType({})
+    """each node's site"""
 
 
 class NodeStatus(NamedTuple):
@@ -52,19 +61,28 @@ class NodeStatus(NamedTuple):
     clients: tuple[int, ...]
     refusal: str | None
     """why the node can't take part"""
+    since: str = ""
+    """when it connected"""
 
 
 class Nodes:
     """The link to the sites' nodes; a new node is asked who it is, and used from the next exchange on."""
 
-    def __init__(self, post: Transport, experiment: Experiment, known: Roster) -> None:
-        self._post, self._clients = post, range(experiment.clients or 0)
+    def __init__(
+        self, post: Transport, experiment: Experiment, known: Roster, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._post, self._clients, self._say = post, range(experiment.clients or 0), say
         self._question = SiteMessage(to_json({"experiment": to_json(experiment.plain())}), [])
         self.known = known
         self.keep: Callable[[Roster], None] = lambda known: None
         self.heard: dict[int, NodeStatus] = {}
-        self._asking: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        self.registered: frozenset[str] = frozenset()
+        """names of all sites that may connect, as far as they are known"""
+        self.clash: str | None = None
+        """two sites that claim the same client"""
+        self._asking: dict[str, tuple[int, str]] = {}
+        self._names: dict[int, str] = {**known.names}
+        self._here: Mapping[int, NodeSeen] = {}
 
     def node_of(self, client: int) -> int | None:
         return next((n for n, h in self.heard.items() if client in h.clients and h.refusal is None), None)
@@ -72,46 +90,87 @@ class Nodes:
     def name_of(self, node: int) -> str:
         return self._names.get(node, f"node {node}")
 
+    @property
+    def roster(self) -> Roster:
+        return self.known._replace(names=self._names)
+
     def wait(self, clients: Sequence[int], seconds: float) -> dict[int, str]:
         """Wait up to `seconds` for these clients' nodes; return why each missing client is missing."""
-        until = time.monotonic() + seconds
+        until, pauses = time.monotonic() + seconds, _pauses()
+        said = ""
         while True:
             self.look()
             refused = {c: h.refusal for h in self.heard.values() if h.refusal for c in h.clients}
             missing = [c for c in clients if self.node_of(c) is None]
-            if all(c in refused for c in missing) or time.monotonic() > until:
+            if all(c in refused for c in missing) or self.clash or time.monotonic() > until:
                 late = f"no site connected for it within {seconds:g} seconds"
                 return {c: refused.get(c, late) for c in missing}
-            time.sleep(PAUSE)
+            if said != (said := self.waiting_for(clients, missing)):
+                self._say(said)
+            time.sleep(next(pauses))
+
+    def waiting_for(self, clients: Sequence[int], missing: Sequence[int]) -> str:
+        """One sentence for who watches the run."""
+        used = sorted({h.name for h in self.heard.values() if h.refusal is None})
+        asked = sorted(self._here[n].name or f"node {n}" for n, _ in self._asking.values() if n in self._here)
+        homes = {self._names.get(self.known.homes.get(c, -1)) for c in missing}
+        seen = {*used, *asked, *(each.name for each in self._here.values())}
+        names = sorted({n for n in homes if n} or self.registered - seen)
+        alone = all(len(h.clients) == 1 for h in self.heard.values())
+        expected = len(self.registered) if 0 < len(self.registered) < len(clients) else len(clients)
+        count = f"{len(used) + len(asked)} of {expected} sites are here"
+        if not alone:
+            count = f"{len(clients) - len(missing)} of {len(clients)} clients are here"
+        if names:
+            return f"{count}; {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
+        if asked:
+            return f"{count}; waiting for {', '.join(asked)} to say who they are"
+        return f"{count}; missing: {', '.join(f'client {c}' for c in missing)}"
 
     def look(self) -> None:
         """Ask new nodes who they are, and read the answers that have arrived."""
-        here = self._post.nodes()
-        for node in self.heard.keys() - here:  # its answer may differ when it returns
-            del self.heard[node]
-        for node in here - self.heard.keys() - set(self._asking.values()):
+        self._here = here = self._post.nodes()
+        for node in [n for n, h in self.heard.items() if n not in here or here[n].since != h.since]:
+            del self.heard[node]  # its answer may differ when it returns
+        asking = {node for node, since in self._asking.values() if node in here and here[node].since == since}
+        for node in here.keys() - self.heard.keys() - asking:
             if number := self._post.send(node, self._question, "query", PATIENCE):
-                self._asking[number] = node
+                self._asking[number] = node, here[node].since
         for number, reply in self._post.collect(list(self._asking)) if self._asking else ():
-            node = self._asking.pop(number)
+            node, since = self._asking.pop(number)
             if isinstance(reply, SiteMessage):
-                self._hear(node, reply)
+                self._hear(node, since, reply)
 
     def exchange(
         self, messages: Mapping[int, SiteMessage], seconds: float | None
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
-        waiting: dict[str, int] = {}
+        waiting: dict[str, tuple[int, str]] = {}
+        self._here = self._post.nodes()
         for node, message in messages.items():
+            since = self._here.get(node, NodeSeen()).since
             if number := self._post.send(node, message, "train", seconds or LONG):
-                waiting[number] = node
+                waiting[number] = node, since
             else:
                 yield node, self._forget(node, Lost(f"node {node} is not connected"))
+        pauses, begun, said = _pauses(), time.monotonic(), ""
         while waiting:
             self.look()
-            for number, reply in self._post.collect(list(waiting)):
-                node = waiting.pop(number)
+            found = self._post.collect(list(waiting))
+            for number, reply in found or self._restarted(waiting):
+                node, _ = waiting.pop(number)
+                pauses = _pauses()
                 yield node, self._forget(node, reply) if isinstance(reply, Lost) else reply
-            time.sleep(PAUSE if waiting else 0)
+            if waiting and time.monotonic() - begun > SILENCE:
+                names = sorted(self.name_of(node) for node, _ in waiting.values())
+                if said != (said := f"waiting for {', '.join(names)}"):
+                    self._say(said)
+            time.sleep(next(pauses) if waiting else 0)
+
+    def _restarted(self, waiting: Mapping[str, tuple[int, str]]) -> list[tuple[str, Lost]]:
+        """Messages to nodes that have restarted since: nobody will answer them."""
+        here = self._here
+        gone = [(k, n) for k, (n, since) in waiting.items() if n in here and here[n].since != since]
+        return [(k, Lost(f"{self.name_of(n)} has restarted")) for k, n in gone]
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
         self.wait(clients, PATIENCE if patiently else 0.0)
@@ -125,7 +184,7 @@ class Nodes:
             self.heard.pop(node, None)
         return lost
 
-    def _hear(self, node: int, reply: SiteMessage) -> None:
+    def _hear(self, node: int, since: str, reply: SiteMessage) -> None:
         """Record a node's introduction; a node that contradicts earlier facts is not used."""
         try:
             said = build(Introduction, json.loads(reply.text))
@@ -135,16 +194,28 @@ class Nodes:
         if refusal is None:
             self.known.told.update({t.client: t for t in said.told})
             self.known.homes.update(dict.fromkeys(said.clients, node))
-            self.keep(self.known)
-        self._names[node] = said.name
-        self.heard[node] = NodeStatus(said.name, said.clients, refusal and f"{said.name} (node {node}) {refusal}")
+            self._names[node] = said.name
+            self.keep(self.roster)
+        self._names.setdefault(node, said.name)
+        why = refusal and f"{said.name} (node {node}) {refusal}"
+        self.heard[node] = NodeStatus(said.name, said.clients, why, since)
+        if why:
+            self._say(why)
+        if refusal and not said.refusal:  # the people there should know, too
+            self._post.send(node, SiteMessage(to_json({"refused": refusal}), []), "query.refused", PATIENCE)
 
     def _contradiction(self, node: int, said: Introduction) -> str | None:
         told, known = {t.client: t for t in said.told}, self.known.told
+        if said.version.split(".")[:2] != __version__.split(".")[:2]:
+            return f"runs Headwise {said.version or 'of an older version'}, but the server runs {__version__}"
         if not said.clients or not set(said.clients) <= set(self._clients) or told.keys() != set(said.clients):
             return "claims clients that the run does not have, or sends no facts about its own"
-        if [c for c in said.clients if self.known.homes.get(c, node) != node]:
-            return "claims clients that another site has"
+        for c in said.clients:
+            other = self.known.homes.get(c, node)
+            if other != node:
+                name = self._names.get(other, f"node {other}")
+                self.clash = f"client {c} is claimed by {name} and by {said.name}: each client must have one site"
+                return f"claims client {c}, which {name} has"
         if [c for c, t in told.items() if known.get(c, t) != t]:
             return "reports other facts about its data than when the run began"
         if problem := next((t.problem for t in told.values() if t.problem), None):
@@ -160,3 +231,11 @@ class Nodes:
             (f"has data of the form {t.task}, but other sites have {task}" for t in told.values() if t.task != task),
             None,
         )
+
+
+def _pauses() -> Iterator[float]:
+    """Ever longer ones, up to a limit."""
+    pause = QUICK
+    while True:
+        yield pause
+        pause = min(PAUSE, pause * GROWTH)

@@ -6,18 +6,23 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from ...disk.files import write_json
 from ...disk.jsontext import to_json
 from ...errors import RunError
+from ...log.schema import Round
 from ...runs.query import Run
 from ...settings.experiment import Experiment
-from ..transport.processes import APPS, NAME, flwr
+from ..transport.family import running
+from ..transport.processes import APPS, NAME, flwr_json
+from .registry import registered
 
 PAUSE, SELDOM = 0.5, 40
 """seconds between polls of the run's folder; polls per query to Flower, which starts a process"""
+LATEST = "latest.json"
+"""file of the server: the run that was submitted last"""
 
 APP = """[project]
 name = "headwise-run"
@@ -38,40 +43,65 @@ order = {order}
 """
 
 
-def write_app(folder: Path, experiment: Experiment, out: Path, wait: float) -> None:
+def write_app(folder: Path, experiment: Experiment, out: Path, wait: float, sites: Sequence[str] = ()) -> None:
     """Write the one-file app for `flwr run`: no code, only names and the experiment."""
-    order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait}
+    order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait, "sites": sites}
     text = to_json(to_json(order))  # TOML accepts JSON's escapes
     (folder / "pyproject.toml").write_text(APP.format(order=text, **APPS), encoding="utf-8")
 
 
 def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Callable[[str], None]) -> Run:
     """Start or resume the run and wait until it ends; `home` is the server's folder."""
-    end_file(out).unlink(missing_ok=True)
+    if running(home) is None:
+        raise RunError(f"the server in {home} does not run: start it with headwise server start.")
+    for path in (end_file(out), said_file(out)):
+        path.unlink(missing_ok=True)
+    write_json(home / LATEST, {"out": str(out)})
+    before = len(Run(out).rounds) if (out / "manifest.json").exists() else 0
     with tempfile.TemporaryDirectory() as folder:
-        write_app(Path(folder), experiment, out, wait)
-        number = str(_json(home, "run", folder, NAME)["run-id"])
-    shown = 0
+        write_app(Path(folder), experiment, out, wait, sorted(registered(home).values()))
+        number = str(flwr_json(home, "run", folder, NAME)["run-id"])
+    tell("the run is submitted; its server starts")
+    follower = Follower(out, tell, before)
     for k in itertools.count(1):
         time.sleep(PAUSE)
-        if (out / "manifest.json").exists():
-            shown = _show(Run(out), shown, tell)
+        follower.look()
         if end_file(out).exists():
             break
-        status = _json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
+        status = flwr_json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
         if status.startswith("finished") and not end_file(out).exists():
             raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")
+    follower.look()
+    said_file(out).unlink(missing_ok=True)
     if why := end_file(out).read_text(encoding="utf-8"):
         raise RunError(why)
     return Run(out)
 
 
-def _show(run: Run, shown: int, tell: Callable[[str], None]) -> int:
-    rows = run.rounds
-    for row in rows[shown:]:
-        asked, failed = len(row.get("clients", ())), sum(map(len, row.get("failed", {}).values()))
-        tell(f"round {row['round']}: {asked - failed} of {asked} clients")
-    return len(rows)
+class Follower:
+    """Tells what happens in a run, line by line: what its server says, and each round."""
+
+    def __init__(self, out: Path, tell: Callable[[str], None], rounds: int) -> None:
+        self._out, self._tell = out, tell
+        self._said, self._rounds = 0, rounds
+
+    def look(self) -> None:
+        if said_file(self._out).exists():
+            lines = said_file(self._out).read_text(encoding="utf-8").splitlines()
+            for line in lines[self._said :]:
+                self._tell(json.loads(line)["said"])
+            self._said = len(lines)
+        if (self._out / "manifest.json").exists():
+            rows = Run(self._out).rounds
+            for row in rows[self._rounds :]:
+                self._tell(_line(row))
+            self._rounds = len(rows)
+
+
+def _line(row: Round) -> str:
+    asked, failed = len(row.get("clients", ())), sum(map(len, row.get("failed", {}).values()))
+    sent = f"{row['bytes_up'] / 1000:,.1f} KB up, {row['bytes_down'] / 1000:,.1f} KB down"
+    return f"round {row['round']}: {asked - failed} of {asked} clients, {row['seconds']['round']:.1f} s, {sent}"
 
 
 def end_file(out: Path) -> Path:
@@ -79,12 +109,6 @@ def end_file(out: Path) -> Path:
     return out.with_name(f".{out.name}.ended")
 
 
-def _json(home: Path, *arguments: str) -> dict[str, Any]:
-    said = flwr(home, *arguments, "--format", "json")
-    try:
-        found = json.loads(said)
-    except ValueError:
-        found = {"error-message": said.strip().splitlines()[-1:]}
-    if not found.get("success"):
-        raise RunError(f"flwr {arguments[0]} failed: {found.get('error-message')}.")
-    return found
+def said_file(out: Path) -> Path:
+    """What the server process says to whoever follows the run."""
+    return out.with_name(f".{out.name}.said")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
+from ...data.files import offline
 from ...data.preprocessing.fitting import measure
 from ...data.preprocessing.sharing import matching, written
 from ...data.splits import divide_own, parse
@@ -21,12 +23,13 @@ from ..facts import PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 
-def own_data(site: SiteSettings, home: Path, experiment: Experiment) -> FederatedData:
+def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False) -> FederatedData:
     """The data of this site's clients, from the sources in site.toml; other clients are empty."""
     found: dict[int, Dataset] = {}
-    for own in sorted(site.clients, key=lambda each: each.id):
-        source: Source = Choice.parse(own.source, "data").make("data")
-        found[own.id] = _of_one(source.load(home / own.folder), own.source)
+    with nullcontext() if download else offline():
+        for own in sorted(site.clients, key=lambda each: each.id):
+            source: Source = Choice.parse(own.source, "data").make("data")
+            found[own.id] = _of_one(source.load(home / own.folder), own.source)
     first, *others = found.values()
     if first.task != "classification":
         raise DataError(f"the clients of {site.name} have data for {first.task}, but sites can only do classification.")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ... import __version__
 from ...app.prepare import plan_for, prepare
 from ...data.federated import Clients
 from ...disk.jsontext import to_json
@@ -124,12 +125,15 @@ class OwnPolicy:
                     raise RunError(f"{self.site.name} does not send {name!r}: it is private, but in the upload.")
         return answer if self.site.allow.tells_scores else replace(answer, test=None, val=None)
 
-    def look(self, experiment: Experiment | None) -> Clients:
-        """The site's data; with an experiment, checks first that it can run here."""
-        if experiment is not None:
-            return self.plan(to_json(experiment.plain())).data
-        last = max(c.id for c in self.site.clients)
-        return own_data(self.site, self.home, Experiment(clients=last + 1, data=Choice(self.site.data))).clients()
+    def look(self, experiment: Experiment | None, *, download: bool = False) -> Clients:
+        """The site's data; with an experiment, checks as well that it can run here."""
+        if experiment is None or download:
+            last = max(c.id for c in self.site.clients)
+            asked = Experiment(clients=last + 1, data=Choice(self.site.data))
+            found = own_data(self.site, self.home, asked, download=download).clients()
+            if experiment is None:
+                return found
+        return self.plan(to_json(experiment.plain())).data
 
     def introduce(self, experiment: str) -> SiteMessage:
         """An `Introduction`: what the site shares about its data, or why it refuses."""
@@ -140,7 +144,7 @@ class OwnPolicy:
             told = tuple(tell(site, plan.data, plan.privacy, sums))
         except HeadwiseError as error:
             refusal = str(error)
-        said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal)
+        said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal, __version__)
         return SiteMessage(to_json(asdict(said)), [])
 
 
@@ -163,13 +167,27 @@ def _whole(experiment: str, data_dir: Path) -> Plan:
     return prepare(experiment_from(json.loads(experiment)), data_dir).plan
 
 
-@lru_cache(maxsize=8)
 def _own(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, str, dict[int, str]]:
-    """The plan, the experiment's hash for the ledger, and the sums that may leave."""
+    """The plan, the experiment's hash for the ledger, and the sums that may leave.
+
+    Whether it may run here is checked each time.
+    """
+    asked = permitted(site, home, experiment)
+    plan, sums = _planned(site, home, experiment)
+    return plan, experiment_hash(asked), sums
+
+
+@lru_cache(maxsize=2)
+def _planned(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, dict[int, str]]:
+    """Cached: data are read once per run."""
     asked = permitted(site, home, experiment)
     data = own_data(site, home, asked)
     check_networks(site, asked, data.task)
     plan = plan_for(asked, data)
     check_privacy(site, plan)
-    sums = sums_of(data, site) if site.allow.sums and not plan.privacy.protects else {}
-    return plan, experiment_hash(asked), sums
+    return plan, sums_of(data, site) if site.allow.sums and not plan.privacy.protects else {}
+
+
+def forget_data() -> None:
+    """Read the data again when they are needed next."""
+    _planned.cache_clear()

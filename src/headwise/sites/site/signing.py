@@ -53,12 +53,12 @@ def experiment_hash(experiment: Experiment) -> str:
     return digest(to_json(plain, sort_keys=True).encode())
 
 
-def node_key(path: Path) -> None:
-    """Write a site's key pair: `path`, which never leaves the site, and `path`.pub for the server."""
+def node_key(path: Path, name: str = "") -> None:
+    """Write a site's key pair: `path`, which never leaves the site, and `path`.pub for the server, with its name."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    write_bytes(path.with_name(f"{path.name}.pub"), public + b"\n")
+    write_bytes(path.with_name(f"{path.name}.pub"), public + f" {name}".rstrip().encode() + b"\n")
 
 
 def server_certificates(folder: Path, names: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ which Flower sends in chunks of 5 MB.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import time
@@ -19,7 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from ...errors import RunError
-from .messages import Lost, SiteMessage
+from .envelope import Lost, NodeSeen, SiteMessage
 
 PAUSE = 0.02
 """seconds between polls for replies, within this process"""
@@ -120,11 +119,11 @@ class FlowerTransport:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def nodes(self) -> set[int]:
-        return set(self._grid.get_node_ids())
+    def nodes(self) -> dict[int, NodeSeen]:
+        return {n.node_id: NodeSeen(n.last_activated_at, n.name) for n in self._grid.get_nodes()}
 
     def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
-        outgoing = Message(_to_content(message), dst_node_id=node, message_type=kind, ttl=seconds)
+        outgoing = Message(to_content(message), dst_node_id=node, message_type=kind, ttl=seconds)
         # one at a time: Flower returns no id for a node that is gone, and does not say which one that was
         return next((found for found in self._grid.push_messages([outgoing]) if found), None)
 
@@ -136,7 +135,7 @@ class FlowerTransport:
                 reason = "late" if reply.error.code == EXPIRED else "no answer"
                 found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
             else:
-                found.append((number, _from_content(reply.content)))
+                found.append((number, from_content(reply.content)))
         return found
 
 
@@ -157,24 +156,6 @@ def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
     return app
 
 
-def run_checked(check: Callable[[bytes], None]) -> None:
-    """Replaces Flower's `flwr-clientapp`, which would run any code that the server sends.
-
-    An app must pass `check` before it is unpacked. If Flower moves the function patched here, nothing runs at all.
-    """
-    from flwr.supernode.cli import flwr_clientapp
-
-    process = vars(importlib.import_module("flwr.supernode.runtime.run_clientapp"))
-    install = process["install_from_fab"]
-
-    def checked(fab: bytes, **options: Any) -> Any:
-        check(fab)
-        return install(fab, **options)
-
-    process["install_from_fab"] = checked
-    flwr_clientapp()
-
-
 def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> ServerApp:
     """The app of a run's server; `serve` gets the transport and the run's configuration."""
     app = ServerApp()
@@ -187,15 +168,15 @@ def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> Serv
 
 
 def _reply(message: Message, answer: Answering) -> Message:
-    return Message(_to_content(answer(_from_content(message.content))), reply_to=message)
+    return Message(to_content(answer(from_content(message.content))), reply_to=message)
 
 
-def _to_content(message: SiteMessage) -> RecordDict:
+def to_content(message: SiteMessage) -> RecordDict:
     arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(message.records)}
     return RecordDict({"text": ConfigRecord({"text": message.text}), "records": ArrayRecord(arrays)})
 
 
-def _from_content(content: RecordDict) -> SiteMessage:
+def from_content(content: RecordDict) -> SiteMessage:
     records = content.array_records["records"]
     text = content.config_records["text"]["text"]
     return SiteMessage(str(text), [records[str(k)].data for k in range(len(records))])

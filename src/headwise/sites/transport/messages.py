@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
@@ -19,24 +19,7 @@ from ...errors import ClientError, ConfigError
 from ...log.schema import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
-
-
-class SiteMessage(NamedTuple):
-    text: str
-    records: list[bytes]
-
-    @property
-    def size(self) -> int:
-        """Characters of text plus bytes of records; the transport adds its own overhead."""
-        return len(self.text) + sum(map(len, self.records))
-
-
-class Lost(NamedTuple):
-    """Stands in for a reply that did not come."""
-
-    why: str
-    reason: Literal["no answer", "late", "dropped"] = "no answer"
-    """dropped: the round's sum was opened without this node"""
+from .envelope import Lost, SiteMessage
 
 
 class UnopenedError(ClientError):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import json
 import os
 import re
-import signal
+import secrets
+import shlex
 import stat
 import subprocess
 import sys
-import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,12 @@ APPS = {
     "clientapp": "headwise.sites.apps:client_app",
     "serverapp": "headwise.sites.apps:server_app",
 }
-OTHERS = ("flwr-serverapp", "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector")
-"""other commands that Flower could be asked to start at a site"""
 LABEL = r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 """a part of a DNS name"""
-TRIES, PAUSE = 30, 5.0
-"""restarts of a node that failed, and seconds between them: after a kill, Flower takes a minute to let it back in"""
-START = """#!{python}
-from headwise.sites.transport.processes import start_client_app
-
-start_client_app()
-"""
-REFUSE = """#!/bin/sh
-echo "headwise: this site does not run $0" >&2
-exit 1
+SECRET = "tasks.secret"
+"""file with what a process must know to take tasks from a SuperLink or SuperNode"""
+BOUND = """#!/bin/sh
+exec {python} -m headwise.sites.transport.bound {name} "$@"
 """
 
 
@@ -78,14 +71,36 @@ def superlink(home: Path, host: str, port: int, insecure: bool) -> list[str]:
     keys = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     safe = [str(home / part) if "." in part else part for part in keys]
     secured = ["--insecure"] if insecure else [*safe, "--enable-supernode-auth"]
-    return [str(BIN / "flower-superlink"), *secured, *where, "--disable-runtime-dependency-installation"]
+    return ["flower-superlink", *secured, *where, *_apart(home), "--disable-runtime-dependency-installation"]
+
+
+def superexec(home: Path, host: str, port: int, insecure: bool) -> list[str]:
+    """Starts the servers of runs; a process of ours rather than the SuperLink's, so that it ends with ours."""
+    secured = ["--insecure"] if insecure else ["--root-certificates", str(home / "ca.crt")]
+    return ["flower-superexec", *secured, "--runtime-api-address", f"{here(host)}:{port}", *_apart(home)[2:]]
+
+
+def here(host: str) -> str:
+    """The address at which this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _apart(home: Path) -> list[str]:
+    """Flower starts nothing itself, and gives tasks only to who knows the secret."""
+    if not (home / SECRET).exists():
+        write_bytes(home / SECRET, secrets.token_hex(32).encode(), private=True)
+    return ["--isolation", "process", "--superexec-auth-secret-file", str(home / SECRET)]
+
+
+def bound(command: Sequence[str]) -> list[str]:
+    """One of Flower's commands, bound to the life of ours."""
+    return [sys.executable, "-m", "headwise.sites.transport.bound", *command]
 
 
 def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
     """Let Flower's own commands find the server when FLWR_HOME is `home`."""
-    here = host if loopback(host) else "127.0.0.1"
     safety = "insecure = true" if insecure else f"root-certificates = {to_toml(str(home / 'ca.crt'))}"
-    text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{here}:{port}"\n{safety}\n'
+    text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{here(host)}:{port}"\n{safety}\n'
     write_bytes(home / "config.toml", text.encode())
 
 
@@ -94,51 +109,25 @@ def supernode(home: Path, address: str, root: Path | None, port: int) -> list[st
     keys = ["--root-certificates", str(root), "--auth-supernode-private-key", str(home / "site.key")]
     where = ["--superlink", address, "--host", "127.0.0.1", "--port", str(port)]
     config = ["--node-config", f"site={to_toml(str(home / 'site.toml'))}"]
-    return [str(BIN / "flower-supernode"), *(["--insecure"] if root is None else keys), *where, *config]
+    return ["flower-supernode", *(["--insecure"] if root is None else keys), *where, *config, *_apart(home)]
 
 
-def environment(home: Path, *, guarded: bool = False) -> dict[str, str]:
-    """Variables for Flower's processes: no telemetry; `guarded`, they can only start Headwise's own app."""
+def environment(home: Path) -> dict[str, str]:
+    """Variables for Flower's processes: no telemetry, and no child that outlives them."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
-    path = [str(_guard(home)), str(BIN)] if guarded else [str(BIN)]
-    usual = {"FLWR_HOME": str(home), "OMP_NUM_THREADS": "1", "PATH": ":".join([*path, os.environ.get("PATH", "")])}
+    path = ":".join([str(home / "bin"), str(BIN), os.environ.get("PATH", "")])
+    usual = {"FLWR_HOME": str(home), "OMP_NUM_THREADS": "1", "PATH": path}
     return {**os.environ, **quiet, **quick, **usual}
 
 
-def _guard(home: Path) -> Path:
-    """Make a folder of commands that shadow Flower's own on the PATH."""
-    folder = home / "bin"
-    with failing_clearly(folder):
-        folder.mkdir(exist_ok=True)
-        for name in ("flwr-clientapp", *OTHERS):
-            text = START.format(python=sys.executable) if name == "flwr-clientapp" else REFUSE
-            write_bytes(folder / name, text.encode())
-            (folder / name).chmod(stat.S_IRWXU)
-    return folder
-
-
-def attend(command: Sequence[str], settings: dict[str, str], *, failed: Callable[[], None] | None = None) -> int:
-    """Run a command until it ends or this process is told to stop; if `failed` is given, call it and retry."""
-    told: list[int] = []
-    for _ in range(1 if failed is None else TRIES):
-        process = subprocess.Popen(command, env=settings)
-
-        def end(number: int, *_: object, process: subprocess.Popen[bytes] = process) -> None:
-            told.append(number)
-            process.terminate()
-
-        before = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            code = process.wait()
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
-        if told or code == 0 or failed is None:
-            return 0 if told else code
-        failed()
-        time.sleep(PAUSE)
-    return 1
+def bind_server_app(home: Path) -> None:
+    """Shadow the command by which Flower starts a run's server, so that it ends with ours."""
+    path = home / "bin" / "flwr-serverapp"
+    with failing_clearly(path):
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, BOUND.format(python=shlex.quote(sys.executable), name=path.name).encode())
+        path.chmod(stat.S_IRWXU)
 
 
 def flwr(home: Path, *arguments: str) -> str:
@@ -151,6 +140,18 @@ def flwr(home: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def flwr_json(home: Path, *arguments: str) -> dict[str, Any]:
+    """What one of Flower's own commands says in JSON."""
+    said = flwr(home, *arguments, "--format", "json")
+    try:
+        found = json.loads(said)
+    except ValueError:
+        found = {"error-message": said.strip().splitlines()[-1:]}
+    if not found.get("success"):
+        raise RunError(f"flwr {arguments[0]} failed: {found.get('error-message')}.")
+    return found
+
+
 def check_app(fab: bytes) -> None:
     """Refuse an app that contains anything but the names of Headwise's own apps."""
     with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
@@ -161,10 +162,3 @@ def check_app(fab: bytes) -> None:
     named = asked["tool"]["flwr"]["app"]["components"]
     if named != APPS or asked["project"].get("dependencies"):
         raise RunError(f"this site only runs its own Headwise, but the app names {named}.")
-
-
-def start_client_app() -> None:
-    """Entry point of the `flwr-clientapp` that `headwise site start` puts on the PATH."""
-    from .grid import run_checked
-
-    run_checked(check_app)

@@ -1,0 +1,45 @@
+"""`headwise server start`: Flower's SuperLink, and the process that starts the servers of runs. They end together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ... import __version__
+from ...disk.files import write_json
+from ...errors import RunError
+from ..transport.family import STATUS, Family, claim, how
+from ..transport.ports import wait_until_free
+from ..transport.processes import bind_server_app, bound, environment, here, superexec, superlink
+
+LOG = "flower.log"
+PAUSE = 0.2
+
+
+def run_server(home: Path, host: str, port: int, insecure: bool, say: Callable[[str], None]) -> int:
+    """Serve until told to stop; the exit code."""
+    with claim(home, "server"):
+        wait_until_free("--port", host, port)
+        bind_server_app(home)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        status = {"pid": os.getpid(), "since": now, "address": f"{host}:{port}", "version": __version__}
+        write_json(home / STATUS, status)
+        family, settings = Family(home / LOG), environment(home)
+        with family.alive():
+            family.start("superlink", bound(superlink(home, host, port, insecure)), settings)
+            family.start("superexec", bound(superexec(home, host, port, insecure)), settings)
+            listens = False
+            while True:
+                news = family.next(None if listens else PAUSE)
+                if news is None:
+                    listens = socket.socket().connect_ex((here(host).strip("[]"), port)) == 0
+                    if listens:
+                        say(f"listens on {host}:{port}; Flower's log is in {home / LOG}")
+                elif "told" in news.event:
+                    return 0
+                elif "ended" in news.event:
+                    ended = how(news.event["ended"])
+                    raise RunError(f"flower-{news.name} {ended}, so the server has stopped: see {home / LOG}.")

@@ -1,0 +1,48 @@
+"""`headwise site status`: whether it runs and is connected, what it has done, what privacy is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..transport.family import running
+from .holdings import PrivacySpent, spent
+from .worker import Activity, activity
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    running: Mapping[str, Any] | None
+    """what the running command says; None if none runs"""
+    done: Activity
+    spent: tuple[PrivacySpent, ...]
+
+    def plain(self) -> dict[str, Any]:
+        return {"running": self.running, "activity": asdict(self.done), "spent": [s._asdict() for s in self.spent]}
+
+    def lines(self) -> Iterator[str]:
+        now, done = self.running, self.done
+        if now is None:
+            yield "not running"
+        else:
+            yield f"running since {now.get('since')} (process {now.get('pid')}), server {now.get('server')}"
+            yield f"connected since {now['connected']}" if now.get("connected") else f"not connected: {now.get('why')}"
+        if done.run:
+            yield f"{done.run}: {done.method} on {done.data}, round {done.round} of {done.rounds}, latest at {done.at}"
+            yield f"sent {done.sent / 1000:,.1f} KB in {done.messages} messages of this run"
+        else:
+            yield "nothing was asked yet, and nothing sent"
+        yield from map(privacy_line, self.spent)
+
+
+def privacy_line(each: PrivacySpent) -> str:
+    limit = "no limit" if each.left is None else f"{each.left:.3g} of {each.total:g} left"
+    bare = f"; {each.unprotected} answers without privacy" * bool(each.unprotected)
+    unit = f" (of {'an example' if each.unit == 'example' else 'the client'})" * bool(each.unit)
+    return f"client {each.client}  spent epsilon {each.epsilon:.3g}{unit} at delta {each.delta:g}, {limit}{bare}"
+
+
+def site_status(home: Path) -> SiteStatus:
+    return SiteStatus(running(home), activity(home), tuple(spent(home / "site.toml")))

@@ -1,0 +1,32 @@
+"""What travels between a server and a site, as bytes. Imports no torch: the process that carries it must stay light."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class SiteMessage(NamedTuple):
+    text: str
+    records: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Characters of text plus bytes of records; the transport adds its own overhead."""
+        return len(self.text) + sum(map(len, self.records))
+
+
+class Lost(NamedTuple):
+    """Stands in for a reply that did not come."""
+
+    why: str
+    reason: Literal["no answer", "late", "dropped"] = "no answer"
+    """dropped: the round's sum was opened without this node"""
+
+
+class NodeSeen(NamedTuple):
+    """A node that is connected."""
+
+    since: str = ""
+    """when it connected: after a restart, what was sent before is lost"""
+    name: str = ""
+    """as registered at the server; empty if unknown"""

@@ -1,0 +1,154 @@
+"""Each cause for which a site can't talk to its server has its own sentence."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import ConfigError
+from headwise.sites.site.signing import server_certificates
+from headwise.sites.transport import reach
+from headwise.sites.transport.ports import free_port
+from headwise.sites.transport.reach import check_certificate, problem
+
+
+@contextmanager
+def server(home: Path | None, *, status: int = 401, ahead: float = 0.0) -> Iterator[int]:
+    """A server that answers anything with this status, and whose clock is this many seconds ahead."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response_only(status)
+            self.send_header("Date", format_datetime(datetime.now(UTC) + timedelta(seconds=ahead), usegmt=True))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    class Quiet(HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A handshake that fails is what some tests want."""
+
+    found = Quiet(("127.0.0.1", 0), Handler)
+    if home is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(home / "server.pem", home / "server.key")
+        found.socket = context.wrap_socket(found.socket, server_side=True)
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    try:
+        yield found.server_address[1]
+    finally:
+        found.shutdown()
+        thread.join()
+        found.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    server_certificates(tmp_path, ["127.0.0.1", "study.example"])
+    return tmp_path
+
+
+def said(port: int, trust: ssl.SSLContext | None, host: str = "127.0.0.1") -> tuple[str, bool]:
+    found = problem(host, port, trust)
+    assert found is not None
+    return found.why, found.lasting
+
+
+def test_a_server_that_answers_is_no_problem(home: Path) -> None:
+    with server(home) as port:
+        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+    with server(None) as port:
+        assert problem("127.0.0.1", port, None) is None
+
+
+def test_an_unreachable_server_may_come_back() -> None:
+    port = free_port()
+    why = f"the server 127.0.0.1:{port} can't be reached (Connection refused): is it running?"
+    assert said(port, None) == (why, False)
+    why = "the server's name 'nowhere.invalid' is unknown here: check --superlink, or the network."
+    assert said(8000, None, "nowhere.invalid") == (why, False)
+
+
+def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(reach, "PATIENCE", 0.1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        why = f"the server 127.0.0.1:{port} does not answer within 0.1 seconds: check the network."
+        assert said(port, None) == (why, False)
+
+
+def test_another_servers_certificate_is_refused_for_good(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    server_certificates(other, ["127.0.0.1"])
+    with server(home) as port:
+        why, lasting = said(port, check_certificate(other / "ca.crt"))
+    assert why.startswith(f"the server 127.0.0.1:{port} is not the one that --ca belongs to (")
+    assert why.endswith("): get its own ca.crt.")
+    assert lasting
+
+
+def test_a_certificate_for_another_name_tells_how_to_add_it(home: Path) -> None:
+    with server(home) as port:
+        why = (
+            f"the server localhost:{port} has a certificate for other names: it must be started with --name localhost."
+        )
+        assert said(port, check_certificate(home / "ca.crt"), "localhost") == (why, True)
+
+
+def test_encrypted_and_plain_do_not_fit(home: Path) -> None:
+    with server(None) as port:
+        why, lasting = said(port, check_certificate(home / "ca.crt"))
+    assert why == f"the server 127.0.0.1:{port} does not speak TLS: check the address, or whether it runs insecurely."
+    assert lasting
+    with server(home) as port:
+        why, lasting = said(port, None)
+    assert f"the server 127.0.0.1:{port}" in why
+    assert lasting or "can't be reached" in why  # what a TLS server does with plain text is its own business
+
+
+@pytest.mark.parametrize(("ahead", "way"), [(-60.0, "ahead of"), (600.0, "behind")])
+def test_a_wrong_clock_is_named(home: Path, ahead: float, way: str) -> None:
+    with server(home, ahead=ahead) as port:
+        why, lasting = said(port, check_certificate(home / "ca.crt"))
+    assert why.startswith("this machine's clock is ")
+    assert f" seconds {way} the server's: set both right." in why
+    assert abs(int(why.split()[4]) - abs(ahead)) <= 2, why
+    assert not lasting
+
+
+def test_a_clock_that_flower_accepts_is_fine(home: Path) -> None:
+    with server(home, ahead=120.0) as port:
+        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "lasting"), [(404, "does not offer /v1/fleet/", True), (502, "proxy", False)]
+)
+def test_other_servers_are_told_apart(home: Path, status: int, words: str, lasting: bool) -> None:
+    with server(home, status=status) as port:
+        found = said(port, check_certificate(home / "ca.crt"))
+    assert words in found[0]
+    assert found[1] == lasting
+
+
+def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"ca.crt', but must be the server's ca.crt: it has no certificate."):
+        check_certificate(tmp_path / "ca.crt")
+    with pytest.raises(ConfigError, match=r"--ca is missing: give the server's ca.crt, which proves who it is."):
+        check_certificate(None)

@@ -1,0 +1,271 @@
+"""A site's worker: lives on between messages, and its death loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+from federations import experiment, write_site
+
+from headwise.cli import main
+from headwise.contract.averaging import Shared
+from headwise.disk.jsontext import to_json
+from headwise.engine.client.jobs import Job
+from headwise.sites.facts import for_sites
+from headwise.sites.server.nodes import Nodes, Roster
+from headwise.sites.site.policy import forget_data
+from headwise.sites.site.site import open_site
+from headwise.sites.site.status import site_status
+from headwise.sites.site.worker import Activity, SiteWorker, line_about
+from headwise.sites.transport import local
+from headwise.sites.transport.envelope import NodeSeen, SiteMessage
+from headwise.sites.transport.family import Family
+from headwise.sites.transport.local import SOCKET, TRIES, Courier
+from headwise.sites.transport.messages import Order, SiteJob, pack_order
+from headwise.sites.transport.processes import environment
+
+DATA = """
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.data.sources.synthetic import Synthetic
+
+
+@dataclass(frozen=True)
+class Own(Synthetic):
+    '''Synthetic data that count how often they are read.'''
+
+    def load(self, folder):
+        with (Path(folder) / "reads").open("a") as file:
+            file.write("read\\n")
+        return super().load(folder)
+"""
+
+
+def order(path: Path, t: int = 1) -> SiteMessage:
+    """A training order for client 1, from the initial state."""
+    text = to_json(for_sites(experiment("fedavg", rounds=3)).plain())
+    down = Shared(open_site(path)[1].plan(text).models[0].params())
+    return pack_order(Order("run-1", text, [SiteJob(Job("fit", 1, t, down), "")]))
+
+
+def question() -> SiteMessage:
+    return SiteMessage(to_json({"experiment": to_json(for_sites(experiment("fedavg", rounds=3)).plain())}), [])
+
+
+def without_process(reply: SiteMessage) -> tuple[dict[str, object], list[bytes]]:
+    """What counts in a reply: not which process took how long."""
+    said = json.loads(reply.text)
+    return {k: v for k, v in said.items() if k not in ("seconds", "process", "memory")}, reply.records
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_site(tmp_path / "site1", [1])
+    monkeypatch.chdir(tmp_path / "site1")
+    return tmp_path / "site1"
+
+
+class Keeper:
+    """Starts workers for a test, as `headwise site start` does."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.family = home, Family(home / "flower.log")
+        self.said: list[str] = []
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "headwise.sites.site.worker", str(self.home)]
+        self.family.start("worker", command, environment(self.home), "secret")
+
+    def until(self, what: str) -> object:
+        while True:
+            news = self.family.next()
+            if news is not None and what in news.event:
+                return news.event[what]
+
+
+@pytest.fixture
+def keeper(home: Path) -> Iterator[Keeper]:
+    found = Keeper(home)
+    with found.family.alive():
+        found.start()
+        found.until("ready")
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_the_worker_answers_and_its_death_changes_no_bit(home: Path, keeper: Keeper) -> None:
+    strangers_get_nothing(home)
+    message = order(home / "site.toml")
+    asked = Courier("secret")
+    assert json.loads(asked.ask("query", question()).text)["refusal"] is None
+    first = asked.ask("train", message)
+    worker = json.loads(first.text)["process"]
+    assert keeper.until("say") == f"round 1: trained on {json.loads(first.text)['answers'][0]['n']} samples, sent " + (
+        f"{first.size / 1000:,.1f} KB"
+    )
+    os.kill(worker, signal.SIGKILL)
+    assert keeper.until("ended") == -signal.SIGKILL
+    keeper.start()
+    again = asked.ask("train", message)  # the same connection object: it finds the new worker
+    assert json.loads(again.text)["process"] != worker
+    assert without_process(again) == without_process(first)
+    assert without_process(open_site(home / "site.toml")[0].answer(message)) == without_process(first)
+    found = site_status(home)
+    assert (found.done.run, found.done.round, found.done.rounds) == ("run-1", 1, 3)
+    assert found.done.sent == first.size + again.size, "it goes on counting from the disk"
+
+
+def strangers_get_nothing(home: Path) -> None:
+    assert stat.S_IMODE((home / SOCKET).stat().st_mode) == 0o700 & ~0o077
+    with Client(SOCKET, "AF_UNIX") as line:
+        line.send_bytes(b"a guess")
+        with pytest.raises((EOFError, OSError)):
+            line.recv_bytes()
+
+
+def test_a_message_that_kills_every_worker_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With threads in the place of workers, which hang up in the middle of a message."""
+    monkeypatch.setattr(local, "PAUSE", 0.01)
+    seen: list[str] = []
+
+    def die(kind: str, message: SiteMessage) -> SiteMessage:
+        seen.append(kind)
+        raise ConnectionResetError
+
+    ready = threading.Event()
+    threading.Thread(target=local.serve, args=("secret", die, ready.set), daemon=True).start()
+    ready.wait()
+    with pytest.raises(Exception, match=r"the site.s worker died 3 times of one message"):
+        Courier("secret").ask("train", SiteMessage("{}", []))
+    assert seen == ["train"] * TRIES
+
+
+def test_data_are_read_once_per_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: None)
+    (tmp_path / "own.py").write_text(DATA)
+    path = write_site(tmp_path / "site1", [1])
+    path.write_text(path.read_text().replace('source = "synthetic:', f'source = "{tmp_path / "own.py"}:'))
+    message = order(path)
+    forget_data()
+    reads = tmp_path / "site1" / "reads"
+    reads.unlink()
+    worker = SiteWorker(path)
+    worker.answer("query", question())
+    for _ in range(3):
+        assert "error" not in json.loads(worker.answer("train", message).text)
+    assert reads.read_text().splitlines() == ["read"]
+    worker.answer("query", question())
+    worker.answer("train", message)
+    assert len(reads.read_text().splitlines()) == 2, "a new run reads what the hospital has now"
+
+
+def test_what_the_sites_file_says_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: said.append(event["say"]))
+    path = write_site(tmp_path / "site1", [1])
+    message, worker = order(path), SiteWorker(path)
+    assert "error" not in json.loads(worker.answer("train", message).text)
+    write_site(tmp_path / "site1", [1], 'methods = ["fedper"]')
+    assert "does not allow the method 'fedavg'" in json.loads(worker.answer("train", message).text)["error"]
+    assert said[-1].startswith("round 1: refused: site1 does not allow the method 'fedavg'")
+    path.write_text("name = ")
+    assert "error" in json.loads(worker.answer("train", message).text)
+    write_site(tmp_path / "site1", [1])
+    assert "error" not in json.loads(worker.answer("train", message).text)
+
+
+def test_messages_that_are_none_do_not_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: said.append(event["say"]))
+    worker = SiteWorker(write_site(tmp_path / "site1", [1]))
+    for text in ("", "{}", "[]", '{"experiment": 3}', '{"experiment": "{"}'):
+        for kind in ("train", "query"):
+            assert "error" in json.loads(worker.answer(kind, SiteMessage(text, [])).text)
+    assert set(said) == {"refused a message that is not an order"}
+    worker.answer("query.refused", SiteMessage(to_json({"refused": "claims client 1\x1b[2J"}), []))
+    assert said[-1] == "the server does not use this site: it claims client 1 [2J."
+
+
+def reply(**values: object) -> SiteMessage:
+    answer = {"kind": "fit", "n": 120, "samples": 360, "failure": None}
+    return SiteMessage(to_json({"answers": [answer | values]}), [b"x" * 1700])
+
+
+def test_each_round_has_one_line() -> None:
+    asked = SiteMessage(to_json({"site_jobs": [{"t": 2}]}), [])
+    assert line_about(asked, reply()) == "round 2: trained on 120 samples, sent 1.8 KB"
+    assert line_about(asked, reply(n=1, samples=0)) == "round 2: trained, sent 1.8 KB"  # sizes are private here
+    assert line_about(asked, reply(kind="pre")) == "round 2: evaluated, sent 1.8 KB"
+    assert line_about(asked, reply(failure=["error", "no memory"])) == "round 2: failed (no memory), sent 1.8 KB"
+    assert line_about(asked, SiteMessage('{"error": "not here"}', [])) == "round 2: refused: not here"
+    stage = SiteMessage(to_json({"stage": "keys", "asked": {"t": 2}}), [])
+    assert line_about(stage, SiteMessage("{}", [])) == ""
+
+
+def test_the_status_says_what_was_done(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "activity.json").write_text(
+        to_json({"run": "run-7", "method": "fedper", "data": "synthetic", "round": 2, "rounds": 3, "sent": 3400})
+    )
+    assert site_status(home).done == Activity("run-7", "fedper", "synthetic", 2, 3, 3400)
+    with pytest.raises(SystemExit) as end:
+        main(["site", "status", str(home)])
+    assert not end.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "not running"
+    assert lines[1].startswith("run-7: fedper on synthetic, round 2 of 3")
+    assert lines[2] == "sent 3.4 KB in 0 messages of this run"
+    assert lines[3] == "client 1  spent epsilon 0 at delta 1e-05, no limit"
+
+
+# -- the server's view
+
+
+class Post:
+    """Nodes that never answer; `here` can be changed while somebody waits."""
+
+    def __init__(self, here: dict[int, NodeSeen]) -> None:
+        self.here, self.sent = here, list[tuple[int, str]]()
+
+    def nodes(self) -> dict[int, NodeSeen]:
+        return dict(self.here)
+
+    def send(self, node: int, message: SiteMessage, kind: str, seconds: float) -> str:
+        self.sent.append((node, kind))
+        return f"{node}-{len(self.sent)}"
+
+    def collect(self, numbers: object) -> list[tuple[str, SiteMessage]]:
+        return []
+
+
+def test_who_waits_is_told_for_whom() -> None:
+    said: list[str] = []
+    post = Post({1: NodeSeen("", "cleveland"), 2: NodeSeen("", "hungary"), 3: NodeSeen("", "switzerland")})
+    nodes = Nodes(post, experiment(clients=4), Roster({}, {}), said.append)  # type: ignore[arg-type]
+    nodes.registered = frozenset({"cleveland", "hungary", "switzerland", "va"})
+    nodes.wait(range(4), 0.01)
+    assert said == ["3 of 4 sites are here; va is missing"]
+    post.here[4] = NodeSeen("", "va")
+    nodes.wait(range(4), 0.01)
+    assert said[1:] == ["4 of 4 sites are here; waiting for cleveland, hungary, switzerland, va to say who they are"]
+
+
+def test_a_message_to_a_node_that_has_restarted_is_lost() -> None:
+    """It would be waited for until it expires: Flower keeps the node's number."""
+    post = Post({1: NodeSeen("nine o'clock"), 2: NodeSeen("nine o'clock")})
+    nodes = Nodes(post, experiment(), Roster({}, {}, {1: "va"}))  # type: ignore[arg-type]
+    answers = nodes.exchange({1: SiteMessage("{}", [])}, None)
+    post.here = {2: NodeSeen("nine o'clock")}
+    threading.Timer(0.2, lambda: post.here.update({1: NodeSeen("ten o'clock")})).start()
+    node, lost = next(answers)
+    assert (node, lost.why) == (1, "va has restarted")  # type: ignore[union-attr]
+    assert (1, "query") in post.sent, "and it is asked who it is"
