@@ -173,6 +173,8 @@ class Table:
     rows: tuple[tuple[Printed, ...], ...] = ()
     """the method's name, then one entry per column; none: they stand in the file of numbers"""
     changes: Changes = NONE
+    code: Changes = NONE
+    """further changes under the rules of the public code"""
     notes: tuple[Note, ...] = ()
 
     def printed(self, method: str, column: str) -> Printed:
