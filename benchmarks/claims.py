@@ -213,7 +213,7 @@ class Page:
         raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, floor, reach or small.")
 
     def _known(self, pair: str) -> bool:
-        return all(name in self.lines for name in pair.split("@")[0].split(" - "))
+        return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
 
     def _difference(self, pair: str) -> tuple[float, float, float]:
         """The paired difference; `a - b @ small` is what clients below one batch add to it, `@ large` the others."""

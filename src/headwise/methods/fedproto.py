@@ -10,7 +10,8 @@ https://arxiv.org/abs/2105.00243
 
 Departs from the paper: Eq. (6) prints one more division by the number of clients that hold the class; a mean has none.
 As in the authors' code, Eq. (8) pulls each sample's feature, by the mean squared difference, and not the class mean. A
-class that nobody sent in a round keeps its prototype.
+class that nobody sent in a round keeps its prototype. Clients predict with their heads, which the authors' code reports
+as well; Eq. (4), the nearest prototype, is `evaluate = "prototype"`.
 """
 
 from __future__ import annotations
