@@ -33,6 +33,7 @@ HOME = RESULTS / "claims"
 LAST = 4
 """evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
 DRAWS = 4_000
+GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
 MEASURED = (
     f"Accuracies are means over the last {LAST} evaluations, not the best round. Intervals hold 95 % of a paired "
     "bootstrap over clients, and over seeds where there are several."
@@ -182,7 +183,9 @@ class Page:
         for pair in self.told["pairs"]:
             if self._known(pair):
                 mean, low, high = self._difference(pair)
-                said.append(f"| {' less '.join(pair.split(' - '))} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |")
+                name, _, group = pair.partition(" @ ")
+                name = f"of which {GROUPS[group]}" if group else " less ".join(name.split(" - "))
+                said.append(f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |")
         return "\n".join(said)
 
     def fill(self, text: str) -> str:

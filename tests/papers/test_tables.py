@@ -25,8 +25,8 @@ EXPECTED = {
     "fedah": ["1", "2", "3", "4", "5", "text"],
     "fedafk": ["1", "2", "3", "4", "5"],
     "fedgmh": ["2", "3", "4", "5", "6", "7", "rounds", "sizes"],
-    "fedgh": ["1", "2", "3", "text"],
-    "fedftha": ["protocol"],
+    "fedgh": ["1", "2", "3", "text", "classes", "participation", "header"],
+    "fedftha": ["protocol", "heterogeneity"],
 }
 
 
