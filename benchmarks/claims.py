@@ -34,10 +34,11 @@ LAST = 4
 """evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
 DRAWS = 4_000
 GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
-MEASURED = (
-    f"Accuracies are means over the last {LAST} evaluations, not the best round. Intervals hold 95 % of a paired "
-    "bootstrap over clients, and over seeds where there are several."
-)
+ENDS = {
+    "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
+    "final": "Accuracies are those of the last round, not the best one.",
+}
+INTERVALS = "Intervals hold 95 % of a paired bootstrap over clients, and over seeds where there are several."
 COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME / "costs.json").exists() else {}
 
 
@@ -72,6 +73,7 @@ def summary(run: Run) -> dict[str, Any]:
     n = [sum(row) for row in run.partition["test"]]
     curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}
     ends = {m: np.mean([v for _, v in points[-LAST:]], axis=0).round(4).tolist() for m, points in scores.items()}
+    final = {m: points[-1][1].round(4).tolist() for m, points in scores.items()}
     return {
         "run": run.path.name,
         "experiment": {k: v for k, v in plain.items() if k != "engine"},
@@ -80,6 +82,7 @@ def summary(run: Run) -> dict[str, Any]:
         "train": [sum(row) for row in run.partition["train"]],
         "test": n,
         "clients": ends,
+        "final": final,
         "curves": curves,
     }
 
@@ -112,10 +115,12 @@ class Line:
     name: str
     runs: list[dict[str, Any]]
     moment: str
+    end: str
+    """clients: the mean of the last evaluations; final: the last one"""
 
     def scores(self, seed: int) -> NDArray[np.float64]:
         """Each client's accuracy in percent."""
-        return 100 * np.array(self.runs[seed]["clients"][self.moment])
+        return 100 * np.array(self.runs[seed][self.end][self.moment])
 
 
 def weights(line: Line, page: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -211,9 +216,11 @@ class Page:
             target = float(name.split("@")[1])
             first = [next((t for t, v in r["curves"][line.moment] if 100 * v >= target), None) for r in line.runs]
             return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
+        if kind == "best":
+            return f"{np.mean([max(100 * v for _, v in r['curves'][line.moment]) for r in line.runs]):.1f}"
         if kind == "small":
             return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
-        raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, floor, reach or small.")
+        raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, best, exact, floor, reach or small.")
 
     def _known(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
@@ -240,7 +247,7 @@ class Page:
             f"**{told['verdict'].capitalize()}.** {self.fill(told['because'])}",
             f"Claim: {told['claim']} ({told['source']}). In print: {told['printed']}.",
             "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
-            f"Scale: {told['scale']} {MEASURED}" if self.lines else "",
+            f"Scale: {told['scale']} {ENDS[told.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
             self.table() if self.lines else "",
             self.differences() if told.get("pairs") else "",
             self.counted() if self.exact else "",
@@ -261,7 +268,7 @@ def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[s
     seeds = [r["experiment"].get("seed", 0) for r in fit]
     if len({*seeds}) < len(seeds):
         raise SystemExit(f"{told['title']}: {row['name']} fits several runs of one seed: {[r['run'] for r in fit]}.")
-    return Line(row["name"], fit, row.get("moment", told.get("moment", "pre")))
+    return Line(row["name"], fit, row.get("moment", told.get("moment", "pre")), told.get("end", "clients"))
 
 
 def _at(tree: Mapping[str, Any], path: str) -> Any:
