@@ -25,8 +25,8 @@ EXPECTED = {
     "fedah": ["1", "2", "3", "4", "5", "text"],
     "fedafk": ["1", "2", "3", "4", "5"],
     "fedgmh": ["2", "3", "4", "5", "6", "7", "rounds", "sizes"],
-    "fedgh": ["1", "2", "3", "text"],
-    "fedftha": ["protocol"],
+    "fedgh": ["1", "2", "3", "text", "classes", "participation", "header"],
+    "fedftha": ["protocol", "heterogeneity"],
 }
 
 
@@ -240,3 +240,12 @@ def test_settings_that_are_as_usual_do_not_make_another_cell() -> None:
 def test_every_cell_of_a_table_has_its_own_key() -> None:
     cells = cells_of(ask_for("fedafk/2"))
     assert len({c.key for c in cells}) == len({json.dumps(c.experiment.plain(), sort_keys=True) for c in cells}) > 1
+
+
+@pytest.mark.parametrize("name", ["fedgmh/2", "fedgmh/3", "fedgmh/4", "fedgmh/6"])
+def test_the_code_of_fedgmh_takes_its_authors_draw(name: str) -> None:
+    drawn = {r: [c.experiment.partition for c in cells_of(ask_for(name, rules=r))] for r in ("paper", "code")}
+    assert {p.name for p in drawn["paper"]} == {"exdir"}
+    assert {p.name for p in drawn["code"]} == {"public-exdir"}
+    options = [[(p.options["classes_per_client"], p.options["alpha"]) for p in drawn[r]] for r in ("paper", "code")]
+    assert set(options[0]) == set(options[1])

@@ -86,3 +86,9 @@ def test_a_sweep_without_values_is_one_sentence(sweep: str) -> None:
 def test_a_sweep_of_what_is_not_trained_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="but nothing is trained in these columns of fedgh/2"):
         swept(ask_for("fedgh/2"), "train.lr=0.1,0.2")
+
+
+def test_an_option_can_be_set_for_a_method_named_by_its_preset() -> None:
+    asked = ask_for("fedah/1", columns=["CIFAR-100 Dir(0.1)"], methods=["FedAH"])  # runs fedah@paper
+    made = {c.method: c.experiment for c in cells_of(with_settings(asked, ["method.weight_lr=0.5"]))}
+    assert made["FedAH"].method.options["weight_lr"] == 0.5

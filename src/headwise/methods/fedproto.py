@@ -10,7 +10,8 @@ https://arxiv.org/abs/2105.00243
 
 Departs from the paper: Eq. (6) prints an extra division by the number of clients that hold the class; we take a mean.
 As in the authors' code, Eq. (8) pulls each sample's feature (by the mean squared difference), not the class mean. A
-class that no client sends in a round keeps its prototype.
+class that no client sends in a round keeps its prototype. Clients predict with their heads, which the authors' code
+reports as well; Eq. (4), the nearest prototype, is `evaluate = "prototype"`.
 """
 
 from __future__ import annotations

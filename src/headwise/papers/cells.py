@@ -149,7 +149,7 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     layers = [ask.table.changes, column.changes, recipe.changes]
     method = recipe.method
     if ask.rules == "code" and ask.paper.code:
-        layers += [ask.paper.code.changes, column.code]
+        layers += [ask.paper.code.changes, ask.table.code, column.code]
         method = recipe.code or method
     values = merged(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
     asked = merged(ask.settings.values, column.sweep.values)
@@ -165,7 +165,7 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
 
 def _options(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The requested options that this method has."""
-    known = field_types(find_class("method", method)) if asked else {}
+    known = field_types(find_class("method", method.partition("@")[0])) if asked else {}
     return {k: v for k, v in asked.items() if k in known}
 
 

@@ -168,6 +168,8 @@ class Table:
     rows: tuple[tuple[Printed, ...], ...] = ()
     """the method's name, then one entry per column; empty if they are in the file of numbers"""
     changes: Changes = NONE
+    code: Changes = NONE
+    """further changes under the rules of the public code"""
     notes: tuple[Note, ...] = ()
 
     def printed(self, method: str, column: str) -> Printed:

@@ -57,4 +57,4 @@ def _tree(ask: Ask, settings: Sequence[str], what: str) -> dict[str, Any]:
 
 
 def _name(ask: Ask, method: str) -> str:
-    return Choice.parse(recipe_of(ask, method).method, "method").name
+    return Choice.parse(recipe_of(ask, method).method, "method").name.partition("@")[0]  # without its preset

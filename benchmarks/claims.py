@@ -1,0 +1,313 @@
+"""The pages of docs/results that say whether a paper's claim holds, from the runs behind them.
+
+    python benchmarks/claims.py collect RUNS...   what the pages need of finished runs, in docs/results/claims/runs.json
+    python benchmarks/claims.py cost LOG          CPU seconds of each command, in docs/results/claims/costs.json
+    python benchmarks/claims.py pages             from those and docs/results/claims/*.toml, the pages and their table
+
+Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwise.papers.cells import ask_for
+from headwise.papers.reproduce import exact_rows
+from headwise.papers.results import Row
+from headwise.runs.query import Run
+from headwise.settings.experiment import Experiment
+from headwise.settings.fields import changed
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+HOME = RESULTS / "claims"
+LAST = 4
+"""evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
+DRAWS = 4_000
+GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
+ENDS = {
+    "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
+    "final": "Accuracies are those of the last round, not the best one.",
+}
+INTERVALS = "Intervals hold 95 % of a paired bootstrap over clients, and over seeds where there are several."
+COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME / "costs.json").exists() else {}
+
+
+def cost(log: Path) -> None:
+    """From lines like `09:49:10 START fedgh/3 --methods ...` and `09:57:11 END rc=0 114.0 user 481.0 real`."""
+    found, command = dict[str, float](), ""
+    for line in log.read_text().splitlines():
+        _, what, rest = line.split(" ", 2)
+        if what == "START":
+            command = rest
+        elif told := re.search(r"([\d.]+) user", rest):
+            found[command] = found.get(command, 0.0) + float(told[1])
+    (HOME / "costs.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def collect(folders: Sequence[Path]) -> None:
+    """Add these runs to runs.json, in the place of the same ones that are there."""
+    file = HOME / "runs.json"
+    known = {r["run"]: r for r in json.loads(file.read_text())} if file.exists() else {}
+    for folder in folders:
+        if (folder / "result.json").exists() and Run(folder).complete:
+            known[folder.name] = summary(Run(folder))
+    lines = ",\n".join(json.dumps(known[k]) for k in sorted(known))
+    file.write_text(f"[\n{lines}\n]\n")
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Each client's accuracy at the end, the curves, and what was run."""
+    experiment = run.manifest["experiment"]
+    plain = changed(experiment, Experiment().plain())
+    scores = trace(run, experiment["clients"])
+    n = [sum(row) for row in run.partition["test"]]
+    curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}
+    ends = {m: np.mean([v for _, v in points[-LAST:]], axis=0).round(4).tolist() for m, points in scores.items()}
+    final = {m: points[-1][1].round(4).tolist() for m, points in scores.items()}
+    return {
+        "run": run.path.name,
+        "experiment": {k: v for k, v in plain.items() if k != "engine"},
+        "partition": run.manifest["partition"]["hash"],
+        "floor": run.manifest["partition"]["floor"],
+        "train": [sum(row) for row in run.partition["train"]],
+        "test": n,
+        "clients": ends,
+        "final": final,
+        "curves": curves,
+    }
+
+
+def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float64]]]]:
+    """[clients] accuracies by moment, at each evaluation; stale is what a client had after its own last training."""
+    rows: dict[int, list[Any]] = {}
+    for row in run.clients:
+        rows.setdefault(row["round"], []).append(row)
+    trained, found = dict[int, float](), dict[str, list[tuple[int, NDArray[np.float64]]]]()
+    for t, lines in sorted(rows.items()):
+        now: dict[str, dict[int, float]] = {}
+        for line in lines:
+            for moment in ("pre", "post", "global"):
+                if score := line.get(moment, {}).get("test"):
+                    now.setdefault(moment, {})[line["client"]] = score["accuracy"]
+        trained |= now.get("post", {})
+        if len(now.get("pre", {})) == clients:
+            now["stale"] = now["pre"] | trained
+        for moment, scores in now.items():
+            if len(scores) == clients and moment != "post":
+                found.setdefault(moment, []).append((t, np.array([scores[c] for c in range(clients)])))
+    return found
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method of a page: its runs, one per seed."""
+
+    name: str
+    runs: list[dict[str, Any]]
+    moment: str
+    end: str
+    """clients: the mean of the last evaluations; final: the last one"""
+
+    def scores(self, seed: int) -> NDArray[np.float64]:
+        """Each client's accuracy in percent."""
+        return 100 * np.array(self.runs[seed][self.end][self.moment])
+
+
+def weights(line: Line, page: Mapping[str, Any]) -> NDArray[np.float64]:
+    """What a client counts: its test samples, or the same as any other; none outside the group that is asked for."""
+    run = line.runs[0]
+    n = np.array(run["test"], float)
+    return (n > 0).astype(float) if page.get("metric") == "client_mean" else n
+
+
+def estimate(values: NDArray[np.float64], n: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The mean of [seeds, clients] values, and its 95 % interval by drawing seeds and clients with replacement.
+
+    Values are differences of two methods on the same client and seed where the comparison is a paired one.
+    """
+    rng = np.random.default_rng(0)
+    seeds, clients = values.shape
+    which, who = rng.integers(seeds, size=(DRAWS, seeds)), rng.integers(clients, size=(DRAWS, clients))
+    drawn = np.take_along_axis(values[which].mean(1), who, axis=1)
+    draws = np.average(drawn, weights=n[who], axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(np.average(values.mean(0), weights=n)), float(low), float(high)
+
+
+class Page:
+    """A claim's page: its text with all figures filled in."""
+
+    def __init__(self, told: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> None:
+        self.told = told
+        self.lines = {line.name: line for row in told.get("lines", ()) if (line := _line(row, told, runs)).runs}
+        self.exact: list[Row] = []
+        if asked := told.get("exact"):
+            self.exact = list(exact_rows(ask_for(asked["table"], columns=asked.get("columns", ()))).values())
+
+    @property
+    def mean_of(self) -> str:
+        """The paper's mean: over all samples, or over the clients."""
+        return "mean" if self.told.get("metric") == "client_mean" else "weighted"
+
+    def counted(self) -> str:
+        """What was computed instead of trained, beside print."""
+        said = ["| | | in print | ours | |", "|---|---|---:|---:|---|"]
+        rows = [row.texts() for row in self.exact if not row.printed.missing]
+        return "\n".join([*said, *(f"| {t[0]} | {t[1]} | {t[2]} | {t[3]} | {t[-1]} |" for t in rows)])
+
+    def table(self) -> str:
+        """Every line: mean and interval, seeds, the floor."""
+        said = [
+            "| | moment | accuracy % | 95 % interval | seeds | rounds | floor % |",
+            "|---|---|---:|---:|---:|---:|---:|",
+        ]
+        for line in self.lines.values():
+            mean, low, high = estimate(
+                np.stack([line.scores(s) for s in range(len(line.runs))]), weights(line, self.told)
+            )
+            floor, rounds = 100 * line.runs[0]["floor"][self.mean_of], line.runs[0]["experiment"].get("rounds", 50)
+            said.append(
+                f"| {line.name} | {line.moment} | {mean:.2f} | {low:.2f} to {high:.2f} | {len(line.runs)} | {rounds} | "
+                f"{floor:.2f} |"
+            )
+        return "\n".join(said)
+
+    def differences(self) -> str:
+        """The comparisons that the page asks for, in points."""
+        said = ["| difference | points | 95 % interval |", "|---|---:|---:|"]
+        for pair in self.told["pairs"]:
+            if self._known(pair):
+                mean, low, high = self._difference(pair)
+                name, _, group = pair.partition(" @ ")
+                name = f"of which {GROUPS[group]}" if group else " less ".join(name.split(" - "))
+                said.append(f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |")
+        return "\n".join(said)
+
+    def fill(self, text: str) -> str:
+        """Every {kind:name} by its figure."""
+        return re.sub(r"\{(\w+):([^}]*)\}", lambda m: self._figure(m[1], m[2]), text)
+
+    def _figure(self, kind: str, name: str) -> str:
+        if kind == "exact":
+            given = [row for row in self.exact if not row.printed.missing]
+            return f"{sum(row.verdict == 'exact' for row in given)} of {len(given)}"
+        if kind == "diff":
+            mean, low, high = self._difference(name)
+            return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+        line = self.lines[name.split("@")[0]]
+        if kind == "acc":
+            values = np.stack([line.scores(s) for s in range(len(line.runs))])
+            return f"{estimate(values, weights(line, self.told))[0]:.1f}"
+        if kind == "floor":
+            return (
+                f"{100 * line.runs[0]['floor']['mean' if self.told.get('metric') == 'client_mean' else 'weighted']:.1f}"
+            )
+        if kind == "reach":  # the first round at this accuracy in every seed, the mean over the seeds
+            target = float(name.split("@")[1])
+            first = [next((t for t, v in r["curves"][line.moment] if 100 * v >= target), None) for r in line.runs]
+            return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
+        if kind == "best":
+            return f"{np.mean([max(100 * v for _, v in r['curves'][line.moment]) for r in line.runs]):.1f}"
+        if kind == "small":
+            return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
+        raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, best, exact, floor, reach or small.")
+
+    def _known(self, pair: str) -> bool:
+        return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
+
+    def _difference(self, pair: str) -> tuple[float, float, float]:
+        """The paired difference; `a - b @ small` is what clients below one batch add to it, `@ large` the others."""
+        pair, _, group = pair.partition(" @ ")
+        a, b = (self.lines[name] for name in pair.split(" - "))
+        seeds = min(len(a.runs), len(b.runs))
+        if any(a.runs[s]["partition"] != b.runs[s]["partition"] for s in range(seeds)):
+            raise SystemExit(f"{pair}: these runs have different clients.")
+        values = np.stack([a.scores(s) - b.scores(s) for s in range(seeds)])
+        if group:
+            small = np.array(a.runs[0]["train"]) < self.told["batch"]
+            values = np.where(small if group == "small" else ~small, values, 0.0)
+        return estimate(values, weights(a, self.told))
+
+    def markdown(self) -> str:
+        """The page."""
+        told = self.told
+        commands = [f"headwise reproduce {c}" + _cost(c) for c in told["commands"]]
+        parts = [
+            f"# {told['title']}",
+            f"**{told['verdict'].capitalize()}.** {self.fill(told['because'])}",
+            f"Claim: {told['claim']} ({told['source']}). In print: {told['printed']}.",
+            "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
+            f"Scale: {told['scale']} {ENDS[told.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
+            self.table() if self.lines else "",
+            self.differences() if told.get("pairs") else "",
+            self.counted() if self.exact else "",
+            self.fill(told.get("text", "")).strip(),
+            "This page is written by `python benchmarks/claims.py pages` from `docs/results/claims/`.",
+        ]
+        return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _cost(command: str) -> str:
+    return f"   # {COSTS[command]:.0f} CPU seconds" if command in COSTS else ""
+
+
+def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> Line:
+    wanted = {**told.get("match", {}), **row["match"]}
+    fit = [r for r in runs if all(_at(r["experiment"], k) == v for k, v in wanted.items())]
+    fit.sort(key=lambda r: r["experiment"].get("seed", 0))
+    seeds = [r["experiment"].get("seed", 0) for r in fit]
+    if len({*seeds}) < len(seeds):
+        raise SystemExit(f"{told['title']}: {row['name']} fits several runs of one seed: {[r['run'] for r in fit]}.")
+    return Line(row["name"], fit, row.get("moment", told.get("moment", "pre")), told.get("end", "clients"))
+
+
+def _at(tree: Mapping[str, Any], path: str) -> Any:
+    """A setting, or its default where the run has not changed it."""
+    for whole in (tree, Experiment().plain()):
+        value: Any = whole
+        for key in path.split("."):
+            value = (
+                value[int(key)] if isinstance(value, list) else value.get(key) if isinstance(value, Mapping) else None
+            )
+            if value is None:
+                break
+        if value is not None:
+            return value
+    return None
+
+
+def pages() -> None:
+    """Write every page, and the table of claims at the top of README.md."""
+    runs = json.loads((HOME / "runs.json").read_text())
+    rows = ["| claim | in print | ours | verdict |", "|---|---|---|---|"]
+    for file in sorted(HOME.glob("*.toml")):
+        for told in tomllib.loads(file.read_text())["pages"]:
+            page = Page(told, runs)
+            (RESULTS / f"claim-{told['name']}.md").write_text(page.markdown())
+            link, ours = f"[{told['short']}](claim-{told['name']}.md)", page.fill(told["ours"])
+            rows.append(f"| {link} | {told['printed']} | {ours} | *{told['verdict']}* |")
+    readme = RESULTS / "README.md"
+    begin, end = "<!-- claims -->\n", "<!-- end of claims -->"
+    before, rest = readme.read_text().split(begin)
+    readme.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["collect"] and len(sys.argv) > 2:
+        collect([Path(p) for p in sys.argv[2:]])
+    elif sys.argv[1:2] == ["cost"] and len(sys.argv) == 3:
+        cost(Path(sys.argv[2]))
+    elif sys.argv[1:] == ["pages"]:
+        pages()
+    else:
+        raise SystemExit(__doc__)

@@ -1,0 +1,85 @@
+"""The pages that settle claims: their figures are the runs', and the committed pages are what the script writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+
+ROOT = Path(__file__).parents[2]
+
+
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("claims", ROOT / "benchmarks" / "claims.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["claims"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+claims = script()
+TOLD = [page for file in sorted(claims.HOME.glob("*.toml")) for page in tomllib.loads(file.read_text())["pages"]]
+RUNS = json.loads((claims.HOME / "runs.json").read_text())
+
+
+def test_a_trace_gives_the_accuracies_that_the_engine_logged(tmp_path: Path) -> None:
+    experiment = hw.Experiment(
+        method="fedper", data="digits", partition="dirichlet:0.5", model="linear", clients=6, rounds=4,
+        sampling={"ratio": 0.5}, evaluate={"every": 2},
+    )  # fmt: skip
+    run = hw.run(experiment, tmp_path / "run")
+    n = [sum(row) for row in run.partition["test"]]
+    logged = {row["round"]: row for row in run.rounds}
+    for moment in ("pre", "stale"):
+        points = claims.trace(run, 6)[moment]
+        assert [t for t, _ in points] == [2, 4]
+        for t, scores in points:
+            assert np.average(scores, weights=n) == pytest.approx(logged[t][moment]["accuracy"])
+
+
+def test_an_interval_is_paired_and_covers_seeds() -> None:
+    n = np.array([1.0, 3.0])
+    assert claims.estimate(np.array([[1.0, 2.0]]), n)[0] == 1.75
+    same = np.full((1, 50), 0.5)
+    assert claims.estimate(same, np.ones(50)) == (0.5, 0.5, 0.5)
+    one, two = np.array([[0.0] * 50]), np.array([[0.0] * 50, [2.0] * 50])
+    assert claims.estimate(one, np.ones(50))[1:] == (0.0, 0.0)
+    assert claims.estimate(two, np.ones(50))[1:] == (0.0, 2.0)  # seeds differ, clients do not
+
+
+def test_small_and_large_clients_add_up_to_the_difference() -> None:
+    told = {
+        "title": "-", "batch": 5, "pairs": [],
+        "lines": [{"name": n, "match": {"method.name": n.lower()}} for n in ("FedPer", "FedAvg")],
+    }  # fmt: skip
+    base = {"partition": "p", "train": [3, 9], "test": [2, 6], "floor": {"weighted": 0.5, "mean": 0.5}, "curves": {}}
+    runs = [
+        {**base, "run": m, "experiment": {"method": {"name": m}}, "clients": {"pre": scores}}
+        for m, scores in (("fedper", [0.9, 0.8]), ("fedavg", [0.1, 0.7]))
+    ]
+    page = claims.Page(told, runs)
+    whole, small, large = (page._difference(f"FedPer - FedAvg{g}")[0] for g in ("", " @ small", " @ large"))
+    assert (whole, small, large) == pytest.approx((27.5, 20.0, 7.5))
+    assert page.fill("by {diff:FedPer - FedAvg}").startswith("by +27.5 (")
+
+
+@pytest.mark.parametrize("told", [t for t in TOLD if "exact" not in t], ids=lambda t: t["name"])
+def test_a_committed_page_is_what_its_runs_say(told: dict[str, Any]) -> None:
+    page = (claims.RESULTS / f"claim-{told['name']}.md").read_text()
+    assert page == claims.Page(told, RUNS).markdown()
+    assert not {"?", ""} & {told["verdict"], told["because"]}
+
+
+def test_the_table_of_claims_names_every_page() -> None:
+    readme = (claims.RESULTS / "README.md").read_text()
+    assert len(TOLD) >= 10
+    assert all(f"(claim-{t['name']}.md)" in readme for t in TOLD)
