@@ -76,7 +76,7 @@ class Preprocess:
     images: Literal["standardise", "unit"] = "standardise"
     """each channel to mean 0 and standard deviation 1, or from 0 to 1"""
     texts: Literal["auto", "tokens", "bag"] = "auto"
-    """numbers of words in their order, or how often each occurs; auto: tokens if a text is the only feature"""
+    """tokens: the words in their order, for networks of texts; bag: how often each occurs; auto: bag"""
     length: Annotated[int, Range(1, 10_000)] = 100
     """words per text, for tokens: longer texts are cut, shorter ones filled up"""
     buckets: Annotated[int, Range(2, 10_000_000)] = 10_000
