@@ -112,7 +112,7 @@ def test_a_partitioner_of_hub_data_sets_keeps_class_names(tmp_path: Path) -> Non
     partitioner = SimpleNamespace(num_partitions=2, load_partition=lambda k: parts[k])
     loaded = stored(partitioner, tmp_path, target="label")
     assert loaded.raw.owners == ("0", "1")
-    assert loaded.raw.form == "tokens"
+    assert loaded.raw.form == "table"
     assert [loaded.targets.classes[k] for k in loaded.dataset.y] == ["good", "bad"] * 2
 
 

@@ -157,7 +157,7 @@ def test_images_that_a_table_names(tmp_path: Path) -> None:
 def test_texts_are_hashed_alike_everywhere(tmp_path: Path) -> None:
     text = (
         TABLE.replace('number = ["age"]\ncategory = ["sex"]', 'text = ["note"]')
-        + "[preprocess]\nlength = 4\nbuckets = 50\n"
+        + '[preprocess]\ntexts = "tokens"\nlength = 4\nbuckets = 50\n'
     )
     rows = ['va,"Good news, good",yes', "rome,,no"]
     loaded = load(table(tmp_path, rows, "hospital,note,ill", text))

@@ -75,7 +75,7 @@ class Preprocess:
     images: Literal["standardise", "unit"] = "standardise"
     """each channel to mean 0 and standard deviation 1, or to the range 0 to 1"""
     texts: Literal["auto", "tokens", "bag"] = "auto"
-    """tokens: the words in order; bag: how often each word occurs; auto: tokens if a text is the only feature"""
+    """tokens: the words in order, for networks of texts; bag: how often each word occurs; auto: bag"""
     length: Annotated[int, Range(1, 10_000)] = 100
     """words per text: longer texts are truncated, shorter ones padded"""
     buckets: Annotated[int, Range(2, 10_000_000)] = 10_000

@@ -102,7 +102,7 @@ class Encoder:
         self._d = d
         self.codes = {name: Codes(d.missing) for name in f.category}
         only_text = len(f.text) == 1 and len(f.names()) == 1
-        tokens = p.texts == "tokens" or (p.texts == "auto" and only_text)
+        tokens = p.texts == "tokens"
         if tokens and f.text and not only_text:
             raise DataError("preprocess.texts is 'tokens', which needs a text as the only feature: choose 'bag'.")
         self.form: Form = "image" if f.image else "tokens" if tokens and f.text else "table"

@@ -111,11 +111,18 @@ class Hashing(dict[str, int]):
         return x
 
 
+LENGTH = np.float32(6)
+
+
 def bags(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
-    """How often each word occurs, each row scaled to norm 1 so that long texts weigh no more than short ones."""
+    """How often each word occurs, each row scaled to one length so that long texts weigh no more than short ones.
+
+    The length is about that of the counts of a short text, or of 36 standardised numbers: rows of length 1 would need
+    a learning rate 36 times as high.
+    """
     tokens = tokens.astype(np.int64)
     counts = np.zeros((len(tokens), buckets), np.float32)
     np.add.at(counts, (np.arange(len(tokens))[:, None], tokens), np.float32(1))
     counts[:, 0] = 0
     norm = np.sqrt((counts * counts).sum(1, keepdims=True))
-    return counts / np.where(norm > 0, norm, np.float32(1))
+    return counts * (LENGTH / np.where(norm > 0, norm, LENGTH))
