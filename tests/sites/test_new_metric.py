@@ -84,6 +84,9 @@ def test_a_new_metric_comes_from_sites_as_in_one_process(tmp_path: Path, monkeyp
     here = hw.run(experiment(rounds=2), tmp_path / "here")
     assert [row["pre"] for row in there.rounds] == [row["pre"] for row in here.rounds]
     assert "top2" in there.rounds[-1]["pre"]
+    assert there.start is not None
+    assert here.start is not None
+    assert there.start["pre"] == here.start["pre"], "before round 1, too"
 
 
 def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None:
