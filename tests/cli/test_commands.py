@@ -69,7 +69,8 @@ def test_listed_runs_are_those_that_there_are(headwise: Headwise) -> None:
         headwise(*small(), "--quiet")
     rows = json.loads(headwise("list", "runs", "--json").out)["runs"]
     assert [row["run"] for row in rows] == ["runs/fedavg-synthetic-s0", "runs/fedavg-synthetic-s0-2"]
-    assert rows[0]["accuracy"] == rows[1]["accuracy"]
+    assert rows[0]["metric"] == "accuracy"
+    assert rows[0]["last"] == rows[1]["last"] != ""
     assert {row["ended"] for row in rows} == {"finished"}
     assert headwise("list", "runs").out.count("fedavg-synthetic-s0") == 2
 
@@ -132,8 +133,9 @@ def test_a_person_is_told_the_same(headwise: Headwise) -> None:
         assert re.search(rf"^  {word} +\S", said.out, re.MULTILINE)
     assert said.out.rstrip().endswith("run")
     lines = said.err.splitlines()
-    assert [line.split(",")[0] for line in lines] == ["fedavg: round 1/2", "fedavg: round 2/2"]
-    assert all(re.search(r"pre 0\.\d{4}, post 0\.\d{4}, stale 0\.\d{4}, sent ", line) for line in lines)
+    assert [line.split(",")[0] for line in lines] == [f"fedavg: round {t}/2" for t in range(3)]
+    assert all(re.search(r"pre 0\.\d{4}, (post 0\.\d{4}, )?stale 0\.\d{4}, sent ", line) for line in lines)
+    assert ["post" in line for line in lines] == [False, True, True], "before round 1, nobody has trained"
 
 
 def test_quiet_is_quiet(headwise: Headwise) -> None:

@@ -81,7 +81,8 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(tmp_path: Path) -> None
     folder = tmp_path / "run"
     process = start(*arguments(10_000, folder))
     assert process.stderr is not None
-    process.stderr.readline()
+    for _ in range(2):  # rounds 0 and 1
+        process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0

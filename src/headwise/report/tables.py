@@ -25,9 +25,16 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
     main = lines[0].metric
     more = [m for m in extras(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)]
     few = ["clients measured"] * any(_few(line) for line in lines)
-    head = ["method", f"{main.heading} (pre)", "own model (stale)", *(m.heading for m in more), *few, *COSTS]
+    head = [
+        "method",
+        f"{main.heading} (pre)",
+        "own model (stale)",
+        *(m.label if m.source == main.name else m.heading for m in more),
+        *few,
+        *COSTS,
+    ]
     rows = [_cells(line, more, bool(few)) for line in lines]
-    return head, rows if floor is None else [*rows, [guessing(main), main.form(floor), *[""] * (len(head) - 2)]]
+    return head, rows if floor is None else [*rows, [guessing(main), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
 
 
 def guessing(main: Metric) -> str:
