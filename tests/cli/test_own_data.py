@@ -145,17 +145,16 @@ def test_mistakes_of_init(patients: Path, capsys: pytest.CaptureFixture[str], co
     assert not (patients / "data.toml").exists()
 
 
-def test_other_tasks_are_shown_and_refused(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_tasks_are_shown_and_refused_to_methods_that_need_classes(
+    patients: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "id")
     assert "Task is regression: the target has 160 different numbers." in said
     shown = told(capsys, "data", "show", "data.toml")
     assert "regression: mean ± deviation in training samples" in shown
     assert ["0", "va", "30", "0", "10"] in [line.split()[:5] for line in shown.splitlines()]
-    refused = told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
-    assert (
-        "task is 'regression' (the target has 160 different numbers), but runs can only do classification yet."
-        in refused
-    )
+    refused = told(capsys, "run", "--data", "data.toml", "--method", "fedgh", "--out", "out", code=2)
+    assert "task is 'regression', but fedgh can only do classification: choose one of apfl, " in refused
     assert not (patients / "out").exists()
 
 

@@ -10,12 +10,12 @@ from headwise.models.base import Task
 from headwise.models.replicas import replica
 from headwise.settings import catalog
 
-TASK, WORDS = Task((3, 32, 32), 10), Task((20,), 4, 50)
+TASK, WORDS, PIXELS = Task((3, 32, 32), 10), Task((20,), 4, 50), Task((3, 32, 32), 10, kind="segmentation")
 
 
 @pytest.mark.parametrize("name", catalog.names("model"))
 def test_a_copy_computes_the_same_and_shares_nothing(name: str) -> None:
-    task = WORDS if name == "fasttext" else TASK
+    task = {"fasttext": WORDS, "fcn": PIXELS}.get(name, TASK)
     net = catalog.find("model", name)().build(task).eval()
     twin = replica(net, {})
     x = torch.randint(50, (2, 20)) if task is WORDS else torch.randn(2, *task.shape)
