@@ -73,7 +73,7 @@ def test_every_damaged_byte_is_noticed(folder: Path, name: str) -> None:
             continue  # the last digit of a number may make no difference
         path.write_bytes(damaged)
         refused(folder, "damaged|format|update|missing|names no")
-    for size in (0, 1, len(whole) - 1):
+    for size in (0, 1, len(whole) // 2):
         path.write_bytes(whole[:size])
         refused(folder, "damaged")
     path.unlink()
