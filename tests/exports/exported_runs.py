@@ -11,6 +11,7 @@ import headwise as hw
 from headwise.engine.client.scores import score
 from headwise.exports.model import TrainedModel
 from headwise.exports.personal import Models
+from headwise.log.choosing import wanted
 
 
 def small_run(folder: Path, method: Any = "fedrep", **more: Any) -> hw.Run:
@@ -30,4 +31,6 @@ def measured(models: Models, model: TrainedModel, client: int) -> dict[str, floa
     """The run's metrics on the client's test samples."""
     part = models.data.parts[client]
     said = torch.from_numpy(model.say(raw(models, client)).scores[: len(part.test)])
-    return score(said, torch.from_numpy(models.data.dataset.y[part.test]))
+    return score(
+        said, torch.from_numpy(models.data.dataset.y[part.test]), wanted("classification", (), None), "classification"
+    )

@@ -85,7 +85,7 @@ class Plan:
     @cached_property
     def drifting(self) -> frozenset[int]:
         """The clients whose labels change during the run."""
-        return drifting(self.experiment, self.clients)
+        return drifting(self.experiment, tuple(self.clients))
 
     def client(self, c: int, t: int) -> ClientData | Drifted:
         """This client's samples in round t."""

@@ -18,27 +18,28 @@ from ..errors import DataError, RunError
 from ..settings.experiment import OWN
 from .about import card_of
 from .inputs import Inputs
+from .making import TRIED, Own, inputs_of, make
 from .model import TrainedModel
-from .personal import TRIED, Models
-from .ready import Ready
+from .personal import Models
+from .ready import preparing
 
 
-class Newcomer(Models):
-    """The models of a run with one client more."""
+class Newcomer:
+    """A client that a run does not know yet."""
 
     def __init__(self, models: Models, raw: Any, labels: Any) -> None:
-        super().__init__(models.run)
-        self.data, self.plan = models.data, models.plan  # they are the same, and already read
+        self.models, self.data, self.plan = models, models.data, models.plan
         if self.data.dataset.task != "classification":
             raise RunError(f"task is {self.data.dataset.task!r}, but only models of classification can be adapted yet.")
-        inputs = super()._inputs(self.plan.clients[0])
+        self._card = card_of(self.plan.experiment, self.plan.experiment.data, self.data.dataset, {}, "")
+        inputs = inputs_of(self.data, self.plan.clients[0], self._card["reading"])
         self._x, self._y = inputs.encode(raw), self._numbers(labels)
         if len(self._x) != len(self._y) or not len(self._y):
             raise DataError(f"there are {len(self._x)} samples and {len(self._y)} labels, but each needs one.")
-        self._own = _scaled(inputs, self._x) if self._per_client else inputs
+        self._inputs = _scaled(inputs, self._x) if self._per_client else inputs
 
     def model(self, epochs: int) -> TrainedModel:
-        found = self._checkpoint("last")
+        found = self.models.checkpoint("last")
         t, plan = found.progress.t, self._with_me()
         with one_thread(), torch.random.fork_rng(devices=[]):
             made = join(plan, found.progress.server, len(self.plan.data), t, epochs)
@@ -46,15 +47,10 @@ class Newcomer(Models):
             name = type(plan.method).__name__
             raise RunError(f"{name} gives a function, not a module: make it a Composed to use it later.")
         of = {"kind": "adapted", "moment": "join", "round": t, "which": "last", "epochs": epochs, "passes": made.passes}
-        card = card_of(plan.experiment, self.data.dataset, of, "")
-        card["training"] |= {"rounds": t, "samples": len(self._y), "partition": self.run.manifest["partition"]["hash"]}
-        return self._model(made.model, card, len(self.plan.data))
-
-    def samples(self, client: int) -> NDArray[Any]:
-        return self._x[:TRIED]
-
-    def _inputs(self, client: int) -> Inputs:
-        return self._own
+        card = card_of(plan.experiment, plan.experiment.data, self.data.dataset, of, "")
+        partition = self.models.run.manifest["partition"]["hash"]
+        card["training"] |= {"rounds": t, "samples": len(self._y), "partition": partition}
+        return make(plan, self.data, made.model, card, Own(self._inputs, self._x[:TRIED]))
 
     @property
     def _per_client(self) -> bool:
@@ -74,14 +70,13 @@ class Newcomer(Models):
     def _with_me(self) -> Plan:
         """The plan with this client as its last one, which does not take part."""
         data, n = self.plan.data, len(self._y)
-        x = Ready(self._own, nn.Identity(), self.data.dataset.task).prepare(torch.from_numpy(self._x))
-        end = [data.ends[-1][2] + n] * 3
+        x = preparing(self._inputs)(torch.from_numpy(self._x))
         absent = data.absent | {*self.plan.newcomers, len(data)}
         more = replace(
             data,
             x=torch.cat([data.x, x.to(data.x.dtype)]),
             y=torch.cat([data.y, self._y]),
-            ends=[*data.ends, end],
+            ends=np.vstack([data.ends, np.full(3, data.ends[-1, 2] + n)]),
             names=(),
             absent=absent,
         )

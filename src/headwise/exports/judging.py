@@ -11,7 +11,7 @@ import torch
 
 from ..disk.files import write_bytes
 from ..engine.client.scores import score
-from ..errors import DataError
+from ..log.choosing import wanted
 from ..log.metrics import Score, metrics
 from ..report.page import render_judged
 from .model import TrainedModel
@@ -50,15 +50,16 @@ def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lamb
         sure.append(said.probabilities.max(1))
         labels.append(batch.labels)
         told(sum(map(len, labels)))
-    if not scores:
-        raise DataError(f"{data} has no samples.")
+    task = model.card["task"]
     z, p, y = (np.concatenate(each) for each in (scores, sure, labels))
     right = z.argmax(1) == y
     k = len(model.classes)
     confusion = np.bincount(y * k + z.argmax(1), minlength=k * k).reshape(k, k)
     bins = reliability(p, right)
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / len(y)
-    return Judged(score(torch.from_numpy(z), torch.from_numpy(y)), confusion.tolist(), bins, error)
+    return Judged(
+        score(torch.from_numpy(z), torch.from_numpy(y), wanted(task, (), None), task), confusion.tolist(), bins, error
+    )
 
 
 def reliability(sure: np.ndarray, right: np.ndarray) -> list[Bin]:
