@@ -12,7 +12,7 @@ from headwise.sites.transport.node import SLOW, Pace, refusal
 
 
 def refused(status: int, code: int | None = None) -> tuple[str, bool]:
-    text = "" if code is None else to_json({"code": code, "message": "1.41.0 and 1.40.0", "public_details": None})
+    text = "" if code is None else to_json({"code": code, "detail": "1.41.0 and 1.40.0"})
     request = httpx.Request("POST", "https://server.example/v1/fleet/activate-node")
     found = refusal(httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, text=text)))
     return found["why"], found["lasting"]
