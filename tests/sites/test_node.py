@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import httpx
 import pytest
 from flwr.supercore.error import ApiErrorCode
@@ -9,10 +12,11 @@ from flwr.supercore.error import ApiErrorCode
 from headwise.disk.jsontext import to_json
 from headwise.sites.transport import node
 from headwise.sites.transport.node import SLOW, Pace, refusal
+from waiting import PATIENCE
 
 
 def refused(status: int, code: int | None = None) -> tuple[str, bool]:
-    text = "" if code is None else to_json({"code": code, "message": "1.41.0 and 1.40.0", "public_details": None})
+    text = "" if code is None else to_json({"code": code, "detail": "1.41.0 and 1.40.0"})
     request = httpx.Request("POST", "https://server.example/v1/fleet/activate-node")
     found = refusal(httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, text=text)))
     return found["why"], found["lasting"]
@@ -43,3 +47,22 @@ def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.Monk
         now[0] = 1000.0 + seconds
         pace.sleep(3)
         assert slept[-1] == pytest.approx(pause)
+
+
+def test_a_message_that_never_arrives_as_a_whole_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run has ended while it was on the way."""
+    tokens, stuck, done = ["stuck", "good"], threading.Event(), threading.Event()
+
+    class Client:
+        def AcquireTask(self, asked: object) -> SimpleNamespace:
+            return SimpleNamespace(token=tokens.pop(0) if tokens else "")
+
+    def do(address: str, token: str, answer: object) -> None:
+        stuck.wait() if token == "stuck" else done.set()
+
+    monkeypatch.setattr(node.RuntimeHttpClient, "from_server_address", lambda *_: Client())
+    monkeypatch.setattr(node, "_do", do)
+    work = ("127.0.0.1:1", b"secret", lambda kind, message: message, Pace())
+    threading.Thread(target=node.serve_tasks, args=work, daemon=True).start()
+    assert done.wait(PATIENCE)
+    stuck.set()

@@ -115,7 +115,7 @@ class Nodes:
         asked = sorted(self._here[n].name or f"node {n}" for n, _ in self._asking.values() if n in self._here)
         homes = {self._names.get(self.known.homes.get(c, -1)) for c in missing}
         seen = {*used, *asked, *(each.name for each in self._here.values())}
-        names = sorted({n for n in homes if n} or self.registered - seen)
+        names = sorted(({n for n in homes if n} or self.registered) - seen)
         alone = all(len(h.clients) == 1 for h in self.heard.values())
         expected = len(self.registered) if 0 < len(self.registered) < len(clients) else len(clients)
         count = f"{len(used) + len(asked)} of {expected} sites are here"

@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
@@ -32,16 +33,19 @@ class Courier:
     def __init__(self, secret: str) -> None:
         self._secret = secret
         self._line: Connection | None = None
+        self._lock = threading.Lock()
 
     def ask(self, kind: str, message: SiteMessage) -> SiteMessage:
+        """One message at a time, whoever asks."""
         for _ in range(TRIES):
-            line = self._connected()
-            try:
-                _send(line, kind, message)
-                return _receive(line)[1]
-            except (EOFError, OSError):
-                line.close()
-                self._line = None
+            with self._lock:
+                line = self._connected()
+                try:
+                    _send(line, kind, message)
+                    return _receive(line)[1]
+                except (EOFError, OSError):
+                    line.close()
+                    self._line = None
         raise RunError(f"the site's worker died {TRIES} times of one message: its log says more.")
 
     def _connected(self) -> Connection:

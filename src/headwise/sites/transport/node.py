@@ -71,7 +71,10 @@ class Pace:
 
 
 def serve_tasks(address: str, secret: bytes, answer: Answers, pace: Pace) -> None:
-    """Take tasks from the node's own port and answer them, one after the other, for ever."""
+    """Take tasks from the node's own port and answer them, for ever.
+
+    Each has a thread: a message whose run has ended meanwhile never arrives as a whole, and is waited for without end.
+    """
     signed = SuperExecAuthHttpInterceptor(
         master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
     )
@@ -80,13 +83,11 @@ def serve_tasks(address: str, secret: bytes, answer: Answers, pace: Pace) -> Non
     while True:
         try:
             token = client.AcquireTask(asked).token
-            if token:
-                _do(address, token, answer)
-        except Exception:  # the node must live: what failed is lost, and the server asks again
-            logging.getLogger(__name__).exception("a task failed")
-            time.sleep(1.0)
-            continue
-        time.sleep(OWN if token else pace.pause(1.0))
+        except httpx.HTTPError:  # the port is not open yet
+            token = ""
+        if token:
+            threading.Thread(target=_do, args=(address, token, answer), daemon=True).start()
+        time.sleep(pace.pause(1.0))
 
 
 def _do(address: str, token: str, answer: Answers) -> None:
