@@ -46,7 +46,7 @@ class Bench(Protocol):
     """total rounds"""
     N: int
     """client numbers are below this"""
-    clients: tuple[int, ...]
+    clients: Sequence[int]
     """the clients that take part, ascending"""
     classes: int
     """number of classes, labels or quantities"""

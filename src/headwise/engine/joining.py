@@ -6,6 +6,7 @@ method does beside those, such as FedRep's `head_epochs`, it does here, too. `pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:
     return {"round": t, "clients": list(plan.newcomers), "rows": rows}
 
 
-def _row(plan: Plan, who: str, epochs: int, make: Any) -> dict[str, Any]:
+def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
     """One kind of model over all newcomers: its metrics, and each newcomer's own."""
 
     def one(client: int) -> tuple[float, Score | None]:
@@ -81,8 +82,9 @@ def _row(plan: Plan, who: str, epochs: int, make: Any) -> dict[str, Any]:
 
 
 def _bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
-    local = ClientBench(plan, client, t, purpose="join", kept=Params(), trained=0)
-    local.epochs, local.lr = epochs, plan.experiment.train.lr  # its own training begins only now
+    train = replace(plan.experiment.train, epochs=epochs, steps=None)
+    local = ClientBench(plan.changed(train=train), client, t, purpose="join", kept=Params(), trained=0)
+    local.lr = train.lr  # its own training begins only now
     return local
 
 
