@@ -42,7 +42,7 @@ ALLOWED = {
     },
     "exports": {
         *("app", "contract", "data", "disk", "engine", "errors", "headwise", "log", "memory", "models", "packed"),
-        *("report", "runs", "settings"),
+        *("report", "runs", "settings", "tasks"),
     },
 }
 """what each room may import of Headwise itself, beside its own files; the ground floor first"""

@@ -11,6 +11,7 @@ import torch
 
 from ..disk.files import write_bytes
 from ..engine.client.scores import score
+from ..errors import ConfigError
 from ..log.choosing import wanted
 from ..log.metrics import Score, metrics
 from ..report.page import render_judged
@@ -43,6 +44,8 @@ class Judged(NamedTuple):
 
 def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lambda n: None, client: str = "") -> Judged:
     """Measure the model on these files, which must have the target."""
+    if (task := model.card["task"]) != "classification":
+        raise ConfigError(f"task is {task!r}, but evaluate can only do classification: use predict.")
     scores, sure, labels = list[Any](), list[Any](), list[Any]()
     for batch in read(data, model, labelled=True, client=client):
         said = model.say(batch.raw)
@@ -50,7 +53,6 @@ def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lamb
         sure.append(said.probabilities.max(1))
         labels.append(batch.labels)
         told(sum(map(len, labels)))
-    task = model.card["task"]
     z, p, y = (np.concatenate(each) for each in (scores, sure, labels))
     right = z.argmax(1) == y
     k = len(model.classes)

@@ -83,7 +83,7 @@ def _try(path: Path, answer: Answer, inputs: Inputs, classes: int) -> None:
     """Whether it answers a sample as the card says: another model's program would, or would not, by chance."""
     try:
         said = answer(np.zeros((1, *inputs.shape), inputs.dtype))
-        right = all(isinstance(a, np.ndarray) and a.shape == (1, classes) and a.dtype == np.float32 for a in said)
+        right = all(isinstance(a, np.ndarray) and a.shape[:2] == (1, classes) and a.dtype == np.float32 for a in said)
     except Exception as error:  # as above
         raise _unusable(path, error) from error
     if not right:

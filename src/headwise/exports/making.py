@@ -27,7 +27,7 @@ from .inputs import Inputs
 from .loading import runner
 from .model import Format, Said, TrainedModel
 from .programs import exported, onnx_program, torch_program
-from .ready import Ready, preparing, probabilities
+from .ready import Ready, meaning, preparing
 
 TRIED = 32
 """samples on which an exported program must agree with the network"""
@@ -58,11 +58,11 @@ def make(plan: Plan, data: FederatedData, network: nn.Module, card: dict[str, An
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
             scores = passed(network, on(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
-            return Said(scores.numpy(), probabilities(scores, card["task"]).numpy())
+            return Said(*(t.numpy() for t in meaning(scores, plan.data.task)))
 
     def write(folder: Path, format: Format) -> None:
         twin = network if plan.device == "cpu" else copy.deepcopy(network).cpu()
-        _save(Ready(inputs, twin, card["task"]), card, samples, folder, format)
+        _save(Ready(inputs, twin, plan.data.task), card, samples, folder, format)
 
     return TrainedModel(card, inputs, answer, network.eval(), write)
 

@@ -25,9 +25,9 @@ class Said(NamedTuple):
     """What a model says about some samples."""
 
     scores: NDArray[np.float32]
-    """[n, classes], as the network gives them"""
+    """[n, classes] or labels as the network says; [n, targets] in their units; or [n, classes, height, width]"""
     probabilities: NDArray[np.float32]
-    """[n, classes]"""
+    """of the same shape; for quantities, the scores"""
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,22 @@ class TrainedModel:
         return self.answer(self.inputs.encode(raw))
 
     def predict_proba(self, raw: Any) -> NDArray[np.float32]:
-        """[n, classes]: the probability of each class."""
+        """[n, classes]: the probability of each class, or of each label; of each pixel's classes."""
+        if self.card["task"] == "regression":
+            raise RunError("task is 'regression', which predicts quantities: there are no probabilities.")
         return self.say(raw).probabilities
 
     def predict(self, raw: Any) -> NDArray[Any]:
-        """[n]: the name of the most probable class."""
+        """[n] names of classes; [n, labels] 0 or 1; [n, targets] quantities; [n, height, width] numbers of classes."""
         return self.named(self.say(raw))
 
     def named(self, said: Said) -> NDArray[Any]:
-        return np.array(self.classes, dtype=object)[said.scores.argmax(1)]
+        task = self.card["task"]
+        if task == "classification":
+            return np.array(self.classes, dtype=object)[said.scores.argmax(1)]
+        if task == "multilabel":
+            return (said.scores > 0).astype(np.int64)
+        return said.scores if task == "regression" else said.scores.argmax(1)
 
     def save(self, folder: str | Path, format: Format = "onnx") -> Path:
         """Write a folder that `hw.load` reads, and whose program needs onnxruntime or torch alone."""

@@ -22,11 +22,11 @@ Write = Callable[[list[list[Any]]], None]
 
 
 def predict_file(model: TrainedModel, data: Path, out: Path, *, told: Callable[[int], None], client: str = "") -> int:
-    """Write a row for each sample: its place, the predicted class and the probability of each; return how many."""
+    """Write a row for each sample: its place, what is predicted, and probabilities; return how many."""
     kind = WRITERS.get(out.suffix.lower())
     if kind is None:
         raise ConfigError(f"-o is {str(out)!r}, but must end in {', '.join(WRITERS)}.")
-    n, head = 0, ["sample", "prediction", *(f"p({name})" for name in model.classes)]
+    n, head = 0, ["sample", *_head(model)]
     with _replaced(out) as file, kind(file, head) as write:
         for batch in read(data, model, client=client):
             write(_columns(model, batch))
@@ -37,7 +37,18 @@ def predict_file(model: TrainedModel, data: Path, out: Path, *, told: Callable[[
 
 def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     said = model.say(batch.raw)
-    return [batch.names, model.named(said).tolist(), *said.probabilities.T.tolist()]
+    task, found = model.card["task"], model.named(said)
+    several = [found.tolist()] if task == "classification" else found.T.tolist()
+    return [batch.names, *several, *([] if task == "regression" else said.probabilities.T.tolist())]
+
+
+def _head(model: TrainedModel) -> list[str]:
+    """Names of columns: one prediction, or one for each label or quantity; then probabilities, where there are any."""
+    task, names = model.card["task"], model.classes
+    if task == "segmentation":
+        raise ConfigError("task is 'segmentation', whose masks are no rows of a table: use predict from Python.")
+    likely = [] if task == "regression" else [f"p({name})" for name in names]
+    return [*(["prediction"] if task == "classification" else names), *likely]
 
 
 @contextmanager
@@ -91,8 +102,7 @@ def _parquet(file: IO[bytes], head: list[str]) -> Iterator[Write]:
     made: list[Any] = []
 
     def write(columns: list[list[Any]]) -> None:
-        types = [None, pa.string(), *[pa.float32()] * (len(head) - 2)]
-        table = pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=head)
+        table = pa.table([pa.array(c) for c in columns], names=head)
         if not made:
             made.append(parquet.ParquetWriter(file, table.schema))
         made[0].write_table(table)

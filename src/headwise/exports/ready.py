@@ -8,27 +8,27 @@ from torch import Tensor, nn
 
 from ..data.own.readers.values import BAG
 from ..data.preprocessing.fitting import Fitted
-from ..errors import RunError
+from ..models.base import Task
+from ..tasks.registry import objective_of
 from .inputs import Inputs
 
 
 class Ready(nn.Module):
-    """From encoded samples (`Inputs.encode`) to class scores and probabilities."""
+    """From encoded samples (`Inputs.encode`) to scores and probabilities."""
 
-    def __init__(self, inputs: Inputs, network: nn.Module, task: str) -> None:
+    def __init__(self, inputs: Inputs, network: nn.Module, task: Task) -> None:
         super().__init__()
         self.prepare, self.network, self.task = preparing(inputs), network, task
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        scores = self.network(self.prepare(x))
-        return scores, probabilities(scores, self.task)
+        return meaning(self.network(self.prepare(x)), self.task)
 
 
-def probabilities(scores: Tensor, task: str) -> Tensor:
-    """Of each class, label or pixel, for tasks that have any."""
-    if task != "classification":
-        raise RunError(f"task is {task!r}, but only models of classification can be exported yet.")
-    return scores.softmax(1)
+def meaning(outputs: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """The outputs as scores, and the probabilities of classes, labels or pixels; quantities stand in both places."""
+    objective = objective_of(task)
+    scores = objective.said(outputs)
+    return scores, scores if task.kind == "regression" else objective.probabilities(outputs)
 
 
 def preparing(inputs: Inputs) -> nn.Module:
