@@ -24,6 +24,7 @@ from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
 from .benches import Local as Local
 from .benches import Predictor as Predictor
+from .benches import passes as passes
 
 S = TypeVar("S", bound=Record)  # server state
 C = TypeVar("C", bound=Record)  # client state

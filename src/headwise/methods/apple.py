@@ -43,8 +43,7 @@ class Down(Record):
     """The core models of the other clients that have trained, and each client's share of all samples."""
 
     cores: dict[int, Params]
-    p_0: Tensor
-    """[N]"""
+    p_0: Tensor  # [N]
 
 
 class Own(Record):

@@ -27,9 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.averaging import Averaged, Averaging, Shared
-from ..contract.benches import passes
 from ..contract.measures import kl
-from ..contract.method import Central, Local, Predictor, TaskName, Update, adapted
+from ..contract.method import Central, Local, Predictor, TaskName, Update, adapted, passes
 from ..models.split import SplitModel
 from ..params import Params
 from ..records import Record

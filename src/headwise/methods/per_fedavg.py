@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from ..contract.averaging import Averaging, Shared
-from ..contract.benches import passes
-from ..contract.method import Local, Optimizers, Predictor, Update
+from ..contract.method import Local, Optimizers, Predictor, Update, passes
 from ..models.split import SplitModel, has_batchnorm
 from ..params import Params, gradient, step
 from ..records import Nothing
