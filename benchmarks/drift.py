@@ -45,11 +45,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     asked = parser.parse_args()
-    figure, axes = pyplot.subplots(1, len(KINDS), figsize=(11, 3.2), sharey=True)
+    figure, (axes,) = pyplot.subplots(1, len(asked.kinds), figsize=(11, 3.2), sharey=True, squeeze=False)
     parts: list[str] = []
     at = {"round 19": ROUND - 2, "round 20": ROUND - 1, "round 21": ROUND, "round 25": ROUND + 4, "round 40": -1}
-    for axis, (what, title) in zip(axes, KINDS.items(), strict=True):
+    for axis, what in zip(axes, asked.kinds, strict=True):
+        title = KINDS[what]
         rows: list[list[str]] = []
         for method in METHODS:
             curves: list[list[float]] = []

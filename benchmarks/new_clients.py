@@ -33,8 +33,8 @@ def passes(lines: Sequence[Line]) -> str:
     said: list[str] = []
     for line in lines:
         rows = (line.runs[0].new_clients or {"rows": []})["rows"]
-        numbers = [f"{row['passes']:g}" for row in rows if row["model"] == "joined"]
-        said.append(f"{line.name} {' / '.join(numbers)}")
+        counts = [f"{row['passes']:g}" for row in rows if row["model"] == "joined"]
+        said.append(f"{line.name} {' / '.join(counts)}")
     return f"Passes over a newcomer's samples at 0 / 1 / 5 epochs: {', '.join(said)}."
 
 

@@ -14,6 +14,7 @@ from headwise.engine.server_bench import ServerBench
 from headwise.errors import ConfigError
 from headwise.methods.fedgmh import FedGMH
 from headwise.params import Params
+from headwise.settings.experiment import experiment_from
 from headwise.settings.history import Drift
 from headwise.testing.toy import EASY, divided, federation, play, toy_plan
 
@@ -77,8 +78,8 @@ def test_until_then_nothing_differs_and_from_then_on_only_what_the_change_reache
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"data": "synthetic:160:4:6:sites=2", "partition": "dirichlet:0.5", "model": "mlp:6"}
     asked |= {"method": "fedgmh", "clients": 5, "rounds": 3, "drift": {"round": 2, "what": "vanish"}}
-    whole = hw.run(hw.Experiment(**asked | {"engine": {"workers": 2}}), tmp_path / "whole")
-    run = hw.run(hw.Experiment(**asked | {"stop": {"budget": 1e-9}}), tmp_path / "parts")
+    whole = hw.run(experiment_from({**asked, "engine": {"workers": 2}}), tmp_path / "whole")
+    run = hw.run(experiment_from({**asked, "stop": {"budget": 1e-9}}), tmp_path / "parts")
     while not run.complete:
         run = hw.resume(run.path)
     assert [row.get("pre") for row in run.rounds] == [row.get("pre") for row in whole.rounds]
@@ -98,5 +99,5 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_gets_a_sentence(settings: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=sentence.replace(".", r"\.")):
-        hw.run(hw.Experiment(**{"data": "digits", **settings}), tmp_path / "out")
+        hw.run(experiment_from({"data": "digits", **settings}), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,11 +13,13 @@ from headwise.engine.events import Event, NewClients
 from headwise.engine.joining import EPOCHS, join
 from headwise.engine.plan import Plan
 from headwise.engine.sampling import participants, sample
+from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.standalone import Standalone
 from headwise.settings import catalog
-from headwise.settings.experiment import Choice, Experiment
+from headwise.settings.experiment import Choice, Experiment, experiment_from
 from headwise.settings.options import Evaluate, Sampling
+from headwise.sites.facts import for_sites
 from headwise.testing.toy import EASY, Recorder, divided, federation, play, toy_plan
 
 NEW = 0.25
@@ -114,3 +116,13 @@ def _scores(plan: Plan, server: Any, new: int, epochs: int) -> torch.Tensor:
     with torch.enable_grad():
         model = join(plan, server, new, plan.experiment.rounds, epochs).model
     return model(plan.data.client(new).train.x)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"without": ["1"]}, {"evaluate": {"new_clients": 0.2}}], ids=lambda c: next(iter(c))
+)
+def test_a_deployment_leaves_nobody_out(changes: dict[str, Any]) -> None:
+    """Its server has no samples with which somebody could join."""
+    asked = experiment_from({"data": "heart-disease", "partition": "natural", "clients": 4, **changes})
+    with pytest.raises(ConfigError, match="is set, but only simulations know all clients"):
+        for_sites(asked)

@@ -110,6 +110,7 @@ def test_every_option_has_help(kind: catalog.Kind, name: str) -> None:
 
 def test_every_setting_has_help() -> None:
     tables = {"train", "sampling", "evaluate", "stop", "faults", "robust", "privacy", "secure", "engine"}
+    tables |= {"origin", "drift"}
     assert field_types(Experiment).keys() >= tables
     silent = [f for f in field_types(Experiment) if f not in tables and not field_help(Experiment).get(f)]
     for name in tables:

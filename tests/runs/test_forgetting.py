@@ -16,6 +16,7 @@ from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.records import encode
 from headwise.report.forgotten import forgotten_table
+from headwise.settings.experiment import experiment_from
 
 DESCRIBED = """
 format = "csv"
@@ -67,12 +68,12 @@ def test_it_is_the_run_of_the_others(method: str, tmp_path: Path) -> None:
     """
     asked: dict[str, Any] = {"method": method, "rounds": 2, "model": "mlp:4", "engine": {"workers": 1}}
     with_all = hw.run(
-        hw.Experiment(**asked | {"data": hospitals(tmp_path / "a", ["n", "o", "z"], "z")}), tmp_path / "with"
+        experiment_from({**asked, "data": hospitals(tmp_path / "a", ["n", "o", "z"], "z")}), tmp_path / "with"
     )
     forgot, never = list[bytes](), list[bytes]()
     after = retrain(with_all.path, ["z"], tmp_path / "without", observers=watched(forgot))
     data = hospitals(tmp_path / "b", ["n", "o"])
-    other = hw.run(hw.Experiment(**asked | {"data": data}), tmp_path / "never", observers=watched(never))
+    other = hw.run(experiment_from({**asked, "data": data}), tmp_path / "never", observers=watched(never))
     assert forgot == never
     assert results(after) == results(other)
     assert results(after) != results(with_all)

@@ -1,0 +1,73 @@
+"""New clients, going on and forgetting, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from saying import Headwise, assert_refused, small
+
+import headwise as hw
+
+NEW = ("--set", "evaluate.new_clients=0.3")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("done") / "run"
+    asked = {"data": "synthetic:120:3:5:sites=2", "partition": "iid", "model": "mlp:4", "clients": 3, "rounds": 2}
+    return hw.run(hw.Experiment(**asked), folder).path  # pyright: ignore[reportArgumentType]
+
+
+def test_newcomers_are_shown_and_reported(headwise: Headwise, tmp_path: Path) -> None:
+    said = headwise(*small("run", *NEW, out=str(tmp_path / "run")), "--quiet")
+    assert "new    1 client, by epochs: joined 0." in said.out
+    told = json.loads((tmp_path / "run" / "result.json").read_text())["new_clients"]
+    assert [*told["joined"]] == ["0", "1", "5"]
+    headwise("report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert "Clients that never trained" in page
+    assert f"{100 * told['joined']['5']:.2f}" in page
+
+
+def test_a_damaged_file_of_newcomers_gets_a_sentence(headwise: Headwise, tmp_path: Path) -> None:
+    headwise(*small("run", *NEW, out=str(tmp_path / "run")), "--quiet")
+    (tmp_path / "run" / "new_clients.json").write_text('{"clients": [1], "rows": [{"model": 1}]}')
+    assert_refused(headwise("resume", str(tmp_path / "run")), "new_clients.json is damaged")
+
+
+def test_a_run_goes_on(headwise: Headwise, done: Path, tmp_path: Path) -> None:
+    said = headwise("run", "--from", str(done), "--rounds", "1", "--out", str(tmp_path / "more"), "--json", "--quiet")
+    assert json.loads(said.out)["rounds"] == 1
+    assert hw.Run(tmp_path / "more").manifest["experiment"]["origin"]["rounds"] == 2
+
+
+def test_a_client_is_forgotten(headwise: Headwise, done: Path, tmp_path: Path) -> None:
+    said = headwise("retrain", str(done), "--without", "1", "--out", str(tmp_path / "less"), "--quiet")
+    assert "without.html" in said.out
+    assert (tmp_path / "less" / "without.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("run --from nowhere", ("nowhere",)),
+        ("run --from RUN --method fedrep --out out", ("method", "must keep it")),
+        ("run --from RUN --set origin.rounds=-1 --out out", ("origin.rounds is -1",)),
+        ("retrain RUN", ("--without",)),
+        ("retrain RUN --without 7 --out out", ("has no client '7'", "0 to 2")),
+        ("adapt RUN nowhere.npz", ("nowhere.npz",)),
+        ("adapt RUN empty.npz", ("empty.npz",)),
+        ("adapt RUN empty.npz --epochs -1", ("--epochs", "-1")),
+        ("adapt RUN empty.npz -o RUN", ("exists already",)),
+    ],
+)
+def test_refusals(
+    words: str, parts: tuple[str, ...], headwise: Headwise, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.npz").write_bytes(b"")
+    said = headwise(*words.replace("RUN", str(done)).split())
+    assert_refused(said, *parts)
+    assert not (tmp_path / "out").exists()
