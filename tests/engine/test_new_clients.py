@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from headwise.data.federated import Clients
 from headwise.engine.events import Event, NewClients
 from headwise.engine.joining import EPOCHS, join
 from headwise.engine.plan import Plan
@@ -16,6 +18,7 @@ from headwise.engine.sampling import participants, sample
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.standalone import Standalone
+from headwise.models.base import Task
 from headwise.settings import catalog
 from headwise.settings.experiment import Choice, Experiment, experiment_from
 from headwise.settings.options import Evaluate, Sampling
@@ -82,9 +85,16 @@ def test_standalone_is_measured_as_the_method_would_be() -> None:
     assert rows["alone", 5] == rows["joined", 5]
 
 
+def ten(experiment: Experiment, absent: frozenset[int] = frozenset()) -> Plan:
+    """A plan of ten clients without samples."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    data = Clients(Task((1,), 2), nothing.float(), nothing, np.zeros((10, 3), np.int64), absent=absent)
+    return Plan(experiment, Standalone(), (), data)
+
+
 def test_a_share_of_the_rest_takes_part() -> None:
     experiment = Experiment(sampling=Sampling(0.5), evaluate=Evaluate(new_clients=0.2), seed=3)
-    drawn = [participants(experiment, 10, (), t) for t in range(1, 40)]
+    drawn = [participants(ten(experiment), t) for t in range(1, 40)]
     assert {len(clients) for clients in drawn} == {4}
     assert len({c for clients in drawn for c in clients}) == 8
 
@@ -93,7 +103,7 @@ def test_the_absent_change_nothing_about_whom_the_rounds_draw() -> None:
     experiment = Experiment(sampling=Sampling(0.4))
     for t in range(1, 20):
         drawn = sample(experiment.sampling, 10, 0, t)
-        assert participants(experiment, 10, {7}, t) == [c for c in drawn if c != 7]
+        assert participants(ten(experiment, frozenset({7})), t) == [c for c in drawn if c != 7]
 
 
 @pytest.mark.parametrize("name", catalog.names("method"))

@@ -6,7 +6,6 @@ method does beside those, such as FedRep's `head_epochs`, it does here, too. `pa
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,9 +81,8 @@ def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
 
 
 def _bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:
-    train = replace(plan.experiment.train, epochs=epochs, steps=None)
-    local = ClientBench(plan.changed(train=train), client, t, purpose="join", kept=Params(), trained=0)
-    local.lr = train.lr  # its own training begins only now
+    local = ClientBench(plan, client, t, purpose="join", kept=Params(), trained=0, epochs=epochs)
+    local.lr = plan.experiment.train.lr  # its own training begins only now
     return local
 
 

@@ -35,7 +35,16 @@ class ClientBench:
     """Implements `Local`, which documents each primitive."""
 
     def __init__(
-        self, plan: Plan, client: int, t: int, *, purpose: str, kept: Params, trained: int, clock: Clock | None = None
+        self,
+        plan: Plan,
+        client: int,
+        t: int,
+        *,
+        purpose: str,
+        kept: Params,
+        trained: int,
+        clock: Clock | None = None,
+        epochs: float | None = None,
     ) -> None:
         data, t = plan.client(client, t), plan.at(t)
         self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
@@ -47,7 +56,7 @@ class ClientBench:
         self._data, self._train = data, samples_on(data.train, plan.device)
         self.client, self.n = client, len(self._train)
         self.objective = plan.objective(self._train.y)
-        self._settings = settings = plan.experiment.train
+        self._settings, self._epochs = (settings := plan.experiment.train), epochs
         decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
         self.lr = settings.lr * settings.lr_decay**decays
         self._changes = torch.Generator()
@@ -63,6 +72,8 @@ class ClientBench:
 
     @property
     def epochs(self) -> float:
+        if self._epochs is not None:
+            return self._epochs
         steps, rows = self._settings.steps, self._rows(self._settings.batch)
         return self._settings.epochs if steps is None else steps / rows if rows else 0
 
