@@ -49,7 +49,7 @@ def test_newcomers_never_train_and_are_not_among_the_measured() -> None:
     plan = held_out(FedAvg())
     recorder, found = played(plan)
     (new,) = plan.newcomers
-    assert plan.clients == tuple(c for c in range(4) if c != new)
+    assert [*plan.clients] == [c for c in range(4) if c != new]
     assert found["clients"] == [new]
     for ended in recorder.ended:
         assert new not in ended.row.get("clients", [])
