@@ -14,10 +14,13 @@ from federations import DATA, Inside, experiment, served, write_site
 from headwise.cli import main
 from headwise.contract.method import record_types
 from headwise.engine.client.state import decode_state
+from headwise.exports.loading import load
 from headwise.methods.fedper import FedPer
 from headwise.sites.server import nodes
 from headwise.sites.site.holdings import export, holdings
+from headwise.sites.site.own_data import own_data
 from headwise.sites.site.site import open_site
+from headwise.sites.site.site_file import read_site
 
 
 @pytest.fixture
@@ -68,6 +71,27 @@ def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: 
     lines = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
     last = next(line for line in lines if (line["round"], line["client"]) == (3, 3))
     assert right == last["pre"]["test"]["accuracy"]
+
+
+def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its predictions are those of the weights, its accuracy the one in the run."""
+    (each,) = holdings(site / "site.toml")
+    flags = ("--run", each.run, "--client", "3", "--format", "onnx", "--licence", "ours", "-o", str(tmp_path / "out"))
+    said(capsys, "site", "export", str(site), *flags)
+    loaded = load(tmp_path / "out")
+    settings, home = read_site(site / "site.toml"), site
+    plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
+    data = own_data(settings, home, plan.experiment)
+    test = data.parts[3].test
+    right = (loaded.say(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]).mean()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
+    last = next(line for line in lines if (line["round"], line["client"]) == (3, 3))
+    assert right == last["pre"]["test"]["accuracy"]
+    card = loaded.card
+    assert (card["licence"], card["privacy"]["unprotected"], card["training"]["run"]) == ("ours", 3, each.run)
+    assert "already exists" in said(capsys, "site", "export", str(site), *flags, code=2)
 
 
 @pytest.mark.parametrize(

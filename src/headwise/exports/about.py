@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.own.description import Description, read_description
+from ..data.own.description import read_description
 from ..runs.query import Run
-from ..settings.experiment import OWN, Experiment, experiment_from
+from ..settings.experiment import OWN, Choice, Experiment, experiment_from
 from ..settings.fields import dump
 
 
@@ -19,7 +19,7 @@ def about(
     manifest, experiment = run.manifest, experiment_from(run.manifest["experiment"])
     named = {} if client is None else {"client": client, "name": run.names[client] if run.names else str(client)}
     of = {"kind": "global" if client is None else "personal", **named, "moment": moment, "round": t, "which": which}
-    about_it = {**card_of(experiment, dataset, of, licence), "privacy": manifest.get("privacy")}
+    about_it = {**card_of(experiment, experiment.data, dataset, of, licence), "privacy": manifest.get("privacy")}
     about_it["training"] |= {
         "rounds": t, "clients": manifest["experiment"]["clients"], "created": manifest.get("created"),
         "headwise": manifest.get("headwise"), "partition": manifest["partition"]["hash"], "seed": experiment.seed,
@@ -32,9 +32,9 @@ def about(
     return {**about_it, "metrics": _scores(run, client, t, moment), "floor": _floor(counts, client)}
 
 
-def card_of(experiment: Experiment, dataset: Dataset, of: dict[str, Any], licence: str) -> dict[str, Any]:
-    """What is known wherever the model was made."""
-    described = described_by(experiment)
+def card_of(experiment: Experiment, data: Choice, dataset: Dataset, of: dict[str, Any], licence: str) -> dict[str, Any]:
+    """What is known wherever the model was made; `data` is where the samples come from."""
+    described = read_description(Path(data.make("data").path)) if data.name == OWN else None
     return {
         "task": dataset.task,
         "classes": list(dataset.classes),
@@ -45,19 +45,12 @@ def card_of(experiment: Experiment, dataset: Dataset, of: dict[str, Any], licenc
         "training": {
             "method": dump(experiment.method),
             "model": dump(experiment.model),
-            "data": experiment.data.name,
+            "data": data.name,
             "train": dump(experiment.train),
         },
         "privacy": None,
         "licence": licence,
     }
-
-
-def described_by(experiment: Experiment) -> Description | None:
-    """What the data.toml of a user's own data says."""
-    if experiment.data.name != OWN:
-        return None
-    return read_description(Path(experiment.data.make("data").path))
 
 
 def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None:

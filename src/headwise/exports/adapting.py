@@ -18,9 +18,10 @@ from ..errors import DataError, RunError
 from ..settings.experiment import OWN
 from .about import card_of
 from .inputs import Inputs
+from .making import TRIED, inputs_of, make_with
 from .model import TrainedModel
-from .personal import TRIED, Models
-from .ready import Ready
+from .personal import Models
+from .ready import preparing
 
 
 class Newcomer(Models):
@@ -31,7 +32,8 @@ class Newcomer(Models):
         self.data, self.plan = models.data, models.plan  # they are the same, and already read
         if self.data.dataset.task != "classification":
             raise RunError(f"task is {self.data.dataset.task!r}, but only models of classification can be adapted yet.")
-        inputs = super()._inputs(self.plan.clients[0])
+        self._card = card_of(self.plan.experiment, self.plan.experiment.data, self.data.dataset, {}, "")
+        inputs = inputs_of(self.data, self.plan.clients[0], self._card["reading"])
         self._x, self._y = inputs.encode(raw), self._numbers(labels)
         if len(self._x) != len(self._y) or not len(self._y):
             raise DataError(f"there are {len(self._x)} samples and {len(self._y)} labels, but each needs one.")
@@ -46,15 +48,9 @@ class Newcomer(Models):
             name = type(plan.method).__name__
             raise RunError(f"{name} gives a function, not a module: make it a Composed to use it later.")
         of = {"kind": "adapted", "moment": "join", "round": t, "which": "last", "epochs": epochs, "passes": made.passes}
-        card = card_of(plan.experiment, self.data.dataset, of, "")
-        card["training"] |= {"rounds": t, "samples": len(self._y), "partition": self.run.manifest["partition"]["hash"]}
-        return self._model(made.model, card, len(self.plan.data))
-
-    def samples(self, client: int) -> NDArray[Any]:
-        return self._x[:TRIED]
-
-    def _inputs(self, client: int) -> Inputs:
-        return self._own
+        known = {"rounds": t, "samples": len(self._y), "partition": self.run.manifest["partition"]["hash"]}
+        card = {**self._card, "of": of, "training": {**self._card["training"], **known}}
+        return make_with(plan, made.model, card, self._own, lambda: self._x[:TRIED])
 
     @property
     def _per_client(self) -> bool:
@@ -74,7 +70,7 @@ class Newcomer(Models):
     def _with_me(self) -> Plan:
         """The plan with this client as its last one, which does not take part."""
         data, n = self.plan.data, len(self._y)
-        x = Ready(self._own, nn.Identity(), self.data.dataset.task).prepare(torch.from_numpy(self._x))
+        x = preparing(self._own)(torch.from_numpy(self._x))
         end = [data.ends[-1][2] + n] * 3
         absent = data.absent | {*self.plan.newcomers, len(data)}
         more = replace(

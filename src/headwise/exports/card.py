@@ -32,6 +32,7 @@ _SHAPE = judge_of({
     "metrics": (dict, None),
     "training": dict,
     "licence": str,
+    "checksum": str,
     "files": {str: {"bytes": int, "sha256": str}},
 })  # fmt: skip
 

@@ -11,7 +11,6 @@ import torch
 
 from ..disk.files import write_bytes
 from ..engine.client.scores import score
-from ..errors import DataError
 from ..log.metrics import Score, metrics
 from ..report.page import render_judged
 from .model import TrainedModel
@@ -50,8 +49,6 @@ def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lamb
         sure.append(said.probabilities.max(1))
         labels.append(batch.labels)
         told(sum(map(len, labels)))
-    if not scores:
-        raise DataError(f"{data} has no samples.")
     z, p, y = (np.concatenate(each) for each in (scores, sure, labels))
     right = z.argmax(1) == y
     k = len(model.classes)

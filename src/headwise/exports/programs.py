@@ -25,10 +25,11 @@ MOST = 32
 
 
 class Translated(NamedTuple):
-    """A graph in ONNX, and the values that it was made with."""
+    """A graph in ONNX, the values that it was made with, and the names of those that it holds as they are."""
 
     graph: Any
     values: dict[str, Tensor]
+    held: frozenset[str]
 
 
 _translated: dict[str, Translated] = {}
@@ -76,28 +77,35 @@ def onnx_program(program: ExportedProgram) -> bytes:
     key = str(program.graph) + str({k: (t.dtype, t.shape) for k, t in values.items()})
     known = _translated.get(key)
     if known is None or not _fits(known, values):
-        known = Translated(_translate(program), {k: t.detach().clone() for k, t in values.items()})
+        graph, own = _translate(program), {k: t.detach().clone() for k, t in values.items()}
+        known = Translated(graph, own, frozenset(t.name for t in graph.graph.initializer if _holds(t, own)))
         if len(_translated) >= MOST:
             _translated.clear()
         _translated[key] = known
     for tensor in known.graph.graph.initializer:
-        if tensor.name in values:
+        if tensor.name in known.held:
             array = values[tensor.name].detach().contiguous().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     return known.graph.SerializeToString(deterministic=True)
 
 
 def _fits(known: Translated, values: dict[str, Tensor]) -> bool:
-    """Whether only values differ that the graph holds as they are: it may have computed with the others."""
-    held = {tensor.name for tensor in known.graph.graph.initializer}
-    return all(name in held or torch.equal(t, values[name]) for name, t in known.values.items())
+    """Whether only values differ that the graph holds as they are: it has computed with the others."""
+    return all(name in known.held or torch.equal(t, values[name]) for name, t in known.values.items())
+
+
+def _holds(tensor: Any, values: dict[str, Tensor]) -> bool:
+    """Whether an initializer is the value of this name; one that was merged with others may keep its name."""
+    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
+
+    return tensor.name in values and np.array_equal(onnx.numpy_helper.to_array(tensor), values[tensor.name].numpy())
 
 
 def _translate(program: ExportedProgram) -> Any:
     try:
         with _quiet():
             made = torch.onnx.export(
-                program, (), dynamo=True, verbose=False, external_data=False,
+                program, (), dynamo=True, verbose=False, external_data=False, optimize=False,
                 input_names=[INPUT], output_names=[*OUTPUTS],
             )  # fmt: skip
     except Exception as error:  # onnxscript has no class for what it can't translate

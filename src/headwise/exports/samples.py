@@ -34,10 +34,13 @@ class Batch(NamedTuple):
 
 def read(path: Path, model: TrainedModel, *, labelled: bool = False, client: str = "") -> Iterator[Batch]:
     """The samples in a table, an NPZ file, an image or a folder of images, or in what a data.toml describes."""
-    d = _description(path, model)
-    yield from {"npz": _arrays, "arrays": _arrays, "images": _images}.get(d.format, _tables)(
-        d, model, labelled, _files(path, d, client)
-    )
+    d, found = _description(path, model), False
+    reader = {"npz": _arrays, "arrays": _arrays, "images": _images}.get(d.format, _tables)
+    for batch in reader(d, model, labelled, _files(path, d, client)):
+        found = True
+        yield batch
+    if not found:
+        raise DataError(f"{path} has no samples{f' of client {client!r}' if client else ''}.")
 
 
 def _description(path: Path, model: TrainedModel) -> Description:

@@ -14,7 +14,8 @@ from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
 from ...settings.experiment import Choice, experiment_from, read_toml
 from ..options import PORT, json_option
-from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
+from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
+from .export import LICENCE
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
 RUN = click.option("--run", required=True, help="name of the run, see headwise site list")
@@ -155,12 +156,21 @@ def list_(folder: Path, as_json: bool) -> None:
 @HOME
 @RUN
 @CLIENT
-@click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="safetensors file to write")
-def export(folder: Path, run: str, client: int, out: Path) -> None:
+@click.option(
+    "--format", type=click.Choice(["onnx", "torch"]), help="write a folder with a program, as headwise export"
+)
+@click.option(
+    "--moment", type=click.Choice(["pre", "post"]), default="pre", help="as after a download or training  [pre]"
+)
+@LICENCE
+@click.option("-o", "--out", required=True, help="folder to write with --format, else a safetensors file of weights")
+def export(folder: Path, run: str, client: int, format: Any, moment: str, licence: str, out: str) -> None:
     """Write a client's current personal model."""
+    from ...disk.paths import output_file, output_folder
     from ...sites.site import holdings
 
-    holdings.export(folder / "site.toml", run, client, out)
+    path = output_folder(out, "--out") if format else output_file(out, "--out")
+    holdings.export(folder / "site.toml", run, client, path, format, moment, licence)
     click.echo(f"wrote {out}")
 
 

@@ -10,13 +10,18 @@ from torch import nn
 
 from ...contract.method import record_types
 from ...disk.files import failing_clearly, write_bytes
-from ...engine.client.jobs import personal_model
+from ...engine.client.jobs import personal_model, trained_model
 from ...engine.client.state import decode_state
 from ...engine.host.process import one_thread
 from ...errors import RunError, nearest
+from ...exports.about import card_of
+from ...exports.making import make
+from ...exports.model import Format
 from ...records import Packed, decode, to_bytes
+from ...settings.experiment import Choice
 from ..states import SiteStates, runs_in
 from .ledger import Ledger
+from .own_data import own_data
 from .site import open_site
 from .site_file import read_site
 
@@ -68,8 +73,10 @@ def spent(path: Path) -> list[PrivacySpent]:
     return found
 
 
-def export(path: Path, run: str, client: int, out: Path) -> None:
-    """Write a client's current personal model to a safetensors file."""
+def export(
+    path: Path, run: str, client: int, out: Path, format: Format | None = None, moment: str = "pre", licence: str = ""
+) -> None:
+    """Write a client's current personal model: its weights as a safetensors file, or with a `format` a whole folder."""
     site, policy = open_site(path)
     kept = _of(site.folder, run, client)
     plan = policy.plan(kept.experiment())
@@ -79,10 +86,23 @@ def export(path: Path, run: str, client: int, out: Path) -> None:
     state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
     down = decode(types.down, kept.download(client))
     with one_thread():
-        model = personal_model(plan, client, versions[-1].t, state, down)
+        make_it = personal_model if moment == "pre" else trained_model
+        model = make_it(plan, client, versions[-1].t, state, down)
+    if model is None:
+        raise RunError(f"{run} keeps no models as after training: evaluate.keep = ['post'] does.")
     if not isinstance(model, nn.Module):
-        raise RunError(f"a model of {type(plan.method).__name__} is not a single network, so it can't be exported.")
-    write_bytes(out, to_bytes(Packed(dict(model.state_dict()), {})))
+        raise RunError(f"{type(plan.method).__name__} gives a function, not a module: make it a Composed to export it.")
+    if format is None:
+        write_bytes(out, to_bytes(Packed(dict(model.state_dict()), {})))
+        return
+    settings, home = read_site(path), path.absolute().parent
+    source = next(Choice.parse(each.source, "data") for each in settings.clients if each.id == client)
+    data = own_data(settings, home, plan.experiment)
+    of = {"kind": "personal", "client": client, "name": str(client), "moment": moment, "round": versions[-1].t}
+    card = card_of(plan.experiment, source, data.dataset, {**of, "which": "last"}, licence)
+    card["training"] |= {"run": run, "site": settings.name, "samples": len(data.parts[client].train)}
+    card["privacy"] = next(each._asdict() for each in spent(path) if each.client == client)
+    make(plan, data, model, card, client).save(out, format)
 
 
 def erase(path: Path, run: str, client: int) -> None:
