@@ -73,6 +73,7 @@ def summary(run: Run) -> dict[str, Any]:
     n = [sum(row) for row in run.partition["test"]]
     curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}
     ends = {m: np.mean([v for _, v in points[-LAST:]], axis=0).round(4).tolist() for m, points in scores.items()}
+    shown = run.diagnostics[-1]["quantities"] if run.diagnostics else {}
     final = {m: points[-1][1].round(4).tolist() for m, points in scores.items()}
     return {
         "run": run.path.name,
@@ -84,6 +85,7 @@ def summary(run: Run) -> dict[str, Any]:
         "clients": ends,
         "final": final,
         "curves": curves,
+        "learned": {k: v["values"] for k, v in shown.items() if v["axes"] == ["client"]},
     }
 
 
@@ -219,11 +221,14 @@ class Page:
         if kind == "at":
             t = int(name.split("@")[1])
             return f"{np.mean([100 * dict(r['curves'][line.moment])[t] for r in line.runs]):.1f}"
+        if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
+            learned = np.array([r["learned"][name.split("@")[1]] for r in line.runs])
+            return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
         if kind == "best":
             return f"{np.mean([max(100 * v for _, v in r['curves'][line.moment]) for r in line.runs]):.1f}"
         if kind == "small":
             return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
-        raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, at, best, exact, floor, reach or small.")
+        raise SystemExit(f"{{{kind}:{name}}} is not a figure that this file knows.")
 
     def _known(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
