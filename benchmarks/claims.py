@@ -2,7 +2,7 @@
 
     python benchmarks/claims.py collect RUNS...   what the pages need of finished runs, in docs/results/claims/runs.json
     python benchmarks/claims.py cost LOG          CPU seconds of each command, in docs/results/claims/costs.json
-    python benchmarks/claims.py pages             from those and docs/results/claims/*.toml, the pages and their table
+    python benchmarks/claims.py pages [NAME...]   from those and docs/results/claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
 """
@@ -73,6 +73,7 @@ def summary(run: Run) -> dict[str, Any]:
     n = [sum(row) for row in run.partition["test"]]
     curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}
     ends = {m: np.mean([v for _, v in points[-LAST:]], axis=0).round(4).tolist() for m, points in scores.items()}
+    shown = run.diagnostics[-1]["quantities"] if run.diagnostics else {}
     final = {m: points[-1][1].round(4).tolist() for m, points in scores.items()}
     return {
         "run": run.path.name,
@@ -84,6 +85,7 @@ def summary(run: Run) -> dict[str, Any]:
         "clients": ends,
         "final": final,
         "curves": curves,
+        "learned": {k: v["values"] for k, v in shown.items() if v["axes"] == ["client"]},
     }
 
 
@@ -216,11 +218,17 @@ class Page:
             target = float(name.split("@")[1])
             first = [next((t for t, v in r["curves"][line.moment] if 100 * v >= target), None) for r in line.runs]
             return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
+        if kind == "at":
+            t = int(name.split("@")[1])
+            return f"{np.mean([100 * dict(r['curves'][line.moment])[t] for r in line.runs]):.1f}"
+        if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
+            learned = np.array([r["learned"][name.split("@")[1]] for r in line.runs])
+            return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
         if kind == "best":
             return f"{np.mean([max(100 * v for _, v in r['curves'][line.moment]) for r in line.runs]):.1f}"
         if kind == "small":
             return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
-        raise SystemExit(f"{{{kind}:{name}}} is no figure: diff, acc, best, exact, floor, reach or small.")
+        raise SystemExit(f"{{{kind}:{name}}} is not a figure that this file knows.")
 
     def _known(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
@@ -286,19 +294,21 @@ def _at(tree: Mapping[str, Any], path: str) -> Any:
     return None
 
 
-def pages() -> None:
-    """Write every page, and the table of claims at the top of README.md."""
-    runs = json.loads((HOME / "runs.json").read_text())
-    rows = ["| claim | in print | ours | verdict |", "|---|---|---|---|"]
-    for file in sorted(HOME.glob("*.toml")):
-        for told in tomllib.loads(file.read_text())["pages"]:
-            page = Page(told, runs)
-            (RESULTS / f"claim-{told['name']}.md").write_text(page.markdown())
-            link, ours = f"[{told['short']}](claim-{told['name']}.md)", page.fill(told["ours"])
-            rows.append(f"| {link} | {told['printed']} | {ours} | *{told['verdict']}* |")
-    readme = RESULTS / "README.md"
+def pages(names: Sequence[str]) -> None:
+    """Write these pages, or all, and their rows in the table of claims at the top of README.md."""
+    runs, readme = json.loads((HOME / "runs.json").read_text()), RESULTS / "README.md"
     begin, end = "<!-- claims -->\n", "<!-- end of claims -->"
     before, rest = readme.read_text().split(begin)
+    known = {m[1]: m[0] for m in re.finditer(r"\| \[[^\]]*\]\(claim-([\w-]+)\.md\).*", rest.split(end)[0])}
+    rows = ["| claim | in print | ours | verdict |", "|---|---|---|---|"]
+    for told in (t for file in sorted(HOME.glob("*.toml")) for t in tomllib.loads(file.read_text())["pages"]):
+        name = told["name"]
+        if not names or name in names:
+            page = Page(told, runs)
+            (RESULTS / f"claim-{name}.md").write_text(page.markdown())
+            ours = page.fill(told["ours"])
+            known[name] = f"| [{told['short']}](claim-{name}.md) | {told['printed']} | {ours} | *{told['verdict']}* |"
+        rows += [known[name]] if name in known else []
     readme.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1])
 
 
@@ -307,7 +317,7 @@ if __name__ == "__main__":
         collect([Path(p) for p in sys.argv[2:]])
     elif sys.argv[1:2] == ["cost"] and len(sys.argv) == 3:
         cost(Path(sys.argv[2]))
-    elif sys.argv[1:] == ["pages"]:
-        pages()
+    elif sys.argv[1:2] == ["pages"]:
+        pages(sys.argv[2:])
     else:
         raise SystemExit(__doc__)
