@@ -16,8 +16,8 @@ import headwise as hw
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
-from headwise.models.described import described_network, rebuilt_network
-from headwise.models.heads import as_split
+from headwise.models.own.described import described_network, rebuilt_network
+from headwise.models.own.heads import as_split
 from headwise.settings.experiment import Choice
 
 RNG = np.random.default_rng(0)

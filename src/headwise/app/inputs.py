@@ -15,8 +15,8 @@ from torch import nn
 from ..disk.files import failing_clearly, write_bytes
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
-from ..models.described import described_network, weights
 from ..models.network import reference, title
+from ..models.own.described import described_network, weights
 from ..runs.store import INPUTS, refuse_if_taken
 from ..settings.experiment import Choice, Experiment
 from ..settings.networks import NETWORK

@@ -22,12 +22,12 @@ from ..data.splits import Parts, divide_all, parse
 from ..data.stats import Summary
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
+from ..engine.host.drawing import drawing
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
 from ..log.choosing import wanted
 from ..models.base import Model, Task
-from ..models.drawing import drawing
 from ..models.split import SplitModel, channels_last, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected

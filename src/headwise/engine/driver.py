@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ..contract.calls import aggregate, server_init
 from ..contract.method import Reply, record_types
 from ..errors import HeadwiseError, ServerError
 from ..log.metrics import Metric
@@ -16,7 +17,6 @@ from ..log.schema import ENDS, Measured, Reason, Round, chosen_by
 from ..memory import settled
 from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
 from .answers import take_census, train_clients
-from .calls import aggregate, server_init
 from .client.jobs import Answer, Job, failure_of
 from .evaluation import Evaluation
 from .events import (

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from ..contract.calls import broadcast
 from ..contract.robust import combine
 from ..memory import settled
 from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
-from .calls import broadcast
 from .plan import Plan
 from .tools import Tools
 

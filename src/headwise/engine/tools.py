@@ -8,12 +8,12 @@ from collections.abc import Callable
 from torch import nn
 
 from ..contract.benches import M
-from ..models.drawing import drawing
 from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
 from .host.devices import on
+from .host.drawing import drawing
 from .plan import Plan
 
 _DRAWING = threading.Lock()

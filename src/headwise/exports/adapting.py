@@ -18,7 +18,7 @@ from ..errors import DataError, RunError
 from ..settings.experiment import OWN
 from .about import card_of
 from .inputs import Inputs
-from .making import TRIED, Own, inputs_of, make
+from .making import TRIED, OwnInputs, inputs_of, make
 from .model import TrainedModel
 from .personal import Models
 from .ready import preparing
@@ -50,7 +50,7 @@ class Newcomer:
         card = card_of(plan.experiment, plan.experiment.data, self.data.dataset, of, "")
         partition = self.models.run.manifest["partition"]["hash"]
         card["training"] |= {"rounds": t, "samples": len(self._y), "partition": partition}
-        return make(plan, self.data, made.model, card, Own(self._inputs, self._x[:TRIED]))
+        return make(plan, self.data, made.model, card, OwnInputs(self._inputs, self._x[:TRIED]))
 
     @property
     def _per_client(self) -> bool:

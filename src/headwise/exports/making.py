@@ -35,15 +35,17 @@ TOLERATED = 1e-4
 """difference of scores; of probabilities, it is far smaller"""
 
 
-class Own(NamedTuple):
+class OwnInputs(NamedTuple):
     """Whose preprocessing a model has, and some of its client's samples, on which programs are tried."""
 
     inputs: Inputs
     samples: NDArray[Any]
 
 
-def make(plan: Plan, data: FederatedData, network: nn.Module, card: dict[str, Any], own: int | Own) -> TrainedModel:
-    """The network as a model that takes raw samples of a client, which is one of the data's or brings its `Own`."""
+def make(
+    plan: Plan, data: FederatedData, network: nn.Module, card: dict[str, Any], own: int | OwnInputs
+) -> TrainedModel:
+    """The network as a model that takes raw samples of a client, one of the data's or one with its own inputs."""
     if isinstance(own, int):
         own = _of_client(data, own, card["reading"])
     inputs, samples = own
@@ -67,9 +69,9 @@ def make(plan: Plan, data: FederatedData, network: nn.Module, card: dict[str, An
     return TrainedModel(card, inputs, answer, network.eval(), write)
 
 
-def _of_client(data: FederatedData, client: int, reading: dict[str, Any]) -> Own:
+def _of_client(data: FederatedData, client: int, reading: dict[str, Any]) -> OwnInputs:
     inputs, part = inputs_of(data, client, reading), data.parts[client]
-    return Own(inputs, encode_own(data, inputs, data.dataset.x[[*part.test, *part.train][:TRIED]]))
+    return OwnInputs(inputs, encode_own(data, inputs, data.dataset.x[[*part.test, *part.train][:TRIED]]))
 
 
 def inputs_of(data: FederatedData, client: int, reading: dict[str, Any]) -> Inputs:

@@ -124,7 +124,9 @@ class FedAFK(Averaging[Own]):
         rest = {k: t for k, t in now.items() if not k.startswith(part)}
 
         def project(p: Params) -> Params:
-            mixed = self._mixed(_clipped(p | Params(rest)), self.mix == "batch" and "mu" in p)
+            whole = p | Params(rest)
+            whole = Params({**whole, "mu": whole["mu"].clamp(0, 1)})
+            mixed = self._mixed(whole, self.mix == "batch" and "mu" in p)
             rest.update(mixed.restrict(rest))
             return mixed.restrict(p)
 
@@ -182,10 +184,6 @@ def _named(owner: str, params: Params) -> Params:
 
 def _of(owner: str, params: Params) -> Params:
     return Params({k.removeprefix(f"{owner}/"): t for k, t in params.select(f"{owner}/").items()})
-
-
-def _clipped(p: Params) -> Params:
-    return Params({**p, "mu": p["mu"].clamp(0, 1)})
 
 
 def _renewed(m: SplitModel, params: Params, local: Local) -> SplitModel:

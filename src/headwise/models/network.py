@@ -21,8 +21,8 @@ from torch import nn
 
 from ..errors import ConfigError
 from .base import Model, Task
-from .described import SCRIPTS, read_weights, rebuilt_network
-from .heads import as_split
+from .own.described import SCRIPTS, read_weights, rebuilt_network
+from .own.heads import as_split
 from .split import SplitModel
 
 

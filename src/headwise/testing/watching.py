@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from ..contract import calls
 from ..contract.method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..data.federated import Clients
-from ..engine import calls
 from ..engine.client.jobs import Answer, Job, handle
 from ..engine.client.state import decode_state
 from ..engine.executors.base import states_of

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
+from ...contract import calls
 from ...contract.averaging import Shared
 from ...contract.method import Predictor, RecordTypes
 from ...errors import ClientError
@@ -23,7 +24,6 @@ from ...params import Params
 from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ...tasks.registry import objective_of
-from .. import calls
 from ..host.clock import Clock
 from ..host.deadline import Late, within
 from ..host.devices import home, on

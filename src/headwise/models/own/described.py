@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from ..disk.jsontext import to_json
-from ..errors import ConfigError
+from ...disk.jsontext import to_json
+from ...errors import ConfigError
 
 SCRIPTS = ("__main__", "__mp_main__")
 """modules that other processes can't import"""

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError
-from .base import Task
-from .split import SplitModel, split
+from ...errors import ConfigError
+from ..base import Task
+from ..split import SplitModel, split
 
 HEADS = (nn.Linear, nn.Conv2d)
 """layers that can be a head; a convolution for one score per pixel"""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update, record_types
 from ..params import Params
 from ..records import Record, fields_of
+from .method import Central, Local, Method, Predictor, Reply, Update, record_types
 
 AnyMethod = Method[Any, Any, Any, Any]
 
