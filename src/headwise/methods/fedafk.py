@@ -124,9 +124,8 @@ class FedAFK(Averaging[Own]):
         rest = {k: t for k, t in now.items() if not k.startswith(part)}
 
         def project(p: Params) -> Params:
-            whole = p | Params(rest)
-            whole = Params({**whole, "mu": whole["mu"].clamp(0, 1)})
-            mixed = self._mixed(whole, self.mix == "batch" and "mu" in p)
+            whole = {**rest, **p}
+            mixed = self._mixed(Params({**whole, "mu": whole["mu"].clamp(0, 1)}), self.mix == "batch" and "mu" in p)
             rest.update(mixed.restrict(rest))
             return mixed.restrict(p)
 
