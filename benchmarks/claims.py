@@ -93,6 +93,8 @@ def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float6
     """[clients] accuracies by moment, at each evaluation; stale is what a client had after its own last training."""
     rows: dict[int, list[Any]] = {}
     for row in run.clients:
+        if row["round"] == 0:  # before any training
+            continue
         rows.setdefault(row["round"], []).append(row)
     trained, found = dict[int, float](), dict[str, list[tuple[int, NDArray[np.float64]]]]()
     for t, lines in sorted(rows.items()):
