@@ -66,7 +66,7 @@ class Choice(Parsed):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return cls(catalog.name_of(_kind(at), type(value)), dump(value))
         network = ", a network (torch.nn.Module)" if "model" in at else ""
-        said = repr(value) if isinstance(value, (int, float, Mapping)) else f"a {type(value).__name__}"
+        said = repr(value) if isinstance(value, (str, int, float, Mapping)) else f"a {type(value).__name__}"
         raise ConfigError(f"{at} is {said[:200]}, but must be a name{network} or a table with a name.")
 
     def plain(self) -> dict[str, Any]:
