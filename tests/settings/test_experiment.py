@@ -155,7 +155,7 @@ def test_mistakes_in_a_choice(changes: dict[str, Any], text: str) -> None:
         ({"method": 5}, "method is 5, but must be a name or a table with a name."),
         ({"method": {"mu": 5}}, "method is {'mu': 5}, but must be a name or a table with a name."),
         ({"method": ""}, "method is '', but must be a name"),
-        ({"train": 5}, "train is 5, but must be a table with batch"),
+        ({"train": 5}, "train is 5, but must be a table with epochs"),
     ],
 )
 def test_mistakes_in_the_tree(values: dict[str, Any], text: str) -> None:

@@ -57,5 +57,5 @@ def render_partition(
         "floors": [],
         "partition": {part: counts[part] for part in ("train", "test")},
     }
-    said = {"title": title, "words": partition_words(summary), "rows": [], "lines": []}
+    said = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
     return render_page(title=title, subtitle="nothing trained yet", parts=PARTS, settings=[said], data=[data])
