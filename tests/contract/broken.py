@@ -99,8 +99,11 @@ class Leaks(Mean, Method[Shared, Head, Shared, BodyAndHead]):
         return Update(BodyAndHead(u.up.w, u.me.h), u.me, u.model)
 
 
-class LeaksOneRow(Leaks, Method[Shared, Head, Shared, Flat]):
+class LeaksOneRow(Mean, Method[Shared, Head, Shared, Flat]):
     """The same, but one row of the head inside a longer tensor."""
+
+    shares = "body"
+    client_init, personalize = FedPer.client_init, FedPer.personalize
 
     def local_update(self, me: Head, down: Shared, local: Local) -> Update[Any, Head]:
         u = FedPer.local_update(self, me, down, local)  # type: ignore[arg-type]
@@ -405,7 +408,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     HasNoMean: ("sums as the card says", "sums is 'clients', but what the server needs is 'labels'"),
     Disguised: ("differs from Standalone", "the models they would have alone"),
     DisguisedAndSlow: ("differs from Standalone", "makes no difference to any other"),
-    OtherRecord: ("records round-trip", "declares Shared, but returned Own"),
+    OtherRecord: ("records round-trip", "whose up is a Shared, but returned one with an Own"),
     WrongStays: ("card", "stays is 'nothing', but it keeps Head"),
     WrongTravels: ("card", "travels is 'head', but it sends Nothing down and Nothing up"),
     WrongLeaves: ("card", "leaves names ..w"),
@@ -419,7 +422,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     KnowsOnlyItsOwn: ("unseen client", "KeyError"),
     DividesByTheSpread: ("awkward clients", "not finite"),
     OneScoreTooMany: ("awkward clients", "shape .3, 5. for .3, 4."),
-    SendsStatistics: ("BatchNorm", "with buffers='params', .*running_mean.* must not travel"),
+    SendsStatistics: ("BatchNorm", "sends 'body.1.num_batches_tracked' in 'w', but was not sent it"),
     FalselyFlexible: ("different networks", "FalselyFlexible failed at client .*body.0.weight has the shape"),
     FalselyFlexibleHead: ("different networks", "head.weight has the shape"),
     ClaimsQuantities: ("tasks as the card says", "failed at the server in round 1 .broadcast"),

@@ -102,7 +102,7 @@ def test_pages_and_tables_have_names(named: Run, tmp_path: Path) -> None:
 
 def test_words_name_clients(named: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (setting,) = collect([named.path])
-    monkeypatch.setattr(Run, "floors", [1.1, 0.0, 1.1])
+    monkeypatch.setitem(vars(setting.run), "floors", [1.1, 0.0, 1.1])
     assert "2 of 3 clients (0 (va), 2 (<b>lima</b>)) do worse than by guessing." in words.client_words(setting)[0]
 
 

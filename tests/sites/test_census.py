@@ -140,7 +140,7 @@ def test_wherever_clients_are(
     other = hw.run(hw.Experiment(**usual, **{"engine": engine}), tmp_path / "other")
     assert rows(one) == rows(other)
     assert rows(one)[0]["bytes_census"] == 4 * 12
-    line = (tmp_path / "one" / "rounds.jsonl").read_text().splitlines()[0]
+    line = (tmp_path / "one" / "rounds.jsonl").read_text().splitlines()[1]  # after round 0
     assert json.loads(line)["bytes_census"] == 48
 
 
