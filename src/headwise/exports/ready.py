@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.own.readers.values import BAG
+from ..data.own.readers.values import BAG, LENGTH
 from ..data.preprocessing.fitting import Fitted
 from ..models.base import Task
 from ..tasks.base import Objective
@@ -125,11 +125,12 @@ class Encoding(nn.Module):
 
 
 def _bag(tokens: Tensor, buckets: int) -> Tensor:
-    """How often each word occurs, each row divided by its length; word 0 is none."""
+    """As `bags` counts words, to the bit; word 0 is none."""
     words = torch.arange(buckets)
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
     norm = (counts * counts).sum(1, keepdim=True).sqrt()
-    return counts / torch.where(norm > 0, norm, torch.ones_like(norm))
+    length = torch.full_like(norm, float(LENGTH))  # a tensor: torch divides a number by multiplying with the reciprocal
+    return counts * (length / torch.where(norm > 0, norm, length))
 
 
 def _order(fitted: Fitted, buckets: int) -> list[int]:
