@@ -67,7 +67,11 @@ def _measured(model: TrainedModel, task: str) -> list[Metric]:
     """The usual metrics, and what else the run measured of this model; the page has its own calibration error."""
     usual = wanted(task, (), None)
     told = (model.card["metrics"] or {}).get("test") or {}
-    more = [m for m in metrics() if m.name in told and m.name != "ece" and task in m.tasks and m.source == m.name]
+    more = [
+        m
+        for m in metrics()
+        if m.name in told and m.label != "calibration error" and task in m.tasks and m.source == m.name
+    ]
     return [*usual, *(m for m in more if m not in usual)]
 
 
