@@ -29,7 +29,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and va's model out of it."""
     home = tmp_path_factory.mktemp("home")
     data = write_patients(home)
-    hw.run(hw.Experiment(method="fedrep", data=str(data), rounds=2, engine={"workers": 1}), home / "run")
+    hw.run(
+        hw.Experiment(method="fedrep", data=str(data), rounds=2, evaluate={"metric": "auc"}, engine={"workers": 1}),
+        home / "run",
+    )
     assert code("export", home / "run", "--client", "va", "--licence", "CC0-1.0", "-o", home / "va") == 0
     return home
 
@@ -126,6 +129,7 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     right = [
         ("healthy", "ill")[int(y)] == p for y, p in zip(cells["ill"], hw.load(home / "va").predict(cells), strict=True)
     ]
+    assert 0 <= told["scores"]["auc"] <= 1, "the run was judged by it"
     assert told["scores"]["accuracy"] == pytest.approx(np.mean(right))
     assert [told["confusion"][0][0] + told["confusion"][1][1], np.sum(told["confusion"])] == [sum(right), len(right)]
     assert sum(b["n"] for b in told["bins"]) == len(right)
@@ -161,7 +165,8 @@ def test_names_of_classes_do_not_inject_markup(home: Path, tmp_path: Path) -> No
     ("table", "verb", "why"),
     [
         ("age,chol,sex\n50,200,f\n", "predict", "it has no column 'note'"),
-        ("age,chol,sex,note\nold,200,f,x\n", "predict", "'old' is not a number"),
+        ("age,chol,sex,note\nold,200,f,x\n", "predict", "t.csv, row 2, column 'age': 'old' is not a number"),
+        ("age,chol,sex,note\n50,200,f,x\n50,inf,f,x\n", "predict", "row 3, column 'chol': 'inf' is infinite"),
         ("age,chol,sex,note\n50,200,f\n", "predict", "it has 3 cells, but there are 4 columns"),
         ("age,chol,sex,note\n50,200,f,x\n", "evaluate", "it has no column 'ill'"),
         ("age,chol,sex,note,ill\n50,200,f,x,2\n", "evaluate", "row 2: '2' is not one of the classes: 0, 1"),

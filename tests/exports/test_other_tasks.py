@@ -10,6 +10,7 @@ import pytest
 import headwise as hw
 from headwise.errors import RunError
 from headwise.exports.personal import Models
+from headwise.tasks.registry import objective_of
 
 DATA = {
     "multilabel": "synthetic:samples=200:sites=2:features=5:task=multilabel",
@@ -44,3 +45,15 @@ def test_a_model_says_what_its_run_measured_and_its_program_the_same(task: str, 
     loaded = hw.load(model.save(tmp_path / "out", "torch"))
     np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)
     assert (loaded.predict(x) == found).mean() > 0.99 or task == "regression"
+
+
+@pytest.mark.parametrize("task", DATA)
+def test_a_model_can_be_exported_to_onnx_before_it_was_asked_anything(task: str, tmp_path: Path) -> None:
+    experiment = hw.Experiment(method="fedper", data=DATA[task], partition="natural", rounds=1)
+    run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
+    models = Models(run)
+    model = models.of(1)
+    objective_of.cache_clear()  # as in a fresh process
+    loaded = hw.load(model.save(tmp_path / "out"))
+    x = models.data.dataset.x[models.data.parts[1].test]
+    np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)

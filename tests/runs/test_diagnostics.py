@@ -56,6 +56,14 @@ def test_they_are_the_numbers_in_the_states(tmp_path: Path) -> None:
         assert torch.tensor(matrix) == pytest.approx(own.W["head.weight"], abs=1e-4)
 
 
+def test_a_head_that_is_a_convolution_is_shown_too(tmp_path: Path) -> None:
+    run = hw.run(
+        hw.Experiment(method="fedah", data="shapes", partition="natural", model="fcn", rounds=1), tmp_path / "run"
+    )
+    shown = torch.tensor(run.diagnostics[-1]["quantities"]["W"]["values"])
+    assert shown.dim() == 3, "client, class, feature"
+
+
 def test_a_method_that_shows_nothing_writes_nothing(tmp_path: Path) -> None:
     run = hw.run(experiment(rounds=1), tmp_path / "run")
     assert not (run.path / "diagnostics.jsonl").exists()

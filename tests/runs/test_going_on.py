@@ -118,6 +118,8 @@ def test_only_finished_and_unchanged_runs_go_on(tmp_path: Path) -> None:
     hw.run(experiment(3, stop={"budget": 1e-9}), tmp_path / "short")
     with pytest.raises(RunError, match=r"has not ended .*: finish it with headwise resume"):
         after(tmp_path / "short")
+    with pytest.raises(RunError, match="it is not the folder of a run"):
+        after(tmp_path / "nothing")
     hw.run(experiment(2), tmp_path / "first")
     asked = after(tmp_path / "first")
     strange = hw.Experiment(**{**vars(asked), "origin": {**vars(asked.origin), "hash": "0"}})

@@ -13,7 +13,7 @@ from ..disk.files import write_bytes
 from ..engine.client.scores import score
 from ..errors import ConfigError
 from ..log.choosing import wanted
-from ..log.metrics import Score, metrics
+from ..log.metrics import Metric, Score, metrics
 from ..report.page import render_judged
 from .model import TrainedModel
 from .samples import read
@@ -59,9 +59,20 @@ def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lamb
     confusion = np.bincount(y * k + z.argmax(1), minlength=k * k).reshape(k, k)
     bins = reliability(p, right)
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / len(y)
-    return Judged(
-        score(torch.from_numpy(z), torch.from_numpy(y), wanted(task, (), None), task), confusion.tolist(), bins, error
-    )
+    found = score(torch.from_numpy(z), torch.from_numpy(y), _measured(model, task), task)
+    return Judged(found, confusion.tolist(), bins, error)
+
+
+def _measured(model: TrainedModel, task: str) -> list[Metric]:
+    """The usual metrics, and what else the run measured of this model; the page has its own calibration error."""
+    usual = wanted(task, (), None)
+    told = (model.card["metrics"] or {}).get("test") or {}
+    more = [
+        m
+        for m in metrics()
+        if m.name in told and m.label != "calibration error" and task in m.tasks and m.source == m.name
+    ]
+    return [*usual, *(m for m in more if m not in usual)]
 
 
 def reliability(sure: np.ndarray, right: np.ndarray) -> list[Bin]:

@@ -22,6 +22,7 @@ from ..errors import RunError
 from ..memory import aligned
 from ..models.split import channels_last
 from ..packed import Packed, to_bytes
+from ..tasks.registry import objective_of
 from .card import PROGRAMS, WEIGHTS, write_folder
 from .inputs import Inputs
 from .loading import runner
@@ -60,7 +61,7 @@ def make(
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
             scores = passed(network, on(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
-            return Said(*(t.numpy() for t in meaning(scores, plan.data.task)))
+            return Said(*(t.numpy() for t in meaning(scores, objective_of(plan.data.task))))
 
     def write(folder: Path, format: Format) -> None:
         twin = network if plan.device == "cpu" else copy.deepcopy(network).cpu()

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.own.readers.values import BAG
+from ..data.own.readers.values import BAG, LENGTH
 from ..data.preprocessing.fitting import Fitted
 from ..models.base import Task
+from ..tasks.base import Objective
 from ..tasks.registry import objective_of
+from ..tasks.regression import Regression
 from .inputs import Inputs
 
 
@@ -18,17 +20,19 @@ class Ready(nn.Module):
 
     def __init__(self, inputs: Inputs, network: nn.Module, task: Task) -> None:
         super().__init__()
-        self.prepare, self.network, self.task = preparing(inputs), network, task
+        self.prepare, self.network = preparing(inputs), network
+        self.objective = objective_of(task)  # now: made while torch traces, its tensors would be fakes, and remembered
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return meaning(self.network(self.prepare(x)), self.task)
+        return meaning(self.network(self.prepare(x)), self.objective)
 
 
-def meaning(outputs: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+def meaning(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The outputs as scores, and the probabilities of classes, labels or pixels; quantities stand in both places."""
-    objective = objective_of(task)
     scores = objective.said(outputs)
-    return scores, scores if task.kind == "regression" else objective.probabilities(outputs)
+    if isinstance(objective, Regression):
+        return scores, scores.clone()  # ONNX needs two outputs
+    return scores, objective.probabilities(outputs)
 
 
 def preparing(inputs: Inputs) -> nn.Module:
@@ -121,11 +125,12 @@ class Encoding(nn.Module):
 
 
 def _bag(tokens: Tensor, buckets: int) -> Tensor:
-    """How often each word occurs, each row divided by its length; word 0 is none."""
+    """As `bags` counts words, to the bit; word 0 is none."""
     words = torch.arange(buckets)
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
     norm = (counts * counts).sum(1, keepdim=True).sqrt()
-    return counts / torch.where(norm > 0, norm, torch.ones_like(norm))
+    length = torch.full_like(norm, float(LENGTH))  # a tensor: torch divides a number by multiplying with the reciprocal
+    return counts * (length / torch.where(norm > 0, norm, length))
 
 
 def _order(fitted: Fitted, buckets: int) -> list[int]:

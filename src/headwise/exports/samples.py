@@ -16,6 +16,7 @@ from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.layouts import SUFFIXES, Piece, image_folders, pieces
 from ..data.own.readers.tables import blocks
 from ..data.own.readers.values import written
+from ..data.preprocessing.states import CellError
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
@@ -88,11 +89,22 @@ def _tables(d: Description, model: TrainedModel, labelled: bool, files: Sequence
             for at in range(0, len(mine), ROWS):
                 rows = np.array(mine[at : at + ROWS])
                 cells = {name: block.columns[name][rows] for name in columns}
-                raw = [piece.path.parent / str(c) for c in cells[columns[0]]] if form == "image" else cells
                 numbers = [block.row(int(i)) for i in rows]
+                if form == "image":
+                    raw: Any = [piece.path.parent / str(c) for c in cells[columns[0]]]
+                else:
+                    raw = list(cells[columns[0]]) if form == "tokens" else _encoded(model, cells, piece.path, numbers)
                 said = block.columns[target[0]][rows] if target else None
                 labels = _labels(model, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
-                yield Batch(numbers, list(cells[columns[0]]) if form == "tokens" else raw, labels)
+                yield Batch(numbers, raw, labels)
+
+
+def _encoded(model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any]) -> NDArray[Any]:
+    """Encoded here, where it is known which rows of the file these are."""
+    try:
+        return model.inputs.encode(cells)
+    except CellError as error:
+        raise DataError(f"{path}, row {numbers[error.row]}, {error.said}") from None
 
 
 def _target(d: Description, model: TrainedModel) -> str:

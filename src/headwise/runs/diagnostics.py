@@ -67,10 +67,10 @@ def _quantity(name: str, axes: str, server: Record, states: Mapping[int, ClientS
 
 
 def _matrix(value: Tensor | Params) -> Tensor:
-    """Of parameters, the last matrix: in a head, the weights of the classes."""
+    """Of parameters, the last weights, a row per class: in a head, Linear or a 1x1 convolution."""
     if isinstance(value, Tensor):
         return value
-    return [t for t in value.values() if t.dim() == 2][-1]
+    return [t for t in value.values() if t.dim() >= 2][-1].flatten(1)
 
 
 def _plain(values: Tensor, axes: str, ids: range | list[int]) -> dict[str, Any]:

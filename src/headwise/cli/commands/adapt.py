@@ -68,7 +68,7 @@ def command(
         )
         return
     for e, accuracy in found.items() if len(held) else ():
-        click.echo(f"{accuracy:.4f} after {e} epochs on {len(rest)} samples, of {len(held)} others")
+        click.echo(f"accuracy {accuracy:.4f} after {e} epochs on {len(rest)} samples, of {len(held)} others")
     if out:
         click.echo(f"wrote {out}")
 

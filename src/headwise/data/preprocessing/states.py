@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,14 @@ from ..own.findings import strictly
 from ..own.readers.pictures import Pictures
 from ..own.readers.values import BAG, Hashing, to_numbers, written
 from .fitting import FeatureColumn, Fitted, Preprocessing
+
+
+class CellError(DataError):
+    """A cell that can't be used: its row, counted from 0, and what is wrong."""
+
+    def __init__(self, row: int, said: str) -> None:
+        super().__init__(f"row {row}, {said}")
+        self.row, self.said = row, said
 
 
 def plain(fitted: Fitted) -> dict[str, Any]:
@@ -78,7 +86,10 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
             raise DataError(f"there is no column {column.name!r}, which the model was trained on.")
         cells = np.fromiter(list(raw[column.name]), dtype=object)
         if column.kind == "number":
-            parts.append(to_numbers(cells, missing, _refuse(column.name, cells))[:, None])
+            found = to_numbers(cells, missing, _refuse(column.name, cells, "is not a number"))
+            for i in np.flatnonzero(np.isinf(found)):
+                _refuse(column.name, cells, "is infinite, but must be finite")(int(i))
+            parts.append(found[:, None])
         elif column.kind == "category":
             place = {value: float(k) for k, value in enumerate(state.values[column.name])}
             parts.append(np.array([place.get(written(c), np.nan) for c in cells])[:, None])
@@ -87,9 +98,9 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
     return np.concatenate([p.astype(np.float64) for p in parts], axis=1)
 
 
-def _refuse(name: str, cells: NDArray[Any]) -> Any:
+def _refuse(name: str, cells: NDArray[Any], why: str) -> Callable[[int], None]:
     def wrong(i: int) -> None:
-        raise DataError(f"row {i}, column {name!r}: {cells[i]!r} is not a number.")
+        raise CellError(i, f"column {name!r}: {cells[i]!r} {why}.")
 
     return wrong
 
