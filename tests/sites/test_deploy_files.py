@@ -14,6 +14,7 @@ import pytest
 
 from headwise.cli import cli
 from headwise.sites.transport.family import BACKUPS, LARGEST
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY, RUNBOOK = ROOT / "deploy", (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ def test_units_can_be_read(path: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze"):
         here = tmp_path / path.name
         here.write_text(path.read_text(encoding="utf-8").replace("/opt/headwise/bin/headwise", sys.executable))
-        found = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, timeout=60)
+        found = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, timeout=PATIENCE)
         assert [line for line in found.stderr.splitlines() if path.stem.split("@")[0] in line] == []
 
 

@@ -15,11 +15,12 @@ from headwise.sites.site import running, worker
 from headwise.sites.transport import ports
 from headwise.sites.transport.health import Health, health_endpoint
 from headwise.sites.transport.ports import free_port
+from waiting import PATIENCE
 
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
