@@ -1,6 +1,7 @@
 """What leaks on digits, with and without noise on what leaves a client.
 
-    python benchmarks/audit.py        # writes docs/results/privacy-audit.md; a quarter of an hour on one core
+    python benchmarks/audit.py        # writes docs/results/privacy-audit.md and what `headwise site review` quotes of
+                                      # it; a quarter of an hour on one core
 
 20 clients, Dir(0.3), 30 rounds of 1 epoch with batches of 10, the small fully connected network; ten clients are
 attacked, by messages that they would send next. The last columns are what was found without noise, and with noise on
@@ -11,12 +12,15 @@ clients' samples and as many tries.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import headwise as hw
 from headwise.audit.auditing import Audit, audit
+from headwise.audit.known import SHIPPED
+from headwise.disk.files import write_json
 from headwise.errors import ConfigError
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "privacy-audit.md"
@@ -68,6 +72,26 @@ def attacks(runs: list[Audited]) -> str:
     return "\n".join(lines)
 
 
+def quoted(page: str) -> dict[str, Any]:
+    """The attacks on each method, as the page has them: what ships with Headwise can't differ from it."""
+    found: dict[str, Any] = {}
+    for method, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
+        head, _, *rows = [line[2:-2].split(" | ") for line in text.strip().split("\n\n")[1].splitlines()]
+        strengths = [float(m[1]) if (m := re.match(r"epsilon (\S+)", title)) else None for title in head[4:]]
+        attacks = [
+            {
+                "attack": row[0],
+                "knowing": row[1],
+                "measure": row[2],
+                "guess": float(row[3]),
+                "found": [float(value) if value else None for value in row[4:]],
+            }
+            for row in rows
+        ]
+        found[method] = {"epsilon": strengths, "attacks": attacks}
+    return found
+
+
 def main() -> None:
     said = " ".join((__doc__ or "").split("\n\n")[2].split())
     parts = [f"# What leaks\n\nMade by `python benchmarks/audit.py`. {said}\n"]
@@ -78,6 +102,7 @@ def main() -> None:
             parts.append(f"## {method}\n\n{leaving(runs[0].audit)}\n\n{attacks(runs)}\n")
             print(parts[-1], flush=True)
     PAGE.write_text("\n".join(parts), encoding="utf-8")
+    write_json(SHIPPED, quoted("\n".join(parts)))
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ SUB_ROOMS = {
         *("sites.facts", "sites.secagg", "sites.states", "sites.transport"),
     },
     "sites/site": {
-        *("app", "contract", "data", "disk", "engine", "errors", "exports", "models", "privacy", "records", "seeds"),
-        "settings",
+        *("app", "audit", "contract", "data", "disk", "engine", "errors", "exports", "models", "params", "privacy"),
+        *("records", "seeds", "settings"),
         *("sites.facts", "sites.secagg", "sites.states", "sites.transport"),
     },
 }

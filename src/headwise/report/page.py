@@ -18,7 +18,7 @@ from .data import page_data
 from .federation import HEAD, federation
 from .joined import joined_table
 from .results import Setting
-from .tables import results
+from .tables import Table, results
 from .words import client_words, failure_words, words
 
 SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
@@ -143,7 +143,8 @@ def _subtitle(settings: Sequence[Setting]) -> str:
 
 
 def _said(setting: Setting) -> dict[str, Any]:
-    head, rows = results(setting.measured or setting.lines, setting.floor)
+    lines = setting.measured or setting.lines
+    head, rows = _without_blanks(results(lines, setting.floor), len(lines))
     seeds = f"mean ± standard deviation over {setting.seeds} seeds" if setting.seeds > 1 else "one seed"
     return {
         "title": setting.title,
@@ -154,6 +155,13 @@ def _said(setting: Setting) -> dict[str, Any]:
         "joined": joined_table(setting),
         "lines": setting.lines,
     }
+
+
+def _without_blanks(table: Table, lines: int) -> Table:
+    """The table without columns that no method has a value in: of moments that were not measured."""
+    head, rows = table
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows[:lines])]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 @cache

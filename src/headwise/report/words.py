@@ -32,7 +32,8 @@ def words(setting: Setting) -> list[str]:
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best, alone, main, form = lines[0], setting.alone, setting.metric, setting.metric.form
-    said = [f"{best.name} gives its clients the best models: {_scored(main, best.score)}."]
+    wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
+    said = [f"{wins}: {_scored(main, best.score)}."]
     if few := best.values(f"{main.name}_clients", best.moment):
         said.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:

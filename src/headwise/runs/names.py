@@ -15,7 +15,8 @@ LISTED = 1000
 def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The clients' names in the order of their numbers; empty if the data has none."""
     names = tuple(partition.get("names", ()))
-    if names and (len(names) != len(partition["train"]) or len(set(names)) < len(names)):
+    counted = len(partition["train"]) or len(names)  # sites may have names, but not tell what they have
+    if names and (len(names) != counted or len(set(names)) < len(names)):
         raise RunError(f"{path} is damaged: it must have one name for each client.")
     return names
 

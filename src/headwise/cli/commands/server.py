@@ -27,7 +27,8 @@ def command() -> None:
 @click.option("--port", default=8000, type=PORT, show_default=True, help="port to listen on")
 @click.option("--name", "names", multiple=True, help="a name or address that sites use for this server; repeatable")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
-def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool) -> None:
+@click.option("--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none")
+def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: bool, health: int | None) -> None:
     """Start Flower's SuperLink with TLS and node authentication; FOLDER holds its keys and its database.
 
     Creates a certificate if FOLDER has none; sites need FOLDER/ca.crt.
@@ -48,7 +49,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
         server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
         click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
     flower_config(home, host, port, insecure)
-    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True)))
+    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health))
 
 
 @command.command(name="stop")

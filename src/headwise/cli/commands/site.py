@@ -14,6 +14,7 @@ from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
 from ...settings.experiment import Choice, experiment_from, read_toml
+from ...settings.fields import field_help, field_types, type_words
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
@@ -27,7 +28,7 @@ TOML = """# What this site decides for itself; the server can't change it.
 name = {name}
 data = {data}                  # the data set's name in experiments
 
-[allow]                        # more settings: docs/flower.md
+[allow]                        # headwise site settings lists all settings
 methods = {methods}                   # empty: all methods of the installed Headwise
 labels = {labels}                 # whether to tell the server how many samples of each class there are
 sums = {sums}                   # whether to tell sums of the features, to fit preprocessing on all sites
@@ -112,7 +113,8 @@ def init(
 @click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed with --insecure-loopback")
 @click.option("--port", type=PORT, help="port for this site's own processes, on loopback; default: any free one")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
-def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insecure: bool) -> None:
+@click.option("--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none")
+def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insecure: bool, health: int | None) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
 
     It only runs the installed Headwise, and refuses any code that the server sends.
@@ -131,7 +133,7 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insec
     def say(line: str) -> None:
         click.echo(f"{datetime.now():%H:%M:%S}  {line}", err=True)
 
-    sys.exit(RunningSite(home, superlink, root, trust, port, say).run())
+    sys.exit(RunningSite(home, superlink, root, trust, port, say, health).run())
 
 
 @command.command(name="stop")
@@ -153,6 +155,36 @@ def status(folder: Path, as_json: bool) -> None:
 
     found = site_status(folder.absolute())
     click.echo(to_json(found.plain()) if as_json else "\n".join(found.lines()))
+
+
+@command.command(name="settings")
+def settings() -> None:
+    """List all settings of site.toml."""
+    check_flower()
+    from ...sites.site.site_file import Allow, OwnClient, SiteSettings
+
+    for head, cls in (("", SiteSettings), ("[allow]", Allow), ("[[clients]]", OwnClient)):
+        click.echo(head, nl=bool(head))
+        for name, words in field_help(cls).items():
+            click.echo(f"  {name}  ({type_words(field_types(cls)[name])})\n      {words}")
+
+
+@command.command(name="review")
+@click.argument("config", type=INPUT_FILE)
+@click.option("--site", "folder", type=INPUT_FOLDER, help="the site's folder: also show bytes, budget and permission")
+@json_option
+def review_(config: Path, folder: Path | None, as_json: bool) -> None:
+    """Show what the study in CONFIG would do here, before anything is allowed; nothing is sent.
+
+    Shows the method, what would leave, the privacy budget, what attacks could learn, and whether site.toml permits it.
+    """
+    check_flower()
+    asked = experiment_from(read_toml(config))
+    from ...sites.site.review import review
+    from ...sites.site.telling import lines
+
+    found = review(asked, None if folder is None else folder.absolute())
+    click.echo(to_json(found.plain()) if as_json else "\n".join(lines(found)))
 
 
 @command.command(name="list")

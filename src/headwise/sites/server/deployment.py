@@ -100,7 +100,7 @@ def _serve(
         return Remote(plan, to_json(experiment.plain()), run, nodes, memory, workers=len(clients), note=note)
 
     def make(experiment: Experiment) -> Prepared:
-        return prepared_from(experiment, nodes.known.told)
+        return prepared_from(experiment, nodes.roster)
 
     run_or_resume(experiment, out, backend=Backend(make, executor))
 

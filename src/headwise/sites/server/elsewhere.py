@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -18,13 +19,16 @@ from ...disk.files import digest
 from ...disk.jsontext import to_json
 from ...settings.experiment import Experiment
 from ..facts import PARTS, STATISTICS, ClientFacts, for_sites
+from .nodes import Roster
 
 
 class Elsewhere:
     """What the sites have told about their clients' data."""
 
-    def __init__(self, told: Mapping[int, ClientFacts], clients: int, statistics: str = "") -> None:
-        self._told, self._count = told, clients
+    def __init__(
+        self, told: Mapping[int, ClientFacts], clients: int, statistics: str = "", names: tuple[str, ...] = ()
+    ) -> None:
+        self._told, self._count, self._names = told, clients, names
         task = next(iter(told.values())).task
         self.task = dataclasses.replace(task, shape=shape_of(statistics)) if statistics else task
 
@@ -36,7 +40,7 @@ class Elsewhere:
         sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
         ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS))
         nothing = torch.empty((0, *self.task.shape))
-        return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels)
+        return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels, self._names)
 
     @cached_property
     def summary(self) -> Summary:
@@ -64,8 +68,18 @@ def _spread(values: list[int]) -> Spread:
     return Spread(float(min(values)), float(np.median(values)), float(max(values)))
 
 
-def prepared_from(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Prepared:
+def prepared_from(experiment: Experiment, known: Roster) -> Prepared:
     asked = for_sites(experiment)
-    data = Elsewhere(told, asked.clients or 0, asked.data.options.get(STATISTICS, ""))
+    names = client_names(known, asked.clients or 0)
+    data = Elsewhere(known.told, asked.clients or 0, asked.data.options.get(STATISTICS, ""), names)
     plan, counts = plan_for(asked, data.clients), data.histograms()
-    return Prepared(asked, plan, data.summary, {**counts, **floors_of(plan, counts)})
+    named = {"names": list(names)} if names else {}
+    return Prepared(asked, plan, data.summary, {**counts, **named, **floors_of(plan, counts)})
+
+
+def client_names(known: Roster, clients: int) -> tuple[str, ...]:
+    """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
+    sites = [known.names.get(known.homes.get(c, -1), "client") for c in range(clients)]
+    often = Counter([*sites, "client"])
+    names = tuple(f"{site} {c}" if often[site] > 1 else site for c, site in enumerate(sites))
+    return names if len(set(names)) == clients and set(sites) != {"client"} else ()

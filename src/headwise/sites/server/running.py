@@ -12,6 +12,7 @@ from ... import __version__
 from ...disk.files import write_json
 from ...errors import RunError
 from ..transport.family import STATUS, Family, claim, how
+from ..transport.health import Health, health_endpoint
 from ..transport.ports import wait_until_free
 from ..transport.processes import bind_server_app, bound, environment, here, superexec, superlink
 
@@ -19,7 +20,9 @@ LOG = "flower.log"
 PAUSE = 0.2
 
 
-def run_server(home: Path, host: str, port: int, insecure: bool, say: Callable[[str], None]) -> int:
+def run_server(
+    home: Path, host: str, port: int, insecure: bool, say: Callable[[str], None], health: int | None = None
+) -> int:
     """Serve until told to stop; the exit code."""
     with claim(home, "server"):
         wait_until_free("--port", host, port)
@@ -28,10 +31,14 @@ def run_server(home: Path, host: str, port: int, insecure: bool, say: Callable[[
         status = {"pid": os.getpid(), "since": now, "address": f"{host}:{port}", "version": __version__}
         write_json(home / STATUS, status)
         family, settings = Family(home / LOG), environment(home)
-        with family.alive():
+        listens = False
+
+        def look() -> Health:
+            return Health("" if listens else "does not listen yet")
+
+        with family.alive(), health_endpoint(health, look):
             family.start("superlink", bound(superlink(home, host, port, insecure)), settings)
             family.start("superexec", bound(superexec(home, host, port, insecure)), settings)
-            listens = False
             while True:
                 news = family.next(None if listens else PAUSE)
                 if news is None:

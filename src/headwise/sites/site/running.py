@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...disk.files import write_json
+from ...disk.files import read_json, write_json
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, RunError
+from ...errors import ConfigError, HeadwiseError, RunError
 from ..transport.family import STATUS, Family, News, claim, how
+from ..transport.health import Health, health_endpoint
 from ..transport.ports import free_port, wait_until_free
 from ..transport.processes import environment, split_address
 from ..transport.reach import Problem, problem
@@ -25,6 +26,14 @@ from ..transport.reach import Problem, problem
 AGAIN = 5.0
 """seconds between attempts to reach the server"""
 LOG = "flower.log"
+ACTIVITY = "activity.json"
+"""where the worker keeps what it has done"""
+FIGURES = {
+    "round": "round of the latest run",
+    "rounds": "rounds that the latest run has",
+    "messages": "messages answered in the latest run",
+    "sent": "bytes sent in the latest run",
+}
 DEATHS = 5
 """workers that may die in a row without having become ready"""
 
@@ -38,6 +47,8 @@ class RunningSite:
     port: int | None
     """of the node, on loopback; None: any"""
     say: Callable[[str], None]
+    health: int | None = None
+    """port of /healthz and /metrics, on loopback"""
     _family: Family = field(init=False)
     _status: dict[str, Any] = field(init=False)
     _secret: str = field(default_factory=lambda: secrets.token_hex(32))
@@ -52,8 +63,18 @@ class RunningSite:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._status = {"pid": os.getpid(), "since": now, "server": self.superlink, "version": __version__}
             self._keep(connected=None, why="is starting")
-            with self._family.alive():
+            with self._family.alive(), health_endpoint(self.health, self.look):
                 return self._loop()
+
+    def look(self) -> Health:
+        """How the site is, for monitors."""
+        status = self._status
+        try:
+            done: dict[str, Any] = read_json(self.home / ACTIVITY)
+        except (FileNotFoundError, HeadwiseError):
+            done = {}  # nothing was asked yet
+        figures = {f"headwise_site_{name}": (float(done.get(name, 0)), what) for name, what in FIGURES.items()}
+        return Health("" if status.get("connected") else f"not connected: {status.get('why')}", figures)
 
     def _loop(self) -> int:
         self._start_worker()

@@ -24,9 +24,8 @@ from ..transport.lifeline import bind, received_secret, tell
 from ..transport.local import serve
 from ..transport.messages import experiment_in, pack_error
 from .policy import forget_data
+from .running import ACTIVITY
 from .site import open_site
-
-ACTIVITY = "activity.json"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""`--health`: what monitors see of a site or a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import ConfigError
+from headwise.sites.site import running, worker
+from headwise.sites.transport import ports
+from headwise.sites.transport.health import Health, health_endpoint
+from headwise.sites.transport.ports import free_port
+from waiting import PATIENCE
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def site(home: Path) -> running.RunningSite:
+    found = running.RunningSite(home, "localhost:1", None, None, None, print)
+    found._status = {"connected": None, "why": "is starting"}
+    return found
+
+
+def test_a_site_is_well_while_it_is_connected(tmp_path: Path) -> None:
+    port, here = free_port(), site(tmp_path)
+    with health_endpoint(port, here.look):
+        assert get(port, "/healthz") == (503, "not connected: is starting\n")
+        here._keep(connected="2026-01-01", why=None)
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/")[0] == 404
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/healthz")
+
+
+def test_metrics_are_what_the_worker_did(tmp_path: Path) -> None:
+    port, here = free_port(), site(tmp_path)
+    (tmp_path / worker.ACTIVITY).write_text(json.dumps({"round": 2, "rounds": 3, "messages": 5, "sent": 1740}))
+    with health_endpoint(port, here.look):
+        code, text = get(port, "/metrics")
+    assert code == 200
+    figures = dict(re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE))
+    names = ("healthy", "site_round", "site_rounds", "site_messages", "site_sent")
+    assert figures == dict(zip((f"headwise_{n}" for n in names), ("0", "2", "3", "5", "1740"), strict=True))
+    assert text.count("# TYPE ") == text.count("# HELP ") == len(figures)
+
+
+def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    port = free_port()
+    with (
+        health_endpoint(port, lambda: Health("")),
+        pytest.raises(ConfigError, match=f"--health is {port}, but"),
+        health_endpoint(port, lambda: Health("")),
+    ):
+        pass
