@@ -156,8 +156,8 @@ def test_check_method_names_all_failures_documentation_last_and_takes_instances(
     found = [line.split("'")[1] for line in str(caught.value).splitlines()]
     assert found == ["every hyperparameter counts", "pool is serial"]
     assert [*CHECKS][-1] == "documentation"
-    with pytest.raises(AssertionError, match="DeadOption fails the check 'card': ConfigError: mu is -1"):
-        run_check("card", DeadOption(mu=-1.0))
+    with pytest.raises(ConfigError, match=r"method\.mu is -1\.0, but must be from 0"):
+        DeadOption(mu=-1.0)
 
 
 def test_method_without_a_file_of_its_own_is_told_so() -> None:

@@ -45,7 +45,11 @@ def four(folder: Path, allow: str = "labels = true") -> Inside:
 
 
 def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Experiment:
-    usual = {"sampling": {"ratio": 1.0}, "evaluate": {"moments": ["post"]}, "faults": {"on_failure": policy}}
+    usual = {
+        "sampling": {"ratio": 1.0},
+        "evaluate": {"moments": ["post"], "start": False},
+        "faults": {"on_failure": policy},
+    }
     return experiment(method, **{**usual, "secure": MASKED, **changes})
 
 

@@ -12,7 +12,7 @@ import torch
 from ...audit.scene import Asking
 from ...contract.method import Reply, record_types
 from ...data.federated import Clients
-from ...engine.calls import aggregate, broadcast, server_init
+from ...contract.calls import aggregate, broadcast, server_init
 from ...engine.client.jobs import Job, handle
 from ...engine.client.state import ClientState
 from ...engine.host.process import one_thread
