@@ -48,11 +48,26 @@ GOOD: dict[str, dict[str, Any]] = {
     "data check": {"file": "patients.toml"},
     "list": {"kind": "methods"},
     "describe": {"what": "fedavg"},
+    "site review": {"config": "sites.toml", "folder": "site"},
+    "site settings": {},
+    "site status": {"folder": "site"},
+    "site stop": {"folder": "site"},
+    "server status": {"folder": "server"},
+    "server stop": {"folder": "server"},
+    "adapt": {"run": "run", "data": "patients.toml"},
+    "retrain": {"run": "run", "without": "0", "out": "again", **QUIET},
+    "export": {"run": "run", "everyone": True, "out": "models", **QUIET},
+    "predict": {"model": "folder", "data": "patients.csv", "out": "said.csv", **QUIET},
+    "evaluate": {"model": "folder", "data": "patients.csv", **QUIET},
+    "data deal": {"data": SMALL["data"], "clients": "2", "out": "dealt"},
+    "new method": {"name": "mymethod", "out": "newfolder"},
+    "check": {"method": "fedavg"},
+    "doctor": {},
 }
 """parameters with which each verb works; the fixture `room` creates what they name"""
 PATIENTS = 'format = "csv"\npath = "patients.csv"\nclient = "hospital"\ntarget = "ill"\n[features]\nnumber = ["age"]\n'
-REFUSED_ANYWAY = {"site export", "site erase"}
-"""because the site has no run"""
+REFUSED_ANYWAY = {"site export", "site erase", "predict", "evaluate", "adapt"}
+"""because the site has no run, the folder no model, and the run other inputs than the table"""
 
 PATHS = {
     "missing": "not/there", "a folder": "folder", "a file": "file", "in a file": "file/x",

@@ -69,6 +69,7 @@ def test_texts_are_dealt_as_tokens_and_clients_keep_their_names(
     rows = [f"{who},{'good' if k % 2 else 'bad'} {k},{k % 2}" for k in range(8) for who in ("A/B", "Oslo")]
     (tmp_path / "t.csv").write_text("\n".join(["who,said,label", *rows]))
     described = 'format = "csv"\npath = "t.csv"\nclient = "who"\ntarget = "label"\n[features]\ntext = ["said"]\n'
+    described += '[preprocess]\ntexts = "tokens"\n'
     (tmp_path / "data.toml").write_text(described)
     sites = dealt(capsys, tmp_path / "sites", str(tmp_path / "data.toml"))
     assert [path.parent.parent.name for path in sites.values()] == ["A_B", "Oslo"]

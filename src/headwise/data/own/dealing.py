@@ -21,14 +21,15 @@ def deal(found: FederatedData, model: str, out: Path) -> list[Path]:
     if out.exists():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    names = [_folder(name) for name in found.names]
+    called = found.names or tuple(map(str, range(len(found))))
+    names = [_folder(name) for name in called]
     names = [f"{name}-{c}" if names.count(name) > 1 else name for c, name in enumerate(names)]
     with tempfile.TemporaryDirectory(prefix=".dealing-", dir=out.parent) as draft:
         whole = Path(draft) / "whole"
         for c, name in enumerate(names):
             home = whole / name
             home.mkdir(parents=True)
-            _write(found, c, home)
+            _write(found, c, called[c], home)
         asked = {"method": "fedavg", "data": "own", "model": model, "clients": len(found), "rounds": 10}
         (whole / "experiment.toml").write_text("".join(f"{k} = {to_toml(v)}\n" for k, v in asked.items()), "utf-8")
         whole.rename(out)
@@ -39,11 +40,11 @@ def _folder(name: str) -> str:
     return "".join(ch if ch.isalnum() or ch in "-_." else "_" for ch in name).strip(".") or "_"
 
 
-def _write(found: FederatedData, c: int, home: Path) -> None:
+def _write(found: FederatedData, c: int, name: str, home: Path) -> None:
     data, dataset, parts = found.client(c), found.dataset, found.parts[c]
     samples, rows = (data.train, data.val, data.test), (parts.train, parts.val, parts.test)
     pieces = [
-        StoredPiece(found.names[c], k, s.x.contiguous().numpy(), dataset.y[i])
+        StoredPiece(name, k, s.x.contiguous().numpy(), dataset.y[i])
         for k, (s, i) in enumerate(zip(samples, rows, strict=True))
         if len(i)
     ]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ...audit.scene import Asking
+from ...contract.calls import aggregate, broadcast, server_init
 from ...contract.method import Reply, record_types
 from ...data.federated import Clients
-from ...contract.calls import aggregate, broadcast, server_init
 from ...engine.client.jobs import Job, handle
 from ...engine.client.state import ClientState
 from ...engine.host.process import one_thread
