@@ -30,7 +30,9 @@ print("a line for the log", flush=True)
 time.sleep(1000)
 """
 COMMAND = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from headwise.sites.transport.family import STATUS, Family, claim
 from headwise.disk.files import write_json
