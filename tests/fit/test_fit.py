@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import headwise as hw
+from frames import Frame
 from headwise.app.fit import DATA, SHORT
 from headwise.cli.options import FLAGS
 from headwise.data.own.description import Description
@@ -24,19 +25,6 @@ from headwise.settings.fields import field_types
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
 NAMES = ("va", "rome")
-
-
-class Frame:
-    """As much of a DataFrame as there must be."""
-
-    def __init__(self, **cells: list[Any]) -> None:
-        self.cells, self.columns = cells, list(cells)
-
-    def __getitem__(self, name: str) -> Any:
-        return np.array(self.cells[name], dtype=object)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.cells.values())))
 
 
 def frame(**more: list[Any]) -> Frame:

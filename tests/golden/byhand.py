@@ -26,6 +26,15 @@ START: Weights = {
     V: torch.tensor([[0.5, -1.0], [0.25, 0.75], [-0.5, 0.125]], dtype=torch.float64),
     C: torch.tensor([0.0, 0.25, -0.125], dtype=torch.float64),
 }
+
+
+def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
+    """Random weights of these parameters; the others take their share of the draws."""
+    rng = torch.Generator().manual_seed(seed)
+    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
+    return {k: every[k] for k in names}
+
+
 CLIENTS = [  # of 1, 2 and 3 samples; one hidden unit is off for some of them
     (torch.tensor([[1.0, 0.5]]), torch.tensor([0])),
     (torch.tensor([[0.5, 2.0], [-1.0, 1.5]]), torch.tensor([1, 2])),

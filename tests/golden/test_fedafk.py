@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient, weighted
-from tiny import bench, plan_of
+from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gradient, weighted
+from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -31,7 +31,6 @@ from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedafk import FedAFK, Own
-from headwise.params import Params
 from headwise.settings.options import Train
 
 LR, MU, SIZES = 0.05, 0.4, [10, 6]
@@ -40,16 +39,6 @@ CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch
 
 def plan(method: FedAFK, *, batch: int = 10, epochs: int = 1, lr: float = LR, **train: float) -> Plan:
     return plan_of(method, CLIENTS, batch=batch, lr=lr, epochs=epochs, **train)
-
-
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-    return {k: every[k] for k in names}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def only(w: Weights, names: tuple[str, ...]) -> Weights:

@@ -9,27 +9,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, Weights, close, gradient
-from tiny import bench, plan_of
+from byhand import BODY, HEAD, START, close, drawn, gradient
+from tiny import bench, floats, plan_of
 from torch import Tensor
 
 from headwise.contract.averaging import Shared
 from headwise.engine.client.client_bench import ClientBench
 from headwise.methods.fedala import FedALA, Own
-from headwise.params import Params
 
 N, BATCH, LR, EPOCHS = 11, 4, 0.2, 2
 X, Y = torch.randn(N, 2, generator=torch.Generator().manual_seed(N)), torch.arange(N) % 3
-
-
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-    return {k: every[k] for k in names}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 class ByHand:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from byhand import BODY, CLIENTS, HEAD, START, Weights, close, descend, gradient
-from tiny import bench, plan_of
+from byhand import BODY, CLIENTS, HEAD, START, Weights, close, descend, drawn, gradient
+from tiny import bench, floats, plan_of
 
 from headwise.contract.averaging import Averaged, Shared
 from headwise.engine.joining import join
@@ -31,16 +31,6 @@ LR, NEW = 0.5, 2
 X, Y = CLIENTS[NEW]
 """the newcomer: one sample of class 1, two of class 2"""
 EPOCHS = pytest.mark.parametrize("epochs", [0, 1, 5])
-
-
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-    return {k: every[k] for k in names}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def plan(method: Any) -> Plan:

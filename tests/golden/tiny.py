@@ -26,6 +26,10 @@ from headwise.testing.toy import play
 Client = tuple[Tensor, Tensor]
 
 
+def floats(w: Weights) -> Params:
+    return Params({k: t.float() for k, t in w.items()})
+
+
 def data_of(clients: list[Client], classes: int = 3) -> FederatedData:
     """Every client's samples are for training and for test."""
     x = torch.cat([x for x, _ in clients]).numpy().astype(np.float32)

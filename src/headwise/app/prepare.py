@@ -141,7 +141,7 @@ def numbered(
 ) -> tuple[list[Parts], Sequence[str], set[int]]:
     """The clients in the order of those that a run already knows, then new ones; and the numbers of those that left."""
     here = dict(zip(names or map(str, range(len(parts))), parts, strict=True))
-    order = [*known, *(name for name in here if name not in set(known))]
+    order = [*dict.fromkeys([*known, *here])]
     nothing = Parts(*[np.empty(0, np.int64)] * 3)
     left = {c for c, name in enumerate(order) if name not in here}
     return [here.get(name, nothing) for name in order], order if names else (), left

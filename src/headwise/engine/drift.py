@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -52,7 +54,7 @@ class Drifted:
         return torch.where(y == a, b, torch.where(y == b, a, y))
 
 
-def drifting(experiment: Experiment, clients: tuple[int, ...]) -> frozenset[int]:
+def drifting(experiment: Experiment, clients: Sequence[int]) -> frozenset[int]:
     """The clients whose labels change."""
     drift = experiment.drift
     if not drift.round:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import ClientData, Clients
-from ..log.choosing import judging
+from ..log.choosing import judging, wanted
 from ..log.metrics import Metric
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
@@ -85,7 +85,7 @@ class Plan:
     @cached_property
     def drifting(self) -> frozenset[int]:
         """The clients whose labels change during the run."""
-        return drifting(self.experiment, tuple(self.clients))
+        return drifting(self.experiment, self.clients)
 
     def client(self, c: int, t: int) -> ClientData | Drifted:
         """This client's samples in round t."""
@@ -95,6 +95,12 @@ class Plan:
     def task(self) -> str:
         """What kind of prediction."""
         return self.data.task.kind
+
+    @cached_property
+    def metrics(self) -> Sequence[Metric]:
+        """What evaluations measure; refuses what does not apply to the task."""
+        asked = self.experiment.evaluate
+        return wanted(self.task, asked.metrics, asked.metric)
 
     @property
     def metric(self) -> Metric:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
-from .base import Dense, Objective
-from .classification import frequencies, weighted_cross_entropy
+from .base import Dense
+from .classification import Classification, frequencies
 
 
-class Segmentation(Objective):
+class Segmentation(Classification):
     """Cross-entropy, the mean over all pixels; scores are [n, classes, height, width]."""
 
     flat: ClassVar[bool] = False
 
     def __init__(self, classes: int, weights: Tensor | None = None, smoothing: float = 0.0) -> None:
-        self.classes, self.weights, self.smoothing = classes, weights, smoothing
-
-    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
-        return weighted_cross_entropy(scores, y, self.weights, self.smoothing)
+        super().__init__(classes, weights, smoothing)
+        self.usual = False
 
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
         """KL(p || q), the mean over all pixels."""
@@ -32,16 +29,7 @@ class Segmentation(Objective):
         raise TypeError("pixels have no dense form")
 
     def counts(self, y: Tensor) -> Tensor:
-        return torch.bincount(y.flatten(), minlength=self.classes)
+        return super().counts(y.flatten())
 
     def guess(self, y: Tensor) -> Tensor:
         return frequencies(self.counts(y))[:, None, None].expand(-1, *y.shape[1:])
-
-    def said(self, scores: Tensor) -> Tensor:
-        return scores
-
-    def predict(self, scores: Tensor) -> Tensor:
-        return scores.argmax(1)
-
-    def probabilities(self, scores: Tensor) -> Tensor:
-        return scores.softmax(1)

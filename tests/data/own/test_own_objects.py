@@ -12,6 +12,7 @@ import torch
 from own_files import ROWS, table
 from torch.utils.data import TensorDataset
 
+from frames import Frame
 from headwise.data.own import storing
 from headwise.data.own.description import read_description
 from headwise.data.own.objects import store
@@ -19,19 +20,6 @@ from headwise.data.own.source import Loaded, load
 from headwise.errors import ConfigError, DataError
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
-
-
-class Frame:
-    """As much of a DataFrame as there must be."""
-
-    def __init__(self, **cells: list[Any]) -> None:
-        self.cells, self.columns = cells, list(cells)
-
-    def __getitem__(self, name: str) -> Any:
-        return np.array(self.cells[name], dtype=object)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.cells.values())))
 
 
 class HubDataset:

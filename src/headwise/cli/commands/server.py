@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from ...disk.jsontext import to_json
 from ...settings.experiment import experiment_from, read_toml
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
+from ..running import show_status, stop_in
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
 
@@ -56,9 +56,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 @HOME
 def stop(folder: Path) -> None:
     """Stop the server in FOLDER, wherever it was started."""
-    from ...sites.transport import family
-
-    click.echo("stopped" if family.stop(folder.absolute()) else "it was not running")
+    stop_in(folder)
 
 
 @command.command(name="status")
@@ -69,8 +67,7 @@ def status(folder: Path, as_json: bool) -> None:
     check_flower()
     from ...sites.server.status import server_status
 
-    found = server_status(folder.absolute())
-    click.echo(to_json(found.plain()) if as_json else "\n".join(found.lines()))
+    show_status(server_status(folder.absolute()), as_json)
 
 
 @command.command(name="register")

@@ -18,6 +18,7 @@ from ...settings.fields import field_help, field_types, type_words
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
+from ..running import show_status, stop_in
 from .export import LICENCE
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
@@ -140,9 +141,7 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insec
 @HOME
 def stop(folder: Path) -> None:
     """Stop the site in FOLDER, wherever it was started."""
-    from ...sites.transport import family
-
-    click.echo("stopped" if family.stop(folder.absolute()) else "it was not running")
+    stop_in(folder)
 
 
 @command.command(name="status")
@@ -153,8 +152,7 @@ def status(folder: Path, as_json: bool) -> None:
     check_flower()
     from ...sites.site.status import site_status
 
-    found = site_status(folder.absolute())
-    click.echo(to_json(found.plain()) if as_json else "\n".join(found.lines()))
+    show_status(site_status(folder.absolute()), as_json)
 
 
 @command.command(name="settings")

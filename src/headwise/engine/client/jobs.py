@@ -17,7 +17,6 @@ from ...contract import calls
 from ...contract.averaging import Shared
 from ...contract.method import Predictor, RecordTypes
 from ...errors import ClientError
-from ...log.choosing import wanted
 from ...log.metrics import Score
 from ...models.split import SplitModel
 from ...params import Params
@@ -247,8 +246,6 @@ def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | 
     x = on(torch.cat([test.x, val.x]), plan.device)
     said = objective_of(plan.data.task).said(passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu())
     on_test, on_val = said[: len(test)], said[len(test) :]
-    asked = plan.experiment.evaluate
-    names = wanted(plan.task, asked.metrics, asked.metric)
     on_parts = ((on_test, test.y), (on_val, val.y))
-    on_test, on_val = (score(z, y, names, plan.task) if len(y) else None for z, y in on_parts)
+    on_test, on_val = (score(z, y, plan.metrics, plan.task) if len(y) else None for z, y in on_parts)
     return on_test, on_val
