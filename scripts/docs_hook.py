@@ -67,12 +67,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
-    """The offline plugin loads a script from the network, for search in pages from the disk: ours does the same."""
-    return output.replace("https://unpkg.com/iframe-worker/shim", f"{_up(page.file.dest_uri)}assets/worker.js")
+    return _mended(output, "../" * page.file.dest_uri.count("/"))
 
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
-    return output_content.replace("https://unpkg.com/iframe-worker/shim", "assets/worker.js")
+    return _mended(output_content, "")
+
+
+def _mended(html: str, up: str) -> str:
+    """Name the search for screen readers, and don't load a script from the network where ours does the same."""
+    html = html.replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/worker.js")
+    return html.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -83,12 +90,9 @@ def on_post_build(config: MkDocsConfig) -> None:
         path.unlink()
 
 
-def _up(path: str) -> str:
-    return "../" * path.count("/")
-
-
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    return linked(markdown, page.file.src_uri)
+    """Without what comments say to the tests."""
+    return linked(re.sub(r"<!-- test:.*?-->\n*", "", markdown, flags=re.DOTALL), page.file.src_uri)
 
 
 def linked(markdown: str, at: str) -> str:

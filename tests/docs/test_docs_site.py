@@ -6,9 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import docs_cards
+import docs_hook
+import docs_reference
 import pytest
+from browser import Browser, browser
 from snippets import ROOT
 
 import headwise
@@ -16,12 +21,6 @@ from headwise.cli import VERBS
 from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import field_types
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import docs_cards
-import docs_hook
-import docs_reference
 
 NAMES = catalog.names("method")
 LOADED = re.compile(
@@ -129,3 +128,33 @@ def test_site_has_no_words_of_ours(site: Path) -> None:
     ours = re.compile(r"\bissue \d+|/work/|\bMETHODS [§H]|PUBLIC_CODE|/root/|docs-[ab]\b")
     said = {(p.name, found) for p in site.rglob("*.html") for found in ours.findall(p.read_text(encoding="utf-8"))}
     assert said == set()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
+@pytest.mark.parametrize("page", ["index", "start", "which-method", "methods/fedah", "results/league"])
+def test_page_can_be_read_by_everyone(page: str, width: int, theme: str, site: Path, tab: Browser) -> None:
+    tab.open(site / f"{page}.html", width=width, theme=theme)
+    scheme = {"light": "default", "dark": "slate"}[theme]
+    assert tab.js("return document.body.dataset.mdColorScheme") == scheme
+    assert tab.js("return document.documentElement.scrollWidth") <= width, "nothing sticks out"
+    assert tab.violations() == []
+    assert tab.requests() == []
+
+
+@pytest.mark.long
+def test_search_works_from_the_disk(site: Path, tab: Browser) -> None:
+    tab.open(site / "start.html")
+    tab.js("document.querySelector('[data-md-toggle=search]').click()")
+    box = tab.driver.find_element("css selector", "input.md-search__input")
+    tab.js("arguments[0].focus()", box)
+    box.send_keys("FedGMH")
+    found = "[...document.querySelectorAll('.md-search-result__item a')].map(a => a.href)"
+    assert any("methods/fedgmh.html" in link for link in tab.wait(f"const f = {found}; return f.length ? f : null"))
+    assert tab.requests() == []
