@@ -47,16 +47,21 @@ class Range:
 
 
 Count = Annotated[int, Range(1, 10**9)]
+"""a whole number of at least 1"""
 Epochs = Annotated[int, Range(1, 10_000)]
 """bounded, because a phase draws the sample order of all its epochs before it starts"""
 EpochsOrNone = Annotated[int, Range(0, 10_000)]
 Seeds = Annotated[int, Range(1, 10_000)]
 """a number of seeds; bounded, because all runs are listed before the first one starts"""
 Natural = Annotated[int, Range(0, 10**9)]
+"""a whole number of at least 0"""
 Positive = Annotated[float, Range(0, 1e6, above=True)]
+"""a number above 0, such as a learning rate"""
 NonNegative = Annotated[float, Range(0, 1e6)]
+"""a number of at least 0, such as the weight of a loss"""
 Share = Annotated[float, Range(0, 1, above=True)]
 Unit = Annotated[float, Range(0, 1)]
+"""a number from 0 to 1, such as a mixing coefficient"""
 
 
 class Parsed(ABC):
