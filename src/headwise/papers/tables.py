@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, nearest
-from ..settings.experiment import read_toml
 from ..settings.fields import build
+from ..settings.overrides import read_toml
 from .schema import Grid, Numbers, Paper, Table
 
 HOME = Path(__file__).parent

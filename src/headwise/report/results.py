@@ -13,10 +13,11 @@ from typing import Any
 from ..disk.files import read_json
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError
-from ..log.metrics import ACCURACY, Metric
+from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.query import Run, find_runs
 from ..settings import catalog
+from .titles import title_of
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""
@@ -196,22 +197,6 @@ def _runs(folder: Path) -> list[Run]:
     if not found:
         raise RunError(f"{folder} holds no runs: there is no manifest.json in it or below it.")
     return found
-
-
-def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
-    """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
-    at_sites = experiment.get("engine", {}).get("kind") == "flower"  # which have their own data, whatever its options
-    data = _choice({"name": experiment["data"]["name"]} if at_sites else experiment["data"])
-    on = f"{data}, {'at sites' if at_sites else _choice(experiment['partition'])}, {experiment['clients']} clients"
-    return on if metric is ACCURACY else f"{on}, by {metric.label}"
-
-
-def _choice(value: Mapping[str, Any]) -> str:
-    """A data set or a partition with its first options, as you would type it; own data by their path."""
-    if value["name"] == "own":
-        return "/".join(Path(str(value.get("path", ""))).parts[-2:]) or "own data"
-    plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
-    return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:

@@ -13,8 +13,9 @@ import click
 from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
-from ...settings.experiment import Choice, experiment_from, read_toml
+from ...settings.experiment import Choice, experiment_from
 from ...settings.fields import field_help, field_types, type_words
+from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
