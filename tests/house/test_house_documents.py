@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,23 +69,6 @@ def test_readme_says_of_methods_what_they_say_of_themselves() -> None:
     entries = {name: catalog.entry("method", name) for name in table()}
     said = {n: [*(e.facts.get(k) for k in ("family", "travels", "stays")), e.summary] for n, e in entries.items()}
     assert table() == said
-
-
-def blocks() -> list[str]:
-    return re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-
-
-def test_readme_has_a_python_block() -> None:
-    assert blocks()
-
-
-@pytest.mark.parametrize("code", blocks())
-def test_readme_code_runs(code: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
 
 
 def test_readme_names_files_that_exist() -> None:
