@@ -30,6 +30,8 @@ def test_diabetes_are_scikit_learns() -> None:
 
 def test_embedded_data_need_no_scikit_learn() -> None:
     code = "import sys; sys.modules['sklearn'] = None\nfrom headwise.data.sources import diabetes, digits\n"
-    code += "from pathlib import Path\nprint(len(digits.Digits().load(Path()).y), len(diabetes.Diabetes().load(Path()).y))"
+    code += (
+        "from pathlib import Path\nprint(len(digits.Digits().load(Path()).y), len(diabetes.Diabetes().load(Path()).y))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["1797", "442"], done.stderr
