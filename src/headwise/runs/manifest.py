@@ -31,7 +31,7 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
         "experiment": experiment,
         "partition": partition,
         "data_dir": str(data_dir),
-        "versions": {"python": platform.python_version(), **_versions("torch", "numpy", "safetensors", "scikit-learn")},
+        "versions": {"python": platform.python_version(), **_versions("torch", "numpy", "safetensors")},
         "git": _revision(),
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), **_kernels()},
     }
