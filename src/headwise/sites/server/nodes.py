@@ -19,6 +19,8 @@ from ..transport.envelope import Lost, NodeSeen, SiteMessage
 
 QUICK, PAUSE, GROWTH = 0.05, 0.5, 1.3
 """seconds between polls, each of which is a request to the SuperLink: at first, at last, and from one to the next"""
+LOOK = 1.0
+"""seconds between looks for nodes that come and go, while others answer"""
 PATIENCE = 300.0
 """seconds to wait for a lost node: after a kill, Flower takes a minute to let it back in"""
 SILENCE = 10.0
@@ -152,9 +154,12 @@ class Nodes:
                 waiting[number] = node, since
             else:
                 yield node, self._forget(node, Lost(f"node {node} is not connected"))
-        pauses, begun, said = _pauses(), time.monotonic(), ""
+        pauses, said = _pauses(), ""
+        looked = begun = time.monotonic()
         while waiting:
-            self.look()
+            if time.monotonic() - looked > LOOK:
+                self.look()
+                looked = time.monotonic()
             found = self._post.collect(list(waiting))
             for number, reply in found or self._restarted(waiting):
                 node, _ = waiting.pop(number)
