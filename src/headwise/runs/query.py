@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError
-from ..log.choosing import judging
+from ..log.choosing import is_majority, judging
 from ..log.metrics import ACCURACY, Metric
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
 from .lines import Extent, parse
 from .manifest import guarantee, read_manifest
-from .names import names_in, number_of
+from .names import names_at_sites, names_in, number_of
 from .newcomers import by_epochs, read_new_clients
 from .shapes import PARTITION, RESULT, check
 from .summary import failures, summarize
@@ -75,7 +75,7 @@ class Run:
     @cached_property
     def _floor(self) -> dict[str, Any]:
         """As stored; empty for the accuracy of classes, which the counts say."""
-        if self.metric is ACCURACY and self.manifest["experiment"].get("task") in (None, "classification"):
+        if is_majority(self.metric, self.manifest["experiment"].get("task")):
             return {}
         return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
@@ -134,7 +134,8 @@ class Run:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The clients' names in the order of their numbers; empty if the data has none."""
-        return names_in(self.partition, self.path / "partition.json")
+        late = names_at_sites(self.path / "sites.json", self.manifest["experiment"]["clients"])
+        return late or names_in(self.partition, self.path / "partition.json")
 
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
