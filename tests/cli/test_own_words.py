@@ -66,8 +66,8 @@ TABLE = Frame(age=[1.0, 2.0] * 20, ill=["no", "yes"] * 20, hospital=["va", "rome
     [
         (TABLE, {"client": "hosp", "target": "ill"}, "client is 'hosp', which is not a column of clients: did you mean "
          "'hospital'?"),
-        (TABLE, {"client": "hospital", "target": "x"}, "target is 'x', which is not a column of clients: its columns are "
-         "age, hospital, ill."),
+        (TABLE, {"client": "hospital", "target": "x"}, "target is 'x', which is not a column of clients: its columns "
+         "are age, hospital, ill."),
         ({"va": (X, Y), "rome": (X, Y + (np.arange(40) == 8) / 2)}, {"task": "classification"}, "client 'rome' has "
          "targets of type float64 and shape [], but 'va' int64, []."),
         ({"va": (X, Y + 0.0), "rome": (X, Y + (np.arange(40) == 8) / 2)}, {"task": "classification"}, "row 8, client "
