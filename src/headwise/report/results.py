@@ -15,6 +15,7 @@ from ..disk.jsontext import leaves, to_json
 from ..errors import RunError
 from ..log.metrics import Metric
 from ..log.schema import Round
+from ..runs.manifest import portable
 from ..runs.query import Run, find_runs
 from ..settings import catalog
 from .titles import title_of
@@ -203,7 +204,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     """One line for all runs that differ only in their seed; of two with the same seed, the later one counts."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        e = run.manifest["experiment"]
+        e = _settings(run)
         key = to_json({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
         groups.setdefault(key, {})[e["seed"]] = run
     every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
@@ -214,13 +215,18 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     ]
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    """Without where the run's folder is: two runs on the same objects differ in nothing else."""
+    return portable(run.manifest["experiment"], run.path)
+
+
 def _names(runs: Sequence[Run]) -> list[str]:
     """Each line's method, and the settings that tell it apart from other lines of that method."""
     given = [_given_name(run) for run in runs]
     names: list[str] = []
     for run, said in zip(runs, given, strict=True):
-        own = _flat(run.manifest["experiment"])
-        rivals = [_flat(r.manifest["experiment"]) for r, other in zip(runs, given, strict=True) if other == said]
+        own = _flat(_settings(run))
+        rivals = [_flat(_settings(r)) for r, other in zip(runs, given, strict=True) if other == said]
         differ = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
         names.append(" · ".join([said, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
     return names

@@ -13,7 +13,9 @@ def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
     """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
     at_sites = experiment.get("engine", {}).get("kind") == "flower"  # which have their own data, whatever its options
     data = _choice({"name": experiment["data"]["name"]} if at_sites else experiment["data"])
-    on = f"{data}, {'at sites' if at_sites else _choice(experiment['partition'])}, {experiment['clients']} clients"
+    clients = experiment["clients"]
+    counted = f"{clients} client{'s' * (clients != 1)}"
+    on = f"{data}, {'at sites' if at_sites else _choice(experiment['partition'])}, {counted}"
     return on if metric is ACCURACY else f"{on}, by {metric.label}"
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import ConfigError, RunError
-from ..log.choosing import judging
+from ..log.choosing import is_majority, judging
 from ..log.metrics import ACCURACY, Metric
 from ..log.schema import ENDS, MOMENTS, ClientLine, Round, evaluated, figures
 from .files import RunFiles
 from .lines import parse
 from .manifest import guarantee
-from .names import names_in, number_of
+from .names import names_at_sites, names_in, number_of
 from .newcomers import by_epochs, read_new_clients
 from .summary import failures, summarize
 
@@ -77,7 +77,7 @@ class Run:
     @cached_property
     def _floor(self) -> dict[str, Any]:
         """As stored; empty for the accuracy of classes, which the counts say."""
-        if self.metric is ACCURACY and self.manifest["experiment"].get("task") in (None, "classification"):
+        if is_majority(self.metric, self.manifest["experiment"].get("task")):
             return {}
         return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
@@ -132,7 +132,8 @@ class Run:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The clients' names in the order of their numbers; empty if the data has none."""
-        return names_in(self.partition, self.path / "partition.json")
+        late = names_at_sites(self.path / "sites.json", self.manifest["experiment"]["clients"])
+        return late or names_in(self.partition, self.path / "partition.json")
 
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""

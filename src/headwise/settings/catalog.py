@@ -70,6 +70,9 @@ def find(kind: Kind, name: str) -> type[Any]:
     if name in _plugins(kind):
         return _from_plugin(kind, name)
     if name not in _files(kind):
+        if kind == "data" and Path(name).exists():
+            how = f"headwise data init {name} writes a data.toml, which data takes"
+            raise ConfigError(f"data is {name!r}, which is not a data set but a path: {how}.")
         raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, names(kind))}")
     stem = name.replace("-", "_")
     return _main_class(importlib.import_module(f"{_package(kind)}.{stem}"), stem)
