@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup about browser demo test test-all fuzz fmt lint type check bench reproduce-small clean
+.PHONY: help setup about browser demo test test-all fuzz fmt lint type check docs bench reproduce-small clean
 
 help:  ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ type: $(READY)  ## types
 	$(BIN)/pyright
 
 check: lint type test  ## all of them
+
+docs: $(READY)  ## build the documentation into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY)  ## longer measurements
 	$(BIN)/python benchmarks/run.py

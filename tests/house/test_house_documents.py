@@ -51,26 +51,6 @@ def test_version_is_the_newest_in_the_changelog() -> None:
     assert newest == headwise.__version__
 
 
-def table() -> dict[str, list[str]]:
-    """The README's rows that begin with a method's name, as cells."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("| `")]
-    return {row[0].strip("`"): row[1:] for row in rows}
-
-
-def test_readme_lists_methods_that_there_are() -> None:
-    """Not all of them: a new method costs one file, and `headwise list methods` knows it at once."""
-    known = catalog.names("method")
-    assert len(table()) > 30
-    assert list(table()) == [name for name in known if name in table()]
-
-
-def test_readme_says_of_methods_what_they_say_of_themselves() -> None:
-    entries = {name: catalog.entry("method", name) for name in table()}
-    said = {n: [*(e.facts.get(k) for k in ("family", "travels", "stays")), e.summary] for n, e in entries.items()}
-    assert table() == said
-
-
 def test_readme_names_files_that_exist() -> None:
     links = re.findall(r"\]\(([^)#]+?)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []

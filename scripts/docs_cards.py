@@ -1,0 +1,226 @@
+"""A page per method, written from its code, the league table and the pages of results."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docs_reference import options_table, table
+
+from headwise.cli.commands.describe import NEEDS
+from headwise.cli.commands.list import method_facts
+from headwise.contract.method import Method, record_types
+from headwise.records import Nothing, Record, fields_of
+from headwise.settings import catalog
+from headwise.settings.fields import field_types
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+LEAGUE = "every method on digits, 20 clients, Dir(0.1), 50 rounds, three seeds"
+LETTERS = (
+    "Numbers are per client and round: P those of the model, F of its body, L of its head; K features, C classes, "
+    "c the client's own classes."
+)
+SUITS = {
+    "no sharing": "Clients with enough data of their own. It sends nothing, and is the yardstick: a method that does "
+    "not beat it is not worth its messages.",
+    "one global model": "Clients whose data are alike, or anyone who needs exactly one model for everybody.",
+    "shared body": "Clients that see the same kind of inputs but want different answers: other classes, other "
+    "frequencies. The server never needs the personal head.",
+    "shared head": "Clients with different inputs or networks, as long as their last layers fit; messages are small.",
+    "aggregated head": "Clients that want a personal head but also what the others' heads know.",
+    "mixed body": "Clients whose inputs differ so much that the shared body must be personal, too.",
+    "two heads": "Clients that need a personal model, and a global one for samples from elsewhere.",
+    "server-trained head": "Clients with private bodies, even different networks, and narrow links: class means are "
+    "small. They also tell the server which labels a client has.",
+    "prototypes": "Clients with entirely different networks and narrow links; they also tell the server which labels a "
+    "client has.",
+    "distillation by class": "Clients with entirely different networks and the narrowest links of all.",
+    "mutual distillation": "Clients with private networks of any kind that can afford to train a second, shared one.",
+    "global and own model": "Clients that can afford to train two models, and want both a personal and a global one.",
+    "meta-learning": "Clients that come later and have few samples: the shared start is made to be adapted quickly.",
+    "partial sharing": "Clients that differ in a known part of the network, such as BatchNorm statistics or channels.",
+    "personal aggregation": "Clients that resemble some of the others, but not all of them.",
+    "clusters": "Clients that fall into a few groups, which nobody knows in advance.",
+}
+"""by family, and by design, not by measurement"""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a method's file says above its code."""
+
+    title: str
+    citation: str
+    address: str
+    symbols: tuple[tuple[str, str, str], ...]
+    departures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def year(self) -> str:
+        years = re.findall(r"\b(?:19|20)\d\d\b", self.citation)
+        return years[-1] if years else ""
+
+
+def header(text: str) -> Header:
+    first, *rest = re.split(r"\n\s*\n", inspect.cleandoc(text))
+    title, _, citation = " ".join(first.split()).partition(" — ")
+    found = re.search(r"https?://\S+", citation)
+    symbols = next((part for part in rest if part.split()[:2] == ["paper", "here"]), "")
+    prose = [_paragraph(part) for part in rest if part != symbols]
+    departs = tuple(p for p in prose if p.startswith("Depart"))
+    return Header(
+        title,
+        citation.replace(found[0], "").strip() if found else citation,
+        found[0] if found else "",
+        tuple(_symbols(symbols)),
+        departs,
+        tuple(p for p in prose if p not in departs),
+    )
+
+
+def _paragraph(text: str) -> str:
+    """Equations stand indented, and stay as they are."""
+    return f"```\n{inspect.cleandoc(text)}\n```" if text.startswith("    ") else " ".join(text.split())
+
+
+def _symbols(block: str) -> list[tuple[str, str, str]]:
+    """The rows of the table of symbols, by the places of its headings; a line without a symbol continues the last."""
+    head, *lines = block.splitlines() or [""]
+    here, meaning = head.find("here"), head.find("meaning")
+    rows: list[tuple[str, str, str]] = []
+    for line in lines:
+        cells = line[:here].strip(), line[here:meaning].strip(), line[meaning:].strip()
+        if not cells[0]:
+            last = rows.pop()
+            cells = last[0], last[1], f"{last[2]} {cells[2]}"
+        rows.append(cells)
+    return rows
+
+
+def card(name: str) -> str:
+    cls: type[Method[Any, Any, Any, Any]] = catalog.find("method", name)
+    head = header(inspect.getmodule(cls).__doc__ or "")
+    paper = f"**Paper.** {head.citation} [{head.address}]({head.address})" if head.address else head.citation
+    parts = [
+        f"# {head.title}\n\n{inspect.getdoc(cls)}\n\n{paper}",
+        f"```sh\nheadwise run --method {name} --data digits --partition dirichlet:0.1\nheadwise describe {name}\n```",
+        "## At a glance\n\n" + table(("fact", "value"), _facts(cls)) + f"\n\n{LETTERS}",
+        f"## Who it suits\n\n{SUITS[cls.family]}\n\nThat is by design, not by measurement: "
+        "[Which method should I use?](../which-method.md) goes by measurements.",
+        "## What is stored and sent\n\n" + table(("record", "fields", "what it is"), _records(cls)),
+    ]
+    if head.symbols:
+        rows = [(f"`{p}`", f"`{h}`", m) for p, h, m in head.symbols]
+        parts.append("## Symbols\n\n" + table(("in the paper", "in the code", "meaning"), rows))
+    parts.append("## Options\n\n" + (options_table(cls) if field_types(cls) else "None."))
+    if cls.presets:
+        rows = [(f"`{name}@{k}`", ", ".join(f"`{o} = {v}`" for o, v in p.items())) for k, p in cls.presets.items()]
+        parts.append("Presets:\n\n" + table(("name", "sets"), rows))
+    if head.departures:
+        said = "\n\n".join(_linked(p) for p in (*head.departures, *head.notes))
+        parts.append(f"## How it departs from the paper\n\n{said}")
+    elif head.notes:
+        parts.append("## Notes\n\n" + "\n\n".join(map(_linked, head.notes)))
+    parts.append(_results(name))
+    parts.append(f"Source: `src/headwise/methods/{name.replace('-', '_')}.py`")
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(cls: type[Method[Any, Any, Any, Any]]) -> list[tuple[str, str]]:
+    listed = method_facts(catalog.entry("method", catalog.name_of("method", cls)))
+    return [
+        ("family", cls.family),
+        ("travels", cls.travels),
+        ("stays", cls.stays),
+        ("numbers down", f"`{cls.down}`"),
+        ("numbers up", f"`{cls.up}`"),
+        ("the server needs", NEEDS[cls.sums]),
+        ("different networks", cls.heterogeneous),
+        ("a global model", listed["global model"]),
+        ("tasks", ", ".join(cls.tasks)),
+        ("cost of a round", f"{cls.cost:g} times FedAvg's, in passes over the data"),
+        ("client optimizers", cls.optimizers),
+    ]
+
+
+def _records(cls: type[Method[Any, Any, Any, Any]]) -> list[tuple[str, str, str]]:
+    types = record_types(cls)
+    kinds = {"server keeps": types.server, "client keeps": types.client, "message down": types.down}
+    kinds |= {"message up": types.up, "census, before round 1": types.census}
+    return [(name, *_record(kind)) for name, kind in kinds.items() if kind is not Nothing or "census" not in name]
+
+
+def _record(kind: type[Record]) -> tuple[str, str]:
+    if kind is Nothing:
+        return "", "nothing"
+    return ", ".join(f"`{f}`" for f in fields_of(kind)), inspect.getdoc(kind) or ""
+
+
+def _linked(text: str) -> str:
+    """With decisions as links."""
+
+    def link(found: re.Match[str]) -> str:
+        page = next((ROOT / "docs" / "decisions").glob(f"{int(found[1]):04}-*.md"))
+        return f"[{found[0]}](../decisions/{page.name})"
+
+    return re.sub(r"decision (\d+)", link, text)
+
+
+@cache
+def _rows(page: Path) -> list[list[str]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def _method_of(cell: str) -> str:
+    """`FedGMH`, `fedgmh@code` and `fedgmh, beta 0.7` are all rows of fedgmh."""
+    plain = re.sub(r"\[(.*?)\]\(.*?\)|[*`]", r"\1", cell).strip().lower()
+    return re.split(r"[\s,:@(]", plain)[0]
+
+
+def league(name: str) -> list[list[str]]:
+    """The header of the league, this method's rows, and Standalone's."""
+    rows = _rows(RESULTS / "league.md")
+    own = [row for row in rows if _method_of(row[0]) == name]
+    return [rows[0], *own, *(row for row in rows if row[0] == "standalone" and name != "standalone")] if own else []
+
+
+def _results(name: str) -> str:
+    text = (RESULTS / "league.md").read_text(encoding="utf-8")
+    said = "## Results\n\n"
+    if found := league(name):
+        floor = re.search(r"floor is \*\*(.+?)\*\*", text)
+        said += f"In [the league](../results/league.md) ({LEAGUE}; guessing gives {floor[1] if floor else '?'}):\n\n"
+        said += table(found[0], found[1:])
+        note = re.search(r"^> .*$", text, re.MULTILINE)
+        if note and re.search(rf"\b{re.escape(name)}\b", note[0]):
+            said += "\n\nThis row was measured before the method was corrected, and does not describe it as it is now."
+    else:
+        said += "Not in [the league](../results/league.md) yet."
+    pages = [p for p in sorted(RESULTS.glob("*.md")) if p.stem not in ("league", "README")]
+    seen = [p for p in pages if any(_method_of(row[0]) == name for row in _rows(p))]
+    if seen:
+        said += "\n\nAlso measured in: " + ", ".join(f"[{p.stem}](../results/{p.name})" for p in seen) + "."
+    return said
+
+
+def overview() -> str:
+    rows: list[tuple[str, ...]] = []
+    for name in catalog.names("method"):
+        cls = catalog.find("method", name)
+        year = header(inspect.getmodule(cls).__doc__ or "").year
+        facts = (cls.family, cls.travels, cls.stays, inspect.getdoc(cls) or "")
+        rows.append((f"[`{name}`]({name}.md)", year, *facts))
+    return (
+        f"# Methods\n\nThere are {len(rows)}. Each has a card, written from its code. On your machine, `headwise list "
+        "methods` and `headwise describe NAME` show the same. Not sure? Begin with "
+        "[Which method should I use?](../which-method.md)\n\n"
+        + table(("name", "year", "family", "travels", "stays", "in a sentence"), rows)
+        + "\n\nYour own is [one file](../tutorials/write-a-method.md).\n"
+    )

@@ -1,0 +1,131 @@
+"""The generated pages say what the code says; `make docs` builds a site without broken links or the network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snippets import ROOT
+
+import headwise
+from headwise.cli import VERBS
+from headwise.settings import catalog
+from headwise.settings.experiment import Experiment
+from headwise.settings.fields import field_types
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import docs_cards
+import docs_hook
+import docs_reference
+
+NAMES = catalog.names("method")
+LOADED = re.compile(
+    r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"?(?:https?:)?//[^\s>]*|url\(\"?(?:https?:)?//[^)]*"
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_says_what_the_method_says(name: str) -> None:
+    cls = catalog.find("method", name)
+    text = docs_cards.card(name)
+    assert all(f"`{option}`" in text for option in field_types(cls))
+    assert all(f"`{name}@{preset}`" in text for preset in cls.presets)
+    assert f"| travels | {cls.travels} |" in text
+    assert f"| stays | {cls.stays} |" in text
+    assert text.count("\n## ") >= 5
+    head = docs_cards.header(sys.modules[cls.__module__].__doc__ or "")
+    if name != "standalone":
+        assert head.address.startswith("https://") and head.year
+        assert all(paper and meaning for paper, _, meaning in head.symbols)
+    assert ("## Symbols" in text) == bool(head.symbols)
+
+
+def test_cards_have_symbols() -> None:
+    assert sum("## Symbols" in docs_cards.card(name) for name in NAMES) > 30
+
+
+def test_the_league_on_a_card_is_that_of_its_page() -> None:
+    rows = docs_cards.league("fedah")
+    assert [row[0] for row in rows] == ["method", "fedah", "standalone"]
+    page = (ROOT / "docs" / "results" / "league.md").read_text(encoding="utf-8")
+    assert f"| {' | '.join(rows[1])} |" in page
+    assert len(docs_cards.league("fedavg")) == 6  # with three optimizers of the server
+    assert sum(bool(docs_cards.league(name)) for name in NAMES) > 30
+
+
+def test_every_family_suits_somebody() -> None:
+    assert {catalog.find("method", name).family for name in NAMES} == docs_cards.SUITS.keys()
+
+
+def test_overview_lists_all_methods() -> None:
+    rows = re.findall(r"^\| \[`(.+?)`\]\((.+?)\.md\)", docs_cards.overview(), re.MULTILINE)
+    assert rows == [(name, name) for name in NAMES]
+
+
+def test_reference_is_complete() -> None:
+    assert re.findall(r"^## (\w+)$", docs_reference.commands(), re.MULTILINE) == [*VERBS]
+    said = docs_reference.settings()
+    assert _settings(Experiment) == re.findall(r"^\| `([\w.]+)` \|", said, re.MULTILINE)
+
+
+def _settings(cls: type, prefix: str = "") -> list[str]:
+    """All settings below a dataclass, its own before those of its tables."""
+    kinds = field_types(cls)
+    tables = [
+        name for name in kinds if hasattr(kinds[name], "__dataclass_fields__") and not hasattr(kinds[name], "parse")
+    ]
+    own = [f"{prefix}{name}" for name in kinds if name not in tables]
+    return own + [s for name in tables for s in _settings(kinds[name], f"{prefix}{name}.")]
+
+
+def test_api_reference_has_every_public_name() -> None:
+    pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = re.findall(r"^::: headwise\.([\w.]+)$", pages, re.MULTILINE)
+    assert sorted(name.rpartition(".")[2] for name in shown) == headwise.__all__
+
+
+@pytest.mark.parametrize(
+    ("at", "text", "becomes"),
+    [
+        ("flower.md", "[S](../SECURITY.md#a)", "[S](project/security.md#a)"),
+        ("decisions/1.md", "[S](../../SECURITY.md)", "[S](../project/security.md)"),
+        ("project/security.md", "[F](docs/flower.md)", "[F](../flower.md)"),
+        ("project/contributing.md", "[f](src/headwise/params.py)", "f"),
+        ("index.md", "[s](start.md)", "[s](start.md)"),
+        ("index.md", "[x](https://x.org/y)", "[x](https://x.org/y)"),
+    ],
+)
+def test_links_fit_the_site(at: str, text: str, becomes: str) -> None:
+    assert docs_hook.linked(text, at) == becomes
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = [*site.rglob("*.html"), *site.rglob("*.css")]
+    assert len(pages) > 100
+    loaded = {(p.name, found) for p in pages for found in LOADED.findall(p.read_text(encoding="utf-8"))}
+    assert loaded == set()
+
+
+@pytest.mark.long
+def test_site_has_no_words_of_ours(site: Path) -> None:
+    """Nothing that only we could understand: numbers of our issues, folders of our machines."""
+    ours = re.compile(r"\bissue \d+|/work/|\bMETHODS [§H]|PUBLIC_CODE|/root/|docs-[ab]\b")
+    said = {(p.name, found) for p in site.rglob("*.html") for found in ours.findall(p.read_text(encoding="utf-8"))}
+    assert said == set()
