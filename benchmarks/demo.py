@@ -12,6 +12,10 @@ in each of the three draws of the search (a draw has its own data, partition and
 
 Of those that qualify, the demo gets the one whose smallest lead (over draws and rivals) is largest. Rounds, rate and
 network are the same for all. Called again with the same OUT, it skips what is done.
+
+The rule has not changed since; the grid has, for want of time and then of a federation that qualifies. It had 39 cells,
+and was cut to 12 before any result was seen. After two cells, the search began to leave a cell at its first draw that
+breaks the rule. After ten, of which none qualified, the skews `LATER` were added.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ DEMO = ROOT / "examples" / "demo.toml"
 PAGE = ROOT / "docs" / "results" / "demo.md"
 METHODS = ("standalone", "fedavg", "fedah")
 LEAD = 0.03
+LATER = (0.6, 0.8)
+"""skews of features that joined the grid after ten federations had been measured, of which none qualified"""
 SEARCHED, DRAWS = range(100, 103), range(10, 20)
 
 
@@ -61,7 +67,7 @@ def grid() -> Iterator[Federation]:
     for partition in ("dirichlet:0.1", "dirichlet:0.3"):
         yield Federation("synthetic:samples=2000", partition, 40)
     # sites with their own labels (Dirichlet 0.5), sizes and features
-    for (samples, sites), skew in itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4)):
+    for (samples, sites), skew in itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4, *LATER)):
         yield Federation(f"synthetic:samples={samples}:sites={sites}:feature_skew={skew}", "natural", sites)
 
 

@@ -31,8 +31,8 @@ def by_hand(w: dict[str, Tensor], x: Tensor, y: Tensor, centre: Tensor) -> tuple
     """Two full-batch steps on CE(H (z + p) + c) + kappa / K |mean - centre|^2, both with p from zero.
 
     With s the softmax, dL/dscores = (s - onehot) / n, so p gets the sum over samples of dscores H. A sample's z gets
-    its own dscores H and, from the second term, 2 kappa / K (mean - centre) dmean/dz, where dmean/dz is 1/n in the first
-    step, in which the mean is the batch's, and mu/n in the second, in which it is (1 - mu) old + mu batch.
+    its own dscores H and, from the second term, 2 kappa / K (mean - centre) dmean/dz, where dmean/dz is 1/n in the
+    first step, in which the mean is the batch's, and mu/n in the second, in which it is (1 - mu) old + mu batch.
     """
     p, old = torch.zeros(w[H].shape[1], dtype=torch.float64), None
     for _ in range(2):
