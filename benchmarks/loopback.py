@@ -20,8 +20,8 @@ from headwise.sites.site.signing import node_key
 TICKS = os.sysconf("SC_CLK_TCK")
 PAUSE = 0.2
 """seconds between looks at the processes: the first round's end is noticed that late"""
-WAIT = 120.0
-"""seconds for the server to listen"""
+WAIT = "1800"
+"""seconds for all sites to connect"""
 
 
 class Case(NamedTuple):
@@ -34,14 +34,12 @@ class Case(NamedTuple):
 
 class Deployed(NamedTuple):
     run: hw.Run
+    seconds: list[float]
+    """of each round"""
     cpu: dict[str, float]
     """CPU seconds of each kind of process for a round, without the first"""
     memory: dict[str, int]
     """most bytes that each kind of process had at once"""
-
-    @property
-    def seconds(self) -> list[float]:
-        return [row["seconds"]["round"] for row in self.run.rounds]
 
     @property
     def usual(self) -> float:
@@ -127,8 +125,11 @@ def contention() -> float:
     return (time.perf_counter() - wall) / 0.5
 
 
-def deployed(case: Case, home: Path, *, rounds: int, sites: int, python: str = sys.executable) -> Deployed:
-    """Run an experiment whose clients are dealt to `sites`; `python` can be another checkout's interpreter."""
+def deployed(case: Case, home: Path, *, rounds: int, sites: int = 0, python: str = sys.executable) -> Deployed:
+    """Run an experiment whose clients are dealt to `sites`; without, each has a thin one.
+
+    `python` can be another checkout's interpreter.
+    """
     headwise = [python, "-m", "headwise"]
     head = f'method = "fedper"\ndata = "{case.data}"\npartition = "natural"\nmodel = "{case.model}"\n'
     head += f'clients = {case.clients}\nrounds = {rounds}\nevaluate = {{ moments = ["post"] }}\n'
@@ -136,27 +137,34 @@ def deployed(case: Case, home: Path, *, rounds: int, sites: int, python: str = s
     port = free_port()
     meter, started = Meter(home), list[subprocess.Popen[bytes]]()
 
-    def start(name: str, *words: str) -> None:
+    def start(name: str, *command: str) -> None:
         with (home / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([*headwise, *words], cwd=home, start_new_session=True, stdout=log, stderr=log)
+            process = subprocess.Popen(command, cwd=home, start_new_session=True, stdout=log, stderr=log)
         started.append(process)
         meter.sessions[process.pid] = name.rstrip("0123456789")
 
     try:
-        start("server", "server", "start", "server", "--port", str(port))
+        start("server", *headwise, "server", "start", "server", "--port", str(port))
         wait_for(port)
-        for k in range(sites):
-            own = [c for c in range(case.clients) if c % sites == k]
-            write_site(home / f"site{k}", case.data, own)
-        keys = [f"site{k}/site.key.pub" for k in range(sites)]
-        subprocess.run([*headwise, "server", "register", "server", *keys], cwd=home, check=True, capture_output=True)
-        where = ("--superlink", f"127.0.0.1:{port}", "--ca", "server/ca.crt")
-        for k in range(sites):
-            start(f"site{k}", "site", "start", f"site{k}", *where, *node_port(headwise))
+        if sites:
+            for k in range(sites):
+                write_site(home / f"site{k}", case.data, [c for c in range(case.clients) if c % sites == k])
+                node_key(home / f"site{k}" / "site.key")
+            keys = [f"site{k}/site.key.pub" for k in range(sites)]
+            subprocess.run(
+                [*headwise, "server", "register", "server", *keys], cwd=home, check=True, capture_output=True
+            )
+            where = ("--superlink", f"127.0.0.1:{port}", "--ca", "server/ca.crt")
+            for k in range(sites):
+                start(f"site{k}", *headwise, "site", "start", f"site{k}", *where, *node_port(headwise))
+        else:
+            write_site(home / "thin", case.data, [*range(case.clients)])
+            start("thin", python, str(Path(__file__).with_name("thin.py")), str(home), str(port))
         meter.start()
-        deploy = [*headwise, "deploy", "exp.toml", "--server", "server", "--out", "run", "--json"]
+        deploy = [*headwise, "deploy", "exp.toml", "--server", "server", "--out", "run", "--wait", WAIT, "--json"]
         subprocess.run(deploy, cwd=home, check=True, stdout=subprocess.DEVNULL)
-        return Deployed(hw.Run(home / "run"), meter.per_round(), meter.memory)
+        run = hw.Run(home / "run")
+        return Deployed(run, [row["seconds"]["round"] for row in run.rounds], meter.per_round(), meter.memory)
     finally:
         for process in reversed(started):
             os.killpg(process.pid, signal.SIGTERM)
@@ -174,7 +182,6 @@ def write_site(folder: Path, data: str, clients: list[int]) -> None:
     folder.mkdir()
     own = [f'[[clients]]\nid = {c}\nsource = "{data}:only={c}"\n' for c in clients]
     (folder / "site.toml").write_text(f'name = "{folder.name}"\ndata = "synthetic"\n{"".join(own)}')
-    node_key(folder / "site.key")
 
 
 def free_port() -> int:
@@ -184,7 +191,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> None:
-    until = time.monotonic() + WAIT
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         with socket.socket() as line:
             if line.connect_ex(("127.0.0.1", port)) == 0:

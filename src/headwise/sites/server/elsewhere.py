@@ -52,7 +52,8 @@ class Elsewhere:
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
         task = self.task
-        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary]).encode())
+        kind = () if task.kind == "classification" else (task.kind,)
+        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary, *kind]).encode())
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
@@ -72,6 +73,8 @@ def prepared_from(experiment: Experiment, known: Roster) -> Prepared:
     asked = for_sites(experiment)
     names = site_names(known.homes, known.names, asked.clients or 0)
     data = Elsewhere(known.told, asked.clients or 0, asked.data.options.get(STATISTICS, ""), names)
+    if data.task.kind != "classification":
+        asked = dataclasses.replace(asked, task=data.task.kind)
     plan, counts = plan_for(asked, data.clients), data.histograms()
     named = {"names": list(names)} if names else {}
     return Prepared(asked, plan, data.summary, {**counts, **named, **floors_of(plan, counts)})

@@ -229,13 +229,14 @@ class Nodes:
         if any(bool(t.sums) != bool(first.sums) for t in told.values()):
             return "and other sites differ in whether they tell sums of their features: set allow.sums at all of them"
         if first.sums:  # the shape of a sample is known once everybody's are added up
-            alike = all(same_features(first.sums, t.sums) and t.classes == first.classes for t in told.values())
+            kinds = {(t.classes, t.kind) for t in (first, *told.values())}
+            alike = len(kinds) == 1 and all(same_features(first.sums, t.sums) for t in told.values())
             return None if alike else "has other features, preprocessing or classes than other sites"
-        task = first.task
-        return next(
-            (f"has data of the form {t.task}, but other sites have {task}" for t in told.values() if t.task != task),
-            None,
-        )
+        other = next((t for t in told.values() if t.task != first.task), None)
+        if other is None:
+            return None
+        one, two = (f"{t.task} for {t.kind}" for t in (other, first))
+        return f"has data of the form {one}, but other sites have {two}"
 
 
 def _pauses() -> Iterator[float]:
