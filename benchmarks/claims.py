@@ -1,7 +1,7 @@
 """The pages of docs/results that say whether a paper's claim holds, from the runs behind them.
 
     python benchmarks/claims.py collect RUNS...   what the pages need of finished runs, in docs/results/claims/runs.json
-    python benchmarks/claims.py cost LOG          CPU seconds of each command, in docs/results/claims/costs.json
+    python benchmarks/claims.py cost LOG...       CPU seconds of each command, in docs/results/claims/costs.json
     python benchmarks/claims.py pages [NAME...]   from those and docs/results/claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
@@ -38,17 +38,22 @@ ENDS = {
     "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
     "final": "Accuracies are those of the last round, not the best one.",
 }
-INTERVALS = "Intervals hold 95 % of a paired bootstrap over clients, and over seeds where there are several."
+INTERVALS = (
+    "Intervals hold 95 % of a paired bootstrap over clients, and over seeds where there are several. All seeds have "
+    "the same clients with the same samples: no interval covers another draw of the partition, and two or three seeds "
+    "say little about a fourth."
+)
+NUMBERS = ("No", "One", "Two", "Three", "Four", "Five")
 COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME / "costs.json").exists() else {}
 
 
-def cost(log: Path) -> None:
+def cost(logs: Sequence[Path]) -> None:
     """From lines like `09:49:10 START fedgh/3 --methods ...` and `09:57:11 END rc=0 114.0 user 481.0 real`."""
     found, command = dict[str, float](), ""
-    for line in log.read_text().splitlines():
+    for line in (line for log in logs for line in log.read_text().splitlines()):
         _, what, rest = line.split(" ", 2)
         if what == "START":
-            command = rest
+            command = re.sub(r" --seeds \d+", "", rest)
         elif told := re.search(r"([\d.]+) user", rest):
             found[command] = found.get(command, 0.0) + float(told[1])
     (HOME / "costs.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -122,9 +127,19 @@ class Line:
     end: str
     """clients: the mean of the last evaluations; final: the last one"""
 
-    def scores(self, seed: int) -> NDArray[np.float64]:
-        """Each client's accuracy in percent."""
-        return 100 * np.array(self.runs[seed][self.end][self.moment])
+    def scores(self, seeds: Sequence[int] = ()) -> NDArray[np.float64]:
+        """[seeds, clients] accuracies in percent, of these seeds or of all."""
+        return 100 * np.array([r[self.end][self.moment] for s, r in self.by_seed.items() if s in (seeds or self.seeds)])
+
+    @property
+    def by_seed(self) -> dict[int, dict[str, Any]]:
+        """Its runs, in the order of their seeds."""
+        return {r["experiment"].get("seed", 0): r for r in self.runs}
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were run."""
+        return [*self.by_seed]
 
 
 def weights(line: Line, page: Mapping[str, Any]) -> NDArray[np.float64]:
@@ -159,6 +174,11 @@ class Page:
             self.exact = list(exact_rows(ask_for(asked["table"], columns=asked.get("columns", ()))).values())
 
     @property
+    def seeds(self) -> list[int]:
+        """How many seeds the lines have, each number once."""
+        return sorted({len(line.runs) for line in self.lines.values()})
+
+    @property
     def mean_of(self) -> str:
         """The paper's mean: over all samples, or over the clients."""
         return "mean" if self.told.get("metric") == "client_mean" else "weighted"
@@ -176,9 +196,7 @@ class Page:
             "|---|---|---:|---:|---:|---:|---:|",
         ]
         for line in self.lines.values():
-            mean, low, high = estimate(
-                np.stack([line.scores(s) for s in range(len(line.runs))]), weights(line, self.told)
-            )
+            mean, low, high = estimate(line.scores(), weights(line, self.told))
             floor, rounds = 100 * line.runs[0]["floor"][self.mean_of], line.runs[0]["experiment"].get("rounds", 50)
             said.append(
                 f"| {line.name} | {line.moment} | {mean:.2f} | {low:.2f} to {high:.2f} | {len(line.runs)} | {rounds} | "
@@ -191,10 +209,10 @@ class Page:
         said = ["| difference | points | 95 % interval |", "|---|---:|---:|"]
         for pair in self.told["pairs"]:
             if self._known(pair):
-                mean, low, high = self._difference(pair)
                 name, _, group = pair.partition(" @ ")
                 name = f"of which {GROUPS[group]}" if group else " less ".join(name.split(" - "))
-                said.append(f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |")
+                said.append(_row(name, self._difference(pair)))
+        said += [_row(name, self._difference(*pairs)) for name, pairs in self.told.get("effects", {}).items()]
         return "\n".join(said)
 
     def fill(self, text: str) -> str:
@@ -205,59 +223,65 @@ class Page:
         if kind == "exact":
             given = [row for row in self.exact if not row.printed.missing]
             return f"{sum(row.verdict == 'exact' for row in given)} of {len(given)}"
-        if kind == "diff":
-            mean, low, high = self._difference(name)
+        if kind in ("diff", "effect"):
+            mean, low, high = self._difference(*([name] if kind == "diff" else self.told["effects"][name]))
             return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
-        line = self.lines[name.split("@")[0]]
+        if kind == "seeds":
+            words = [NUMBERS[n] for n in (self.seeds[0], self.seeds[-1])]
+            some = words[0] if words[0] == words[1] else f"{words[0]} to {words[1].lower()}"
+            return f"{some} seed{'s' * (some != 'One')}"
+        line, _, rest = name.partition("@")
+        return self._of_line(kind, self.lines[line], rest)
+
+    def _of_line(self, kind: str, line: Line, name: str) -> str:
         if kind == "acc":
-            values = np.stack([line.scores(s) for s in range(len(line.runs))])
-            return f"{estimate(values, weights(line, self.told))[0]:.1f}"
+            return f"{estimate(line.scores(), weights(line, self.told))[0]:.1f}"
         if kind == "floor":
-            return (
-                f"{100 * line.runs[0]['floor']['mean' if self.told.get('metric') == 'client_mean' else 'weighted']:.1f}"
-            )
-        if kind == "reach":  # the first round at this accuracy in every seed, the mean over the seeds
-            target = float(name.split("@")[1])
-            first = [next((t for t, v in r["curves"][line.moment] if 100 * v >= target), None) for r in line.runs]
-            return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
-        if kind == "at":
-            t = int(name.split("@")[1])
-            return f"{np.mean([100 * dict(r['curves'][line.moment])[t] for r in line.runs]):.1f}"
-        if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
-            learned = np.array([r["learned"][name.split("@")[1]] for r in line.runs])
-            return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
-        if kind == "best":
-            return f"{np.mean([max(100 * v for _, v in r['curves'][line.moment]) for r in line.runs]):.1f}"
+            return f"{100 * line.runs[0]['floor'][self.mean_of]:.1f}"
         if kind == "small":
             return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
-        raise SystemExit(f"{{{kind}:{name}}} is not a figure that this file knows.")
+        if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
+            learned = np.array([r["learned"][name] for r in line.runs])
+            return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
+        curves = [[(t, 100 * v) for t, v in r["curves"][line.moment]] for r in line.runs]
+        if kind == "reach":  # the first round at this accuracy in every seed, the mean over the seeds
+            first = [next((t for t, v in points if v >= float(name)), None) for points in curves]
+            return "never" if None in first else f"{np.mean([t for t in first if t is not None]):.0f}"
+        if kind == "at":
+            return f"{np.mean([dict(points)[int(name)] for points in curves]):.1f}"
+        if kind == "best":
+            return f"{np.mean([max(v for _, v in points) for points in curves]):.1f}"
+        raise SystemExit(f"{{{kind}:...}} is not a figure that this file knows.")
 
     def _known(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
 
-    def _difference(self, pair: str) -> tuple[float, float, float]:
-        """The paired difference; `a - b @ small` is what clients below one batch add to it, `@ large` the others."""
-        pair, _, group = pair.partition(" @ ")
-        a, b = (self.lines[name] for name in pair.split(" - "))
-        seeds = min(len(a.runs), len(b.runs))
-        if any(a.runs[s]["partition"] != b.runs[s]["partition"] for s in range(seeds)):
-            raise SystemExit(f"{pair}: these runs have different clients.")
-        values = np.stack([a.scores(s) - b.scores(s) for s in range(seeds)])
+    def _difference(self, *pairs: str) -> tuple[float, float, float]:
+        """The paired difference over the seeds that all have, the mean of several; `a - b @ small` is what clients
+        below one batch add to it, `@ large` the others."""
+        named = [[self.lines[name] for name in pair.partition(" @ ")[0].split(" - ")] for pair in pairs]
+        group, lines = pairs[0].partition(" @ ")[2], [line for both in named for line in both]
+        seeds = sorted(set.intersection(*({*line.seeds} for line in lines)))
+        if len({r["partition"] for line in lines for r in line.runs}) > 1:
+            raise SystemExit(f"{pairs[0]}: these runs have different clients.")
+        values = np.mean([a.scores(seeds) - b.scores(seeds) for a, b in named], axis=0)
         if group:
-            small = np.array(a.runs[0]["train"]) < self.told["batch"]
+            small = np.array(lines[0].runs[0]["train"]) < self.told["batch"]
             values = np.where(small if group == "small" else ~small, values, 0.0)
-        return estimate(values, weights(a, self.told))
+        return estimate(values, weights(lines[0], self.told))
 
     def markdown(self) -> str:
         """The page."""
         told = self.told
-        commands = [f"headwise reproduce {c}" + _cost(c) for c in told["commands"]]
+        seeds = f" --seeds {self.seeds[-1]}" if self.lines and self.seeds[-1] > 1 else ""
+        commands = [f"headwise reproduce {c}{seeds}" + _cost(c) for c in told["commands"]]
         parts = [
             f"# {told['title']}",
-            f"**{told['verdict'].capitalize()}.** {self.fill(told['because'])}",
+            f"**{told['verdict'][0].upper()}{told['verdict'][1:]}.** {self.fill(told['because'])}",
             f"Claim: {told['claim']} ({told['source']}). In print: {told['printed']}.",
             "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
             f"Scale: {told['scale']} {ENDS[told.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
+            f"Chosen after looking: {told['looked']}" if "looked" in told else "",
             self.table() if self.lines else "",
             self.differences() if told.get("pairs") else "",
             self.counted() if self.exact else "",
@@ -265,6 +289,11 @@ class Page:
             "This page is written by `python benchmarks/claims.py pages` from `docs/results/claims/`.",
         ]
         return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _row(name: str, estimated: tuple[float, float, float]) -> str:
+    mean, low, high = estimated
+    return f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |"
 
 
 def _cost(command: str) -> str:
@@ -278,6 +307,8 @@ def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[s
     seeds = [r["experiment"].get("seed", 0) for r in fit]
     if len({*seeds}) < len(seeds):
         raise SystemExit(f"{told['title']}: {row['name']} fits several runs of one seed: {[r['run'] for r in fit]}.")
+    if len({r["partition"] for r in fit}) > 1:  # the bootstrap draws a client with all of its seeds
+        raise SystemExit(f"{told['title']}: {row['name']} has other clients in other seeds.")
     return Line(row["name"], fit, row.get("moment", told.get("moment", "pre")), told.get("end", "clients"))
 
 
@@ -302,14 +333,16 @@ def pages(names: Sequence[str]) -> None:
     begin, end = "<!-- claims -->\n", "<!-- end of claims -->"
     before, rest = readme.read_text().split(begin)
     known = {m[1]: m[0] for m in re.finditer(r"\| \[[^\]]*\]\(claim-([\w-]+)\.md\).*", rest.split(end)[0])}
-    rows = ["| claim | in print | ours | verdict |", "|---|---|---|---|"]
+    rows = ["| claim | in print | ours | seeds | verdict |", "|---|---|---|---|---|"]
     for told in (t for file in sorted(HOME.glob("*.toml")) for t in tomllib.loads(file.read_text())["pages"]):
         name = told["name"]
         if not names or name in names:
             page = Page(told, runs)
             (RESULTS / f"claim-{name}.md").write_text(page.markdown())
-            ours = page.fill(told["ours"])
-            known[name] = f"| [{told['short']}](claim-{name}.md) | {told['printed']} | {ours} | *{told['verdict']}* |"
+            ours, seeds = page.fill(told["ours"]), " to ".join(map(str, page.seeds[:1] + page.seeds[1:][-1:]))
+            known[name] = (
+                f"| [{told['short']}](claim-{name}.md) | {told['printed']} | {ours} | {seeds} | *{told['verdict']}* |"
+            )
         rows += [known[name]] if name in known else []
     readme.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1])
 
@@ -317,8 +350,8 @@ def pages(names: Sequence[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"] and len(sys.argv) > 2:
         collect([Path(p) for p in sys.argv[2:]])
-    elif sys.argv[1:2] == ["cost"] and len(sys.argv) == 3:
-        cost(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["cost"] and len(sys.argv) > 2:
+        cost([Path(p) for p in sys.argv[2:]])
     elif sys.argv[1:2] == ["pages"]:
         pages(sys.argv[2:])
     else:

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from flower import LARGE, NODES, SMALL, contention, deployed
+from flower import LARGE, MASKED, SITES, SMALL
+from loopback import contention, deployed
 
 from headwise.sites.secagg.protocol import deal, masked, needed, new_secrets, read_share
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "masked.md"
-ROUNDS = 2
+ROUNDS = 3
 CASES = {"3.4 MB, 20 clients": LARGE, "7 KB, 20 clients": SMALL}
 
 
@@ -26,16 +27,16 @@ def deployments() -> list[str]:
     """A line for each size, plain and masked; the second round counts."""
     lines: list[str] = []
     for what, case in CASES.items():
-        for name, more in (("plain", ""), ("masked", "secure = { sums = true }\n")):
+        for name, more in (("plain", ""), ("masked", MASKED)):
             with tempfile.TemporaryDirectory() as folder:
                 before = contention()
-                run = deployed(case, Path(folder), more, ROUNDS)
-                seconds = run.rounds[-1]["seconds"]["round"]
-                last = [row for row in run.sites if row["round"] == ROUNDS]
-            down, up = (sum(row[way] for row in last) / NODES / 1024 for way in ("bytes_down", "bytes_up"))
+                found = deployed(case._replace(more=more), Path(folder), rounds=ROUNDS, sites=SITES)
+                last = [row for row in found.run.sites if row["round"] == ROUNDS]
+            down, up = (sum(row[way] for row in last) / SITES / 1024 for way in ("bytes_down", "bytes_up"))
             busy = (before + contention()) / 2
-            count = len(last) // NODES
-            line = f"| {what} | {name} | {count} | {down:,.1f} KB | {up:,.1f} KB | {seconds:.1f} s | {busy:.1f} |"
+            sent = f"{len(last) // SITES} | {down:,.1f} KB | {up:,.1f} KB"
+            cpu = sum(found.cpu.values())
+            line = f"| {what} | {name} | {sent} | {found.seconds[-1]:.1f} s | {cpu:.1f} s | {busy:.1f} |"
             print(line, flush=True)
             lines.append(line)
     return lines
@@ -63,16 +64,16 @@ def alone() -> list[str]:
 
 TEXT = """# Masked sums: what they cost
 
-`python benchmarks/masked.py`, in a network of its own that has only loopback: FedPer at {nodes} SuperNodes with TLS and
-keys, the second of {rounds} rounds. *Messages*, *down* and *up* are of one site. *Contention* is wall over CPU time of
-a busy loop before and after, 1 on an idle machine: **where it is above 1, times are too long, by up to that factor**.
-All processes are on one machine with {cores} cores.
+`python benchmarks/masked.py`, in a network of its own that has only loopback: FedPer at {sites} sites, TLS and keys,
+the last of {rounds} rounds. *Messages*, *down* and *up* are of one site, *CPU* of all processes. *Contention* is wall
+over CPU time of a busy loop before and after, 1 on an idle machine: **where it is above 1, times are too long, by up to
+that factor**. All processes are on one machine with {cores} cores.
 
-| message | sums | messages | down | up | a round | contention |
-|---|---|---|---|---|---|---|
+| message | sums | messages | down | up | a round | CPU | contention |
+|---|---|---|---|---|---|---|---|
 {deployments}
 
-Flower starts a process for each message. A site sends one vector of 8 bytes per number for all of its clients, in place
+A site sends one vector of 8 bytes per number for all of its clients, in place
 of one of 4 bytes for each: here it has five, so that masked messages up are smaller.
 
 The masks alone, in CPU seconds of a site with 850,000 numbers:
@@ -84,4 +85,4 @@ The masks alone, in CPU seconds of a site with 850,000 numbers:
 
 if __name__ == "__main__":
     found = {"alone": "\n".join(alone()), "deployments": "\n".join(deployments())}
-    PAGE.write_text(TEXT.format(nodes=NODES, rounds=ROUNDS, cores=os.cpu_count(), **found), encoding="utf-8")
+    PAGE.write_text(TEXT.format(sites=SITES, rounds=ROUNDS, cores=os.cpu_count(), **found), encoding="utf-8")

@@ -18,7 +18,7 @@ from headwise.settings.experiment import find_class
 def forks() -> ForkServerContext:
     """Processes that start at once, because torch is imported already where they come from."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headwise.app.launch", "torch._dynamo", "sklearn.datasets"])
+    context.set_forkserver_preload(["headwise.app.launch", "torch._dynamo"])
     return context
 
 

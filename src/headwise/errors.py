@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -34,9 +35,9 @@ class ServerError(HeadwiseError):
     """The server's half of a method raised; names method, round and phase."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the closest known one, or all of them."""
-    names = sorted(known)
+def nearest(word: str, known: Iterable[str], said: str = "allowed are") -> str:
+    """A hint for an unknown name: the closest known one, or all of them, "column 2" before "column 10"."""
+    names = sorted(known, key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)])
     if close := difflib.get_close_matches(word, names, n=1):
         return f"did you mean '{close[0]}'?"
-    return f"allowed are {', '.join(names)}." if names else "there are none."
+    return f"{said} {', '.join(names)}." if names else "there are none."

@@ -10,31 +10,45 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from headwise.engine.kernels.base import Feed, Rates
 from headwise.engine.kernels.native import build
 from headwise.engine.kernels.native.checking import native
 from headwise.engine.kernels.native.kernel import Native
 from headwise.engine.kernels.native.library import LIMIT, find
+from headwise.tasks.base import Objective
+from headwise.tasks.classification import CROSS_ENTROPY
 
 BUILDS = [name for name in build.builds() if find(name).library]
 """that this CPU can run; none where there is no library"""
 
 
-def learned(network: nn.Module, parts: Sequence[nn.Module], feed: Feed, rates: Rates, name: str) -> dict[str, Tensor]:
+def learned(
+    network: nn.Module,
+    parts: Sequence[nn.Module],
+    feed: Feed,
+    rates: Rates,
+    name: str,
+    objective: Objective = CROSS_ENTROPY,
+) -> dict[str, Tensor]:
     """The state of a copy of the network after the native kernels of this build have trained it."""
     twin = copy.deepcopy(network)
     paths = {id(m): path for path, m in network.named_modules()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LIMIT, name)
-        kernel = Native.of(twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates)
+        kernel = Native.of(twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates, objective)
         assert kernel is not None, native()
         kernel.train(feed)
     return twin.state_dict()
 
 
-def taught(network: nn.Module, parts: Sequence[nn.Module], feed: Feed, rates: Rates) -> dict[str, Tensor]:
+def taught(
+    network: nn.Module,
+    parts: Sequence[nn.Module],
+    feed: Feed,
+    rates: Rates,
+    objective: Objective = CROSS_ENTROPY,
+) -> dict[str, Tensor]:
     """The same by autograd in double precision."""
     twin = copy.deepcopy(network).double()
     paths = {id(m): path for path, m in network.named_modules()}
@@ -43,7 +57,10 @@ def taught(network: nn.Module, parts: Sequence[nn.Module], feed: Feed, rates: Ra
     x, y, batches = feed.whole()
     for row in batches:
         i = row[row >= 0]
-        slopes = torch.autograd.grad(cross_entropy(twin(x[i].double()), y[i]), weights)
+        slopes = torch.autograd.grad(objective.loss(twin(x[i].double()), y[i]), weights)
+        if rates.clip is not None:
+            norm = torch.stack([g.square().sum() for g in slopes]).sum().sqrt()
+            slopes = [g * min(1.0, rates.clip / (float(norm) + 1e-6)) for g in slopes]
         slopes = [g + rates.weight_decay * p.detach() for g, p in zip(slopes, weights, strict=True)]
         before = velocity or [torch.zeros_like(g) for g in slopes]
         velocity = [rates.momentum * v + g for v, g in zip(before, slopes, strict=True)]

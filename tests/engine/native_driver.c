@@ -1,5 +1,5 @@
-/* Random chains through the native kernels, in memory of exactly the size that they ask for: compiled with sanitizers
-   by test_native_memory.py. Arguments: seed, and how many chains. */
+/* Random chains through the native kernels, in memory of exactly the size that they ask for: compiled by
+   test_native_memory.py. Arguments: seed, and how many chains. Prints a digest of all weights and outputs. */
 #include "chain.h"
 
 #include <stdio.h>
@@ -12,11 +12,11 @@
 #define PREDICT NAMED(headwise_predict, HEADWISE_BUILD)
 
 int64_t BYTES(const Layer *, int32_t, int32_t, const Rates *);
-int64_t TRAIN(const Layer *, int32_t, const Rates *, const float *, const int64_t *, int64_t, const int64_t *, int64_t,
+int64_t TRAIN(const Layer *, int32_t, const Rates *, const Goal *, const float *, int64_t, const int64_t *, int64_t,
               int32_t, char *);
 void PREDICT(const Layer *, int32_t, const float *, int64_t, int32_t, float *, char *);
 
-static uint64_t state;
+static uint64_t state, digest = 14695981039346656037u;
 
 static int any(int low, int high) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -27,6 +27,11 @@ static float *numbers(int64_t count) {
     float *p = malloc(4 * (size_t)count);
     for (int64_t i = 0; i < count; i++) p[i] = (float)any(-1000, 1000) / 2000;
     return p;
+}
+
+static void digested(const float *p, int64_t count) {
+    const unsigned char *bytes = (const unsigned char *)p;
+    for (int64_t i = 0; p && i < 4 * count; i++) digest = (digest ^ bytes[i]) * 1099511628211u;
 }
 
 static void *block(int64_t bytes) {
@@ -77,24 +82,36 @@ static void run(void) {
     Layer layers[8];
     const int count = chain(layers), samples = any(1, 40), size = any(1, 20), steps = any(0, 3);
     const int classes = layers[count - 1].oc, each = layers[0].c * layers[0].h * layers[0].w, rows = any(1, 40);
-    const Rates rates = {0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f};
+    const Rates rates = {0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f, any(0, 1) * 0.2f};
+    Goal goal = {any(SOFTMAX, IDENTITY), any(0, 1) ? classes : 1, NULL, NULL, NULL};
     float *x = numbers((int64_t)samples * each), *said = malloc(4 * (size_t)(samples * classes));
     int64_t *y = malloc(8 * (size_t)samples), *batches = malloc(8 * (size_t)(steps * size) + 8);
     for (int i = 0; i < samples; i++) y[i] = any(0, classes - 1);
     for (int i = 0; i < steps * size; i++) batches[i] = any(-1, samples - 1);
+    float *targets = numbers((int64_t)samples * classes), *weights = numbers((int64_t)samples * goal.wide);
+    if (goal.link == SOFTMAX && any(0, 1))
+        goal.classes = y;
+    else
+        goal.targets = targets, goal.weights = weights;
     char *memory = block(BYTES(layers, count, size, &rates)), *less = block(BYTES(layers, count, rows, NULL));
-    if (TRAIN(layers, count, &rates, x, y, samples, batches, steps, size, memory) != -1) abort();
+    if (TRAIN(layers, count, &rates, &goal, x, samples, batches, steps, size, memory) != -1) abort();
     PREDICT(layers, count, x, samples, rows, said, less);
     for (int i = 0; i < samples * classes; i++)
         if (said[i] != said[i]) abort();
-    for (int i = 0; i < count; i++) free(layers[i].weight), free(layers[i].bias);
-    free(x), free(said), free(y), free(batches), free(memory), free(less);
+    digested(said, (int64_t)samples * classes);
+    for (int i = 0; i < count; i++) {
+        const Layer *l = layers + i;
+        digested(l->weight, (int64_t)l->oc * l->c * (l->kind == LINEAR ? l->h * l->w : l->kh * l->kw));
+        digested(l->bias, l->oc);
+        free(l->weight), free(l->bias);
+    }
+    free(x), free(said), free(y), free(targets), free(weights), free(batches), free(memory), free(less);
 }
 
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     state = (uint64_t)atoi(argv[1]);
     for (int left = atoi(argv[2]); left; left--) run();
-    printf("%s chains without a fault\n", argv[2]);
+    printf("%s chains without a fault, digest %016llx\n", argv[2], (unsigned long long)digest);
     return 0;
 }

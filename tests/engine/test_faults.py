@@ -28,7 +28,8 @@ from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.records import same
 from headwise.settings import catalog
-from headwise.settings.options import FAULTS, Evaluate, Faults, Inject
+from headwise.settings.faults import FAULTS, Faults, Inject
+from headwise.settings.options import Evaluate
 from waiting import PATIENCE
 
 REFUSED = {

@@ -13,13 +13,12 @@ import math
 import pytest
 import torch
 from byhand import START, Weights, close, gradient
-from tiny import bench, plan_of, run
+from tiny import bench, floats, plan_of, run
 from torch.testing import assert_close
 
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.apple import APPLE, Down, Own, Shared
-from headwise.params import Params
 
 N, ME, LR, EPOCHS, ROUNDS = 3, 1, 0.1, 2, 20
 SIZES = [6, 3, 9]
@@ -31,10 +30,6 @@ P = [0.2, 0.5, 0.4]
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def mixture(p: list[float], cores: list[Weights]) -> Weights:

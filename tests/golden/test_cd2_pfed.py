@@ -13,14 +13,13 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import BODY, HEAD, START, A, B, C, V, Weights, close
-from tiny import bench, plan_of, run
+from tiny import bench, floats, plan_of, run
 from torch import Tensor
 
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.cd2_pfed import CD2PFed, Own
-from headwise.params import Params
 
 LR, EPOCHS, SIZES = 0.3, 2, [5, 4]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -35,10 +34,6 @@ KEEP: Weights = {
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def shared(w: Weights) -> Weights:

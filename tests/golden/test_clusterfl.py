@@ -11,14 +11,13 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import START, Weights, close, gradient
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.clusterfl import ClusterFL, Clusters, Own
-from headwise.params import Params
 
 LR, EPOCHS, N = 0.2, 3, 6
 CLIENTS = [(torch.randn(5, 2, generator=torch.Generator().manual_seed(c)), torch.arange(5) % 3) for c in range(N)]
@@ -27,10 +26,6 @@ CLIENTS = [(torch.randn(5, 2, generator=torch.Generator().manual_seed(c)), torch
 def drawn(seed: int, size: float = 1.0) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: size * torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def average(models: list[Weights]) -> Weights:

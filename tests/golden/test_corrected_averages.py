@@ -9,13 +9,12 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import CLIENTS, SIZES, START, A, B, Weights, close, features, gradient, weighted
-from tiny import bench, model_of, plan_of, run
+from tiny import bench, floats, model_of, plan_of, run
 from torch import Tensor
 
 from headwise.methods.fednova import FedNova
 from headwise.methods.moon import MOON
 from headwise.methods.scaffold import Scaffold
-from headwise.params import Params
 
 LR = 0.5
 ZERO: Weights = {k: torch.zeros_like(t) for k, t in START.items()}
@@ -23,10 +22,6 @@ ZERO: Weights = {k: torch.zeros_like(t) for k, t in START.items()}
 
 def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
     return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def travelled(steps: int, momentum: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import BODY, HEAD, START, A, B, Weights, close, gradient, weighted
-from tiny import Client, bench, plan_of
+from tiny import Client, bench, floats, plan_of
 from torch import Tensor, nn
 
 from headwise.contract.averaging import Averaged, Shared
@@ -39,10 +39,6 @@ CLIENTS = [client(n) for n in SIZES]
 
 def plan(method: FedAH) -> Plan:
     return plan_of(method, CLIENTS, batch=BATCH, lr=LR, epochs=EPOCHS, lr_decay=DECAY)
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def situation(c: int) -> tuple[Weights, Weights, Weights]:

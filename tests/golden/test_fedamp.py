@@ -12,13 +12,12 @@ import math
 import pytest
 import torch
 from byhand import START, Weights, close, gradient
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedamp import FedAMP, Models, Own
-from headwise.params import Params
 
 LR, EPOCHS, SIZES = 0.2, 3, [5, 4, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -27,10 +26,6 @@ CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: START[k] + 0.2 * torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def distance(a: Weights, b: Weights) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import START, Weights, close, descend
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
@@ -29,10 +29,6 @@ MASKS = [  # in the order of the 4 + 2 + 6 + 3 parameters; 7 each, as tau = 0.5 
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def mask_of(bits: list[int]) -> Params:

@@ -13,7 +13,7 @@ import math
 import pytest
 import torch
 from byhand import BODY, HEAD, START, A, B, C, V, Weights, close, features, weighted
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -22,7 +22,6 @@ from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedcp import FedCP, Head
-from headwise.params import Params
 
 K, BATCH, LR, EPOCHS, SIZES = 2, 4, 0.2, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -33,10 +32,6 @@ def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     shapes = {**{k: tuple(t.shape) for k, t in START.items()}, **POLICY}
     return {k: torch.randn(shape, generator=rng).double() for k, shape in shapes.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def plan(method: FedCP) -> Plan:

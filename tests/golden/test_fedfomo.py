@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 from byhand import START, A, B, C, V, Weights, close, descend
-from tiny import bench, plan_of, run
+from tiny import bench, floats, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -22,7 +22,6 @@ from headwise.contract.method import Reply
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedfomo import Down, FedFomo, Own, Server, Up
-from headwise.params import Params
 
 LR, EPOCHS = 0.2, 2
 CLIENTS = [(torch.randn(10, 2, generator=torch.Generator().manual_seed(c)), torch.arange(10) % 3) for c in range(5)]
@@ -31,10 +30,6 @@ CLIENTS = [(torch.randn(10, 2, generator=torch.Generator().manual_seed(c)), torc
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def local_of(method: FedFomo) -> ClientBench:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,7 +18,6 @@ from headwise.contract.method import ClassMeans, Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fedgh import Body, FedGH
-from headwise.params import Params
 
 BATCH, LR, EPOCHS = 4, 0.2, 2
 CLIENTS = [
@@ -36,10 +35,6 @@ def plan(method: FedGH) -> Plan:
 def drawn(seed: int, names: tuple[str, ...]) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(START[k].shape, generator=rng).double() for k in names}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def replies() -> list[Reply[ClassMeans]]:

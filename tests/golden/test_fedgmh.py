@@ -11,7 +11,7 @@ import math
 import pytest
 import torch
 from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch.testing import assert_close
 
 from headwise.contract.method import ClassMeans, Reply
@@ -36,10 +36,6 @@ def plan(method: FedGMH, labels: list[list[int]] = LABELS) -> Plan:
 def drawn(seed: int, names: tuple[str, ...] = HEAD) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(START[k].shape, generator=rng).double() for k in names}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 PHI, H = drawn(1, BODY), drawn(2)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import START, Weights, close
-from tiny import bench, model_of, plan_of
+from tiny import bench, floats, model_of, plan_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -33,10 +33,6 @@ EXACT = FedKD(energy_start=1.0, energy_end=1.0)
 def drawn(like: Weights, seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in like.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def raw(w: Weights) -> Params:

@@ -8,22 +8,17 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import CLIENTS, START, A, B, Weights, close, features, gradient, weighted
-from tiny import bench, plan_of, run
+from tiny import bench, floats, plan_of, run
 from torch import Tensor
 
 from headwise.contract.averaging import Shared
 from headwise.methods.fedphp import FedPHP, Inherited
-from headwise.params import Params
 
 LR = 0.5
 
 
 def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
     return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def mmd_gradient(w: Weights, p: Weights, x: Tensor) -> Weights:

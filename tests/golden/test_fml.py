@@ -11,14 +11,13 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import START, A, B, C, V, Weights, close, features, weighted
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch import Tensor
 
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Reply
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.fml import FML, Own
-from headwise.params import Params
 
 BATCH, LR, EPOCHS, SIZES = 4, 0.3, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
@@ -27,10 +26,6 @@ CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch
 def drawn(seed: int) -> Weights:
     rng = torch.Generator().manual_seed(seed)
     return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def predictions(w: Weights, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 import torch
 from byhand import BODY, HEAD, START, C, V, Weights, close, features, weighted
-from tiny import bench, plan_of
+from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -21,7 +21,6 @@ from headwise.contract.method import Reply
 from headwise.engine.plan import Plan
 from headwise.engine.server_bench import ServerBench
 from headwise.methods.gpfl import GPFL, Head
-from headwise.params import Params
 
 K, BATCH, LR, EPOCHS, SIZES = 2, 4, 0.2, 2, [10, 5]
 LABELS = [torch.arange(10) % 3, torch.tensor([2, 0, 2, 2, 0])]
@@ -38,10 +37,6 @@ def drawn(seed: int, *, without: tuple[str, ...] = HEAD) -> Weights:
     shapes = {**{k: tuple(t.shape) for k, t in START.items()}, **GUIDES}
     every = {k: torch.randn(shape, generator=rng).double() for k, shape in shapes.items()}
     return {k: t for k, t in every.items() if k not in without}
-
-
-def floats(w: Weights) -> Params:
-    return Params({k: t.float() for k, t in w.items()})
 
 
 def plan(method: GPFL) -> Plan:

@@ -56,17 +56,38 @@ def test_an_interval_is_paired_and_covers_seeds() -> None:
     assert claims.estimate(two, np.ones(50))[1:] == (0.0, 2.0)  # seeds differ, clients do not
 
 
-def test_small_and_large_clients_add_up_to_the_difference() -> None:
-    told = {
-        "title": "-", "batch": 5, "pairs": [],
-        "lines": [{"name": n, "match": {"method.name": n.lower()}} for n in ("FedPer", "FedAvg")],
+TWO: dict[str, Any] = {
+    "title": "-", "batch": 5, "pairs": [], "effects": {"both ways": ["FedPer - FedAvg", "FedAvg - FedPer"]},
+    "lines": [{"name": n, "match": {"method.name": n.lower()}} for n in ("FedPer", "FedAvg")],
+}  # fmt: skip
+
+
+def run_of(method: str, scores: list[float], seed: int = 0, partition: str = "p") -> dict[str, Any]:
+    return {
+        "run": method, "experiment": {"method": {"name": method}, "seed": seed}, "partition": partition,
+        "train": [3, 9], "test": [2, 6], "floor": {"weighted": 0.5, "mean": 0.5}, "curves": {},
+        "clients": {"pre": scores},
     }  # fmt: skip
-    base = {"partition": "p", "train": [3, 9], "test": [2, 6], "floor": {"weighted": 0.5, "mean": 0.5}, "curves": {}}
-    runs = [
-        {**base, "run": m, "experiment": {"method": {"name": m}}, "clients": {"pre": scores}}
-        for m, scores in (("fedper", [0.9, 0.8]), ("fedavg", [0.1, 0.7]))
-    ]
-    page = claims.Page(told, runs)
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
+    runs = [run_of("fedper", [0.5, 0.5], s) for s in (0, 2)] + [run_of("fedavg", [0.1 * s] * 2, s) for s in (0, 1, 2)]
+    page = claims.Page(TWO, runs)
+    assert page._difference("FedPer - FedAvg")[0] == pytest.approx(40.0)  # 50 - 0 and 50 - 20, without seed 1
+    assert page.fill("{seeds:}; {effect:both ways}") == "Two to three seeds; +0.0 (+0.0 to +0.0)"
+    assert claims.Page(TWO, runs[:1]).fill("{seeds:}") == "One seed"
+
+
+def test_other_clients_are_not_compared() -> None:
+    with pytest.raises(SystemExit, match="FedPer has other clients in other seeds"):
+        claims.Page(TWO, [run_of("fedper", [0.5, 0.5], s, f"p{s}") for s in (0, 1)])
+    page = claims.Page(TWO, [run_of("fedper", [0.5, 0.5]), run_of("fedavg", [0.5, 0.5], partition="q")])
+    with pytest.raises(SystemExit, match="these runs have different clients"):
+        page._difference("FedPer - FedAvg")
+
+
+def test_small_and_large_clients_add_up_to_the_difference() -> None:
+    page = claims.Page(TWO, [run_of("fedper", [0.9, 0.8]), run_of("fedavg", [0.1, 0.7])])
     whole, small, large = (page._difference(f"FedPer - FedAvg{g}")[0] for g in ("", " @ small", " @ large"))
     assert (whole, small, large) == pytest.approx((27.5, 20.0, 7.5))
     assert page.fill("by {diff:FedPer - FedAvg}").startswith("by +27.5 (")

@@ -80,11 +80,6 @@ def test_every_claim_is_computed() -> None:
     assert asked == CLAIMS.keys()
 
 
-def test_columns_that_cannot_be_compared_say_why() -> None:
-    found = verdicts("fedah/3", columns=["minutes in all"], methods=["FedAvg"])
-    assert [*found.values()] == ["can't be compared: minutes on the authors' graphics card until early stopping"]
-
-
 def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
     """The second round of a real run sends what is counted on made-up samples."""
     plain = {

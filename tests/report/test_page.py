@@ -19,7 +19,8 @@ from headwise.report.again import command
 from headwise.report.page import render, script_safe, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run
-from headwise.settings.experiment import experiment_from, override
+from headwise.settings.experiment import experiment_from
+from headwise.settings.overrides import override
 
 HOSTILE = [
     "<script>alert(1)</script>",

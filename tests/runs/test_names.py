@@ -49,7 +49,7 @@ def test_a_client_has_a_name_and_a_number(named: Run, who: str | int, number: in
     ("who", "said"),
     [
         ("vaa", "has no client 'vaa': did you mean 'va'?"),
-        ("x", "has no client 'x': allowed are 7, <b>lima</b>, va."),
+        ("x", "has no client 'x': its clients are 7, <b>lima</b>, va."),
         (3, "has no client 3: its clients are 0 to 2."),
         (True, "has no client True: its clients are 0 to 2."),
         (-1, "has no client -1: its clients are 0 to 2."),

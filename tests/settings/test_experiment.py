@@ -17,9 +17,10 @@ from headwise.errors import ConfigError
 from headwise.methods.fedprox import FedProx
 from headwise.methods.fedrep import FedRep
 from headwise.models.mlp import MLP
-from headwise.settings.experiment import Choice, Experiment, experiment_from, literal, override, put, read_toml
+from headwise.settings.experiment import Choice, Experiment, experiment_from, literal
 from headwise.settings.fields import field_types
 from headwise.settings.options import Sampling, Train
+from headwise.settings.overrides import override, put, read_toml
 
 TOML = """
 method = "fedprox:mu=0.1"

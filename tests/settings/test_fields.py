@@ -215,6 +215,7 @@ def test_any_values_are_a_setting_or_a_config_error(good: set[str], other: dict[
         ("fedav", ["fedavg", "fedper"], "did you mean 'fedavg'?"),
         ("zzz", ["b", "a"], "allowed are a, b."),
         ("zzz", [], "there are none."),
+        ("zzz", ["column 10", "column 2", "column 1"], "allowed are column 1, column 2, column 10."),
     ],
 )
 def test_nearest(word: str, known: list[str], hint: str) -> None:

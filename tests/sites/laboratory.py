@@ -98,7 +98,8 @@ class Laboratory:
 
     def end(self) -> None:
         for process in self.processes.values():
-            os.killpg(process.pid, signal.SIGTERM)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
         for process in self.processes.values():
             try:
                 process.wait(30)

@@ -16,7 +16,7 @@ from headwise.engine.driver import drive
 from headwise.engine.executors.serial import Serial
 from headwise.errors import ClientError, ConfigError
 from headwise.settings.experiment import find_class
-from headwise.settings.options import Faults
+from headwise.settings.faults import Faults
 from headwise.testing.toy import play, toy_plan
 
 MINE = '''"""Counted — FedAvg whose server first learns the mean of all features."""

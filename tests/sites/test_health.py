@@ -27,7 +27,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def site(home: Path) -> running.RunningSite:
-    found = running.RunningSite(home, "localhost:1", None, None, None, print)
+    found = running.RunningSite(home, "localhost:1", None, None, print)
     found._status = {"connected": None, "why": "is starting"}
     return found
 

@@ -1,18 +1,29 @@
-"""A site's node: what the server's refusals mean, and how often it asks."""
+"""A site's node: how a message comes in and its answer goes out, what refusals mean, how often it asks."""
 
 from __future__ import annotations
 
-import threading
+import io
+import zipfile
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
+from flwr.app import Message
 from flwr.supercore.error import ApiErrorCode
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
 
 from headwise.disk.jsontext import to_json
+from headwise.errors import RunError
+from headwise.sites.server.submit import APP
 from headwise.sites.transport import node
-from headwise.sites.transport.node import SLOW, Pace, refusal
-from waiting import PATIENCE
+from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.transport.grid import from_content, to_content
+from headwise.sites.transport.node import QUICK, SLOW, NodeConnection, Pace, refusal
+from headwise.sites.transport.processes import APPS
 
 
 def refused(status: int, code: int | None = None) -> tuple[str, bool]:
@@ -35,34 +46,119 @@ def test_each_refusal_has_its_sentence() -> None:
 
 
 def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept = [1000.0], list[float]()
+    now = [1000.0]
     monkeypatch.setattr(node.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(node.time, "sleep", slept.append)
     pace = Pace()
-    pace.sleep(3)
-    assert slept == [SLOW], "as Flower does while nothing happens"
-    pace.sleep(0.5)
-    assert slept[1] < 0.1, "an answer within this process is looked for at once"
-    for seconds, pause in ((0.0, 0.1), (10.0, 1.0), (60.0, 3.0)):
+    assert pace.pause(0.0) == SLOW, "as Flower does while nothing happens"
+    pace.answered()
+    assert pace.pause(0.005) == QUICK
+    assert pace.pause(0.05) == pytest.approx(0.5), "a busy server is asked less"
+    for seconds, pause in ((0.5, 0.1), (5.0, 1.0), (60.0, 3.0)):
         now[0] = 1000.0 + seconds
-        pace.sleep(3)
-        assert slept[-1] == pytest.approx(pause)
+        assert pace.pause(0.005) == pytest.approx(pause)
 
 
-def test_a_message_that_never_arrives_as_a_whole_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run has ended while it was on the way."""
-    tokens, stuck, done = ["stuck", "good"], threading.Event(), threading.Event()
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower asks who sends a message."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
-    class Client:
-        def AcquireTask(self, asked: object) -> SimpleNamespace:
-            return SimpleNamespace(token=tokens.pop(0) if tokens else "")
 
-    def do(address: str, token: str, answer: object) -> None:
-        stuck.wait() if token == "stuck" else done.set()
+class SuperLink:
+    """Flower's side of a node's connection: messages to be fetched piece by piece, and the answers."""
 
-    monkeypatch.setattr(node.RuntimeHttpClient, "from_server_address", lambda *_: Client())
-    monkeypatch.setattr(node, "_do", do)
-    work = ("127.0.0.1:1", b"secret", lambda kind, message: message, Pace())
-    threading.Thread(target=node.serve_tasks, args=work, daemon=True).start()
-    assert done.wait(PATIENCE)
-    stuck.set()
+    def __init__(self, *waiting: SiteMessage, app: str = APP) -> None:
+        self.waiting = [Message(to_content(each), dst_node_id=7, message_type="train") for each in waiting]
+        self.ended: set[str] = set()
+        """messages whose run has ended while they were on the way"""
+        self.objects: dict[str, bytes] = {}
+        self.apps = 0
+        self._app, self._sent = app, dict[str, bytes]()
+
+    def callbacks(self) -> tuple[Any, ...]:
+        return 7, self.receive, self.send, self.run, self.fab, self.pull, self.push, lambda run, number: None
+
+    def receive(self) -> tuple[Message, Any] | None:
+        if not self.waiting:
+            return None
+        message = self.waiting.pop(0)
+        self.objects = {k: each.deflate() for k, each in get_all_nested_objects(message).items()}
+        return message, get_object_tree(message)
+
+    def pull(self, run: int, number: str) -> bytes:
+        if number in self.ended:
+            raise RunNotRunningException
+        return self.objects[number]
+
+    def send(self, reply: Message, tree: Any, seconds: float) -> tuple[set[str], str]:
+        self._head = tree.object_id
+        return {*get_all_nested_objects(reply)}, "session"
+
+    def push(self, run: int, session: str, number: str, content: bytes) -> None:
+        self._sent[number] = content
+
+    def run(self, run: int) -> SimpleNamespace:
+        self.apps += 1
+        return SimpleNamespace(fab_hash="hash")
+
+    def fab(self, name: str, run: int) -> SimpleNamespace:
+        bundle = io.BytesIO()
+        with zipfile.ZipFile(bundle, "w") as file:
+            file.writestr("pyproject.toml", self._app.format(order='""', **APPS))
+        return SimpleNamespace(content=bundle.getvalue())
+
+    def answer(self) -> Message:
+        """The answer that was sent last."""
+        found = inflate_object_from_contents(self._head, {**self._sent})
+        assert isinstance(found, Message)
+        return found
+
+
+def echo(kind: str, message: SiteMessage) -> SiteMessage:
+    return SiteMessage(f"{kind}: {message.text}", [each[::-1] for each in message.records])
+
+
+@pytest.mark.parametrize("records", [[], [b"", b"\0\1"], [bytes(range(256)) * 9000]], ids=["none", "small", "large"])
+def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None:
+    link = SuperLink(SiteMessage("one", records), SiteMessage("two", records))
+    line = NodeConnection(link.callbacks(), echo)
+    assert line.attend()
+    assert from_content(link.answer().content) == ("train: one", [each[::-1] for each in records])
+    assert line.attend()
+    assert from_content(link.answer().content).text == "train: two"
+    assert not line.attend(), "nobody asks any more"
+    assert link.apps == 1, "an app is fetched once per run"
+
+
+def test_a_small_message_has_few_pieces() -> None:
+    """Each is a request to the server, on both ways."""
+    small, large = (to_content(SiteMessage("text", [bytes(size)] * 3)) for size in (1000, 10**6))
+    assert len(get_all_nested_objects(small)) == 2
+    assert len(get_all_nested_objects(large)) > 4, "which can be sent side by side"
+
+
+def test_a_message_whose_run_has_ended_holds_up_no_other() -> None:
+    link = SuperLink(SiteMessage("stale", []), SiteMessage("fresh", []))
+    link.ended.add(link.waiting[0].object_id)
+    line = NodeConnection(link.callbacks(), echo)
+    assert not line.attend()
+    assert line.attend()
+    assert from_content(link.answer().content).text == "train: fresh"
+
+
+def test_an_app_with_code_is_never_answered() -> None:
+    asked: list[str] = []
+    link = SuperLink(SiteMessage("one", []), app=APP.replace("{clientapp}", "evil:app"))
+    NodeConnection(link.callbacks(), lambda kind, message: asked.append(kind) or message).attend()
+    assert "this site only runs its own Headwise, but the app names" in link.answer().error.reason
+    assert not asked
+
+
+def test_a_worker_that_fails_is_an_error_of_the_site() -> None:
+    def dies(kind: str, message: SiteMessage) -> SiteMessage:
+        raise RunError("the site's worker died 3 times of one message: its log says more.")
+
+    link = SuperLink(SiteMessage("one", []))
+    assert NodeConnection(link.callbacks(), dies).attend()
+    assert link.answer().error.reason.startswith("RunError: the site's worker died")

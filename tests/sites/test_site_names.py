@@ -8,10 +8,11 @@ import pytest
 from federations import Inside, experiment, served, write_site
 
 import headwise as hw
+from headwise.errors import RunError
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.sites.server.elsewhere import client_names
-from headwise.sites.server.nodes import Roster
+from headwise.runs.names import site_names
+from headwise.sites.transport.envelope import SiteMessage
 
 
 @pytest.mark.parametrize("allow", ["labels = true", "labels = false"])
@@ -35,11 +36,27 @@ def test_a_deployed_run_knows_its_sites_names(allow: str, tmp_path: Path) -> Non
 
 
 def test_clients_without_a_site_keep_their_number() -> None:
-    known = Roster({}, {0: 7, 2: 8}, {7: "oslo", 8: "oslo"})
-    assert client_names(known, 4) == ("oslo 0", "client 1", "oslo 2", "client 3")
-    assert client_names(Roster({}, {}), 2) == ()
+    assert site_names({0: 7, 2: 8}, {7: "oslo", 8: "oslo"}, 4) == ("oslo 0", "client 1", "oslo 2", "client 3")
+    assert site_names({}, {}, 2) == ()
 
 
 def test_names_that_clash_are_left_out() -> None:
-    known = Roster({}, {0: 7, 1: 7, 2: 8}, {7: "oslo", 8: "oslo 1"})
-    assert client_names(known, 3) == ()
+    assert site_names({0: 7, 1: 7, 2: 8}, {7: "oslo", 8: "oslo 1"}, 3) == ()
+
+
+def test_clients_of_sites_that_come_later_get_their_names(tmp_path: Path) -> None:
+    post, bergen = Inside({7: write_site(tmp_path / "oslo", [0, 1, 2])}), write_site(tmp_path / "bergen", [3, 4])
+
+    def meddle(node: int, kind: str, message: SiteMessage) -> SiteMessage:
+        if kind != "query":  # the run has begun
+            post.sites[8] = bergen
+        return message
+
+    post.meddle = meddle
+    rules = {"faults": {"on_failure": "skip"}, "sampling": {"ratio": 1.0}, "evaluate": {"start": False}}
+    run = served(post, experiment(**rules), tmp_path / "run")
+    assert run.partition["names"] == ["oslo 0", "oslo 1", "oslo 2", "client 3", "client 4"], "when the run began"
+    assert run.names == ("oslo 0", "oslo 1", "oslo 2", "bergen 3", "bergen 4")
+    (tmp_path / "run" / "sites.json").write_text('{"homes": [1]}')
+    with pytest.raises(RunError, match=r"sites.json is damaged: it does not name the clients' sites"):
+        _ = hw.Run(tmp_path / "run").names

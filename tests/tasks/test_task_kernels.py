@@ -18,6 +18,7 @@ from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.host.clock import Clock
 from headwise.engine.kernels.base import Rates
 from headwise.engine.kernels.choosing import choose
+from headwise.engine.kernels.native.library import LIMIT, find
 from headwise.engine.kernels.together import side_by_side
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
@@ -40,8 +41,9 @@ OPTIONS = [
     ("multilabel", {"class_weights": "balanced", "label_smoothing": 0.1}),
     ("regression", {}),
     ("regression", {"momentum": 0.9, "weight_decay": 0.1}),
+    ("regression", {"clip": 0.3}),
 ]
-"""tasks that are stacked, with options of their training"""
+"""tasks with options of their training"""
 
 
 def plan(task: TaskName, kernels: Kernels = "fast", image: bool = False, **train: Any) -> Plan:
@@ -71,8 +73,15 @@ def trained(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, T
     return side_by_side([partial(one, c) for c in clients], Clock())
 
 
+@pytest.fixture(params=["", "off"], ids=["native", "torch"])
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the native kernels, and without them, as where there is no compiler."""
+    monkeypatch.setenv(LIMIT, request.param)
+
+
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
-def test_stacked_training_is_training_one_by_one(task: TaskName, train: dict[str, Any]) -> None:
+def test_fast_training_is_training_one_by_one(task: TaskName, train: dict[str, Any]) -> None:
     everybody = list(range(len(SIZES)))
     stacked, single = (trained(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
     start = plan(task).models[0].state_dict()
@@ -82,6 +91,7 @@ def test_stacked_training_is_training_one_by_one(task: TaskName, train: dict[str
     assert max(float((t - start[k]).abs().max()) for k, t in single[-1].items()) > 0.01
 
 
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
 def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) -> None:
     """To the bit: engines form different groups, and must agree."""
@@ -91,6 +101,7 @@ def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) ->
             assert all(torch.equal(t, together[c][k]) for k, t in state.items())
 
 
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
 def test_convolutions_learn_the_same_with_and_without_autograd(task: TaskName) -> None:
     train = {"class_weights": "balanced"} if task != "regression" else {}
@@ -99,19 +110,20 @@ def test_convolutions_learn_the_same_with_and_without_autograd(task: TaskName) -
         torch.testing.assert_close(fast[k], t, rtol=0, atol=2e-6)
 
 
-def test_which_kernel_trains_what() -> None:
+def test_which_kernel_trains_what(monkeypatch: pytest.MonkeyPatch) -> None:
     rates, dense = Rates(0.1, 0.0, 0.0), SplitModel(nn.Flatten(), nn.Linear(4, 3))
 
     def name(model: SplitModel, task: Task, **options: Any) -> str:
         return choose(model, [model], None, rates, models=[model], objective=objective_of(task, **options)).name
 
     table = Task((4,), 3)
-    assert name(dense, table) in ("native", "stacked")  # without a compiler, there is no native one
-    assert name(dense, table, smoothing=0.1) == "stacked"
-    assert name(dense, replace(table, kind="regression")) == "stacked"
-    assert name(dense, replace(table, kind="multilabel")) == "stacked"
     picture = Task((1, 16, 16), 3, kind="multilabel")
-    assert name(CNN().build(picture), picture) == "chain"
+    for limit, native in (("", bool(find("").library)), ("off", False)):
+        monkeypatch.setenv(LIMIT, limit)
+        for kind in ("classification", "regression", "multilabel"):
+            assert name(dense, replace(table, kind=kind)) == ("native" if native else "stacked")
+        assert name(dense, table, smoothing=0.1) == ("native" if native else "stacked")
+        assert name(CNN().build(picture), picture) == ("native" if native else "chain")
     pixels = replace(picture, kind="segmentation")
     assert name(FCN().build(pixels), pixels) == "plain"
     assert name(dense, replace(table, kind="segmentation")) == "plain"

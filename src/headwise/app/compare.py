@@ -19,8 +19,9 @@ from ..log.metrics import CLIENT_MEAN
 from ..records import Nothing
 from ..report.joined import joined_table
 from ..report.page import write_page
-from ..report.results import Line, Setting, title_of
+from ..report.results import Line, Setting
 from ..report.tables import Table, markdown, results
+from ..report.titles import title_of
 from ..report.words import words
 from ..runs.query import Run
 from ..settings.experiment import Choice, Experiment

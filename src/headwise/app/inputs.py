@@ -17,7 +17,8 @@ from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..models.network import reference, title
 from ..models.own.described import described_network, weights
-from ..runs.store import INPUTS, refuse_if_taken
+from ..runs.manifest import INPUTS
+from ..runs.store import refuse_if_taken
 from ..settings.experiment import Choice, Experiment
 from ..settings.networks import NETWORK
 

@@ -28,9 +28,9 @@ from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
 from ..runs.diagnostics import Diagnostics
-from ..runs.manifest import FORMAT, describe, moved, read_manifest
+from ..runs.manifest import FORMAT, INPUTS, describe, moved, portable, read_manifest
 from ..runs.query import Run
-from ..runs.store import INPUTS, RunStore, mend_partition, new_run
+from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
@@ -70,7 +70,7 @@ def run(
         experiment, plan, summary, histograms = backend.make(stored(experiment, home))
         _ = plan.trace  # a bad file is refused before there is a run
         spent = {"privacy": found} if (found := account(plan)) else {}
-        manifest = describe(experiment.plain(), dump(summary), data_dir.absolute()) | spent
+        manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
         start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
         with new_run(folder, manifest, histograms):
             if start:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ..settings.experiment import Experiment, experiment_from, literal, override, put, read_toml
+from ..settings.experiment import Experiment, experiment_from, literal
+from ..settings.overrides import override, put, read_toml
 from .paths import INPUT_FOLDER, OUTPUT_FOLDER
 
 FLAGS = {

@@ -42,7 +42,11 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     if one_client and clients:
         raise ConfigError(f"--clients is {clients!r}, but --one-client is given, too: choose one of them.")
     found = look(path, clients, target, one_client=one_client)
-    loaded = load(found.description, Findings())
+    report = Findings()
+    try:
+        loaded = load(found.description, report)
+    except DataError as error:  # the first finding says where and why
+        raise DataError(next((str(f) for f in report.all() if f.level == "error"), str(error))) from None
     task, classes = loaded.targets.task, loaded.targets.classes
     listed = classes if task == "classification" and len(classes) <= MOST_CLASSES else ()
     beside = os.path.relpath(path, out.parent)
@@ -72,7 +76,8 @@ def check(file: Path, as_json: bool) -> None:
     if errors:
         raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: no run takes such data.")
     if not as_json:
-        click.echo(f"No errors{f', {len(findings)} warnings' if findings else ''}: headwise run --data {file}")
+        warnings = f", {len(findings)} warning{'s' * (len(findings) > 1)}" if findings else ""
+        click.echo(f"No errors{warnings}: headwise run --data {file}")
 
 
 def _describe(file: Path, loaded: Any) -> None:
@@ -84,9 +89,10 @@ def _describe(file: Path, loaded: Any) -> None:
 def _words(loaded: Any) -> str:
     """How much there is."""
     raw, found = loaded.raw, loaded.targets
-    kind = {"classification": "classes", "multilabel": "labels", "regression": "targets", "segmentation": "classes"}
-    shape = " x ".join(map(str, raw.x.shape[1:]))
-    return f"{len(raw.owners):,} clients with {len(raw):,} samples of {shape}, {len(found.classes)} {kind[found.task]}"
+    kind = {"multilabel": "label", "regression": "target"}.get(found.task, "class")
+    shape, many, clients = " x ".join(map(str, raw.x.shape[1:])), len(found.classes), len(raw.owners)
+    targets = f"{many} {kind}{('es' if kind == 'class' else 's') * (many > 1)}"
+    return f"{clients:,} client{'s' * (clients > 1)} with {len(raw):,} samples of {shape}, {targets}"
 
 
 def show_targets(found: Any, as_json: bool) -> None:

@@ -57,7 +57,8 @@ def _clients(row: Sequence[Any], clients: int, numbers: dict[str, int], said: st
         if c is None and isinstance(cell, str) and cell.isascii() and cell.isdigit() and len(cell) < 10:
             c = int(cell)
         if not isinstance(c, int) or isinstance(c, bool) or not 0 <= c < clients:
-            known = nearest(str(who), numbers) if 0 < len(numbers) <= 1000 else f"they are 0 to {clients - 1}."
+            few = 0 < len(numbers) <= 1000
+            known = nearest(str(who), numbers, "they are") if few else f"they are 0 to {clients - 1}."
             raise ConfigError(f"{said} names the client {who!r}, whom nobody knows: {known}")
         found.append(c)
     if len(set(found)) < len(found):

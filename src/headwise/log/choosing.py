@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError, nearest
-from .metrics import CLIENT_MEAN, CLIENT_STD, DEFAULTS, WORST_DECILE, Metric, highest_tenth, metrics
+from .metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD, DEFAULTS, WORST_DECILE, Metric, highest_tenth, metrics
 
 
 def judging(name: str | None, task: str | None) -> Metric:
@@ -17,6 +17,11 @@ def judging(name: str | None, task: str | None) -> Metric:
     if name not in known:
         raise ConfigError(f"evaluate.metric is {name!r}: {nearest(name, known)}")
     return known[name]
+
+
+def is_majority(metric: Metric, task: str | None) -> bool:
+    """Whether a run's floor is the share of each client's most frequent class."""
+    return metric is ACCURACY and task in (None, "classification")
 
 
 def wanted(task: str, names: Sequence[str], main: str | None) -> list[Metric]:

@@ -14,12 +14,12 @@ from ..errors import ConfigError, nearest
 from ..settings.experiment import Choice, Experiment, experiment_from, find_class
 from ..settings.fields import changed, field_types
 from ..settings.options import Workers
-from .schema import NONE, Changes, Column, Metric, Moment, Paper, Recipe, Scale, Table
+from .schema import NONE, RATIOS, UNIT, Changes, Column, Metric, Moment, Paper, Recipe, Scale, Table
 from .tables import choose, find, merged
 
 Rules = Literal["paper", "code"]
 STANDALONE = Recipe("Standalone", "standalone", moment="stale")
-RUN = ("accuracy", "rounds")
+RUN = ("accuracy", "rounds", *RATIOS)
 """the measures that need training"""
 
 
@@ -127,12 +127,13 @@ def recipe_of(ask: Ask, method: str) -> Recipe:
 
 
 def cells_of(ask: Ask) -> list[Cell]:
-    """All runs that the requested cells need, each experiment once; Standalone comes first in every column."""
+    """All runs that the requested cells need, each experiment once; what a column is compared with comes first."""
     found: dict[str, Cell] = {}
     for column in ask.columns:
         if column.measure not in RUN:
             continue
-        for recipe in (STANDALONE, *(recipe_of(ask, m) for m in ask.methods)):
+        beside = recipe_of(ask, UNIT) if column.measure in RATIOS else STANDALONE
+        for recipe in (beside, *(recipe_of(ask, m) for m in ask.methods)):
             for seed in range(ask.seeds):
                 cell = cell_of(ask, column, recipe, seed)
                 found.setdefault(cell.key, cell)

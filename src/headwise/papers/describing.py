@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .schema import Paper, Table
+from .schema import RATIOS, UNIT, Paper, Table
 from .tables import find, merged
 
 
@@ -23,7 +23,7 @@ def _lines(paper: Paper, table: Table) -> Iterator[str]:
     yield f"  all columns: {said(merged(paper.changes.values, table.changes.values))}"
     for column in table.columns:
         own = merged(column.changes.values, {"method": column.options.values} if column.options.values else {})
-        what = column.measure if column.measure != "none" else f"can't be compared: {column.why}"
+        what = f"{column.measure}, as a multiple of {UNIT}'s" if column.measure in RATIOS else column.measure
         yield f"  {column.name}: {what}{f', {said(own)}' if own else ''}"
     yield from _methods(paper, table)
     metric = "over all test samples" if paper.metric == "accuracy" else "as the mean over the clients"

@@ -24,7 +24,7 @@ from . import arithmetic, scores, verdicts
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
 from .cost import Costs, clock
 from .results import Reproduction, Row
-from .schema import Column, Recipe
+from .schema import RATIOS, UNIT, Column, Printed, Recipe
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """given a run's title, yields the observers that show it"""
@@ -103,13 +103,12 @@ def exact_rows(ask: Ask) -> Exact:
 def rows_of(ask: Ask, cells: Path, exact: Exact) -> tuple[Row, ...]:
     """Every requested cell of the table, run or not."""
     places = [(m, c) for c in ask.columns for m in ask.methods]
-    return tuple(exact.get((m, c.name)) or _run_row(ask, m, c, cells) for m, c in places)
+    trained = {c.name: _ratio_row if c.measure in RATIOS else _run_row for c in ask.columns}
+    return tuple(exact.get((m, c.name)) or trained[c.name](ask, m, c, cells) for m, c in places)
 
 
 def _exact_row(ask: Ask, method: str, column: Column) -> Row:
     printed = ask.table.printed(method, column.name)
-    if column.measure == "none":
-        return Row(method, column.name, printed, f"can't be compared: {column.why}")
     if printed.missing:
         return Row(method, column.name, printed, "nothing printed to compare with")
     ours, beside, tolerance = arithmetic.computed(ask, method, column)
@@ -142,6 +141,28 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
         method, column.name, printed, verdict, ours, "", len(runs), rounds, moment, others, floor,
         fmean(known) if known else None,
     )  # fmt: skip
+
+
+def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
+    """Seed by seed, ours divided by FedAvg's; what is printed, by the printed one of FedAvg."""
+    recipe, unit = recipe_of(ask, method), recipe_of(ask, UNIT)
+    printed, whole = (ask.table.printed(m, column.name) for m in (method, UNIT))
+    if printed.mean and whole.mean:
+        printed = Printed(f"{printed.mean / whole.mean:.2f} x {UNIT} ({printed.text})", printed.mean / whole.mean)
+    both = [_runs(ask, column, r, cells) for r in (recipe, unit)]
+    if min(map(len, both)) < ask.seeds:
+        return Row(method, column.name, printed, "not run yet")
+    values = [
+        [scores.effort(run, ask, column, ask.moment(r, column)) for run in runs]
+        for r, runs in zip((recipe, unit), both, strict=True)
+    ]
+    ours = tuple(a / b for a, b in zip(*values, strict=True) if a and b)
+    rounds = both[0][0].manifest["experiment"]["rounds"]
+    if len(ours) < ask.seeds:
+        verdict = f"still rising after {rounds} rounds"
+        return Row(method, column.name, printed, verdict, seeds=ask.seeds, rounds=rounds)
+    verdict = verdicts.of_ratio(printed, fmean(ours)) + (" (scaled)" if ask.scaled else "")
+    return Row(method, column.name, printed, verdict, ours, seeds=ask.seeds, rounds=rounds)
 
 
 def _others(ask: Ask, column: Column, runs: list[Run], moment: str) -> str:

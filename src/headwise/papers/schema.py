@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from ..errors import ConfigError
 from ..settings.fields import Count, Parsed, Range, Share, Unit
 
 Moment = Literal["pre", "stale", "global"]
-Measure = Literal["accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim", "none"]
-"""accuracy and rounds (to a target) are run; the others are computed exactly, or can't be compared"""
+Ratio = Literal["pace", "convergence", "duration"]
+"""time per round, rounds to convergence, and their product, as multiples of FedAvg's: seconds depend on the machine"""
+RATIOS = get_args(Ratio)
+UNIT = "FedAvg"
+"""whose figures ratios are multiples of"""
+Measure = Literal[Ratio, "accuracy", "rounds", "traffic", "total", "parameters", "width", "size", "claim"]
+"""accuracy, rounds (to a target) and ratios are run; the others are computed exactly"""
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,6 @@ class Column:
     layer: Annotated[int, Range(0, 100)] = 0
     rounds: str = ""
     """the column with the rounds that `total` multiplies"""
-    why: str = ""
-    """why it can't be compared"""
 
 
 @dataclass(frozen=True)

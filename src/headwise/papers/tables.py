@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, nearest
-from ..settings.experiment import read_toml
 from ..settings.fields import build
-from .schema import Grid, Numbers, Paper, Table
+from ..settings.overrides import read_toml
+from .schema import RATIOS, UNIT, Grid, Numbers, Paper, Table
 
 HOME = Path(__file__).parent
 ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}
@@ -66,9 +66,10 @@ def _filled(table: Table, grid: Grid | None, path: str) -> Table:
 def _check(path: str, paper: Paper, table: Table) -> None:
     """Every name that refers to another must match one, and every row must have one entry per column."""
     recipes, names = {r.name for r in paper.methods}, [c.name for c in table.columns]
-    trained = any(c.measure in ("accuracy", "rounds", "traffic", "parameters") for c in table.columns)
+    trained = any(c.measure not in ("total", "width", "size", "claim") for c in table.columns)
     wrong = [m for m in table.methods if trained and m not in recipes]
     wrong += [row[0].text if row else "an empty row" for row in table.rows if len(row) != len(names) + 1]
+    wrong += [c.name for c in table.columns if c.measure in RATIOS and UNIT not in table.methods]
     wrong += [c for n in table.notes for c in n.columns if c not in names]
     wrong += [m for n in table.notes for m in n.methods if m not in table.methods]
     if wrong or not table.rows:

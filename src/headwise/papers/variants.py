@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from ..settings.experiment import Choice, find_class, override
+from ..settings.experiment import Choice, find_class
 from ..settings.fields import field_types
+from ..settings.overrides import override
 from .cells import RUN, Ask, recipe_of
 from .schema import Changes, Printed
 

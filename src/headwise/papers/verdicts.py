@@ -40,6 +40,17 @@ def of_rounds(printed: Printed, ours: float | None, rounds: int) -> str:
     return f"{abs(gap):g} rounds {'later' if gap > 0 else 'earlier'}"
 
 
+def of_ratio(printed: Printed, ours: float) -> str:
+    if printed.mean is None:
+        return "nothing printed to compare with"
+    share = ours / printed.mean - 1
+    return (
+        "within a tenth of print"
+        if abs(share) <= 0.1
+        else f"{abs(share):.0%} {'above' if share > 0 else 'below'} print"
+    )
+
+
 def of_exact(printed: Printed, ours: float | str, tolerance: float, agrees: str = "exact") -> str:
     """Nothing is trained: it must agree to the last printed digit. Only a quantity of our own can be `exact`."""
     if isinstance(ours, str) or printed.mean is None:

@@ -17,7 +17,7 @@ from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
 from ..records import Nothing
-from ..settings.options import Faults
+from ..settings.faults import Faults
 from ..tasks.registry import blank
 from .mechanisms import mechanism_for
 

@@ -19,9 +19,9 @@ PARTS = {"summary": "Summary", "partition": "Who holds what"}
 def partition_words(summary: dict[str, Any]) -> list[str]:
     """How much data there is, how uneven it is, and what guessing would score."""
     sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
+    who = f"{summary['clients']} clients share" if summary["clients"] > 1 else "One client has"
     said = [
-        f"{summary['clients']} clients share {summary['train']:,} training, {summary['val']:,} validation and "
-        f"{summary['test']:,} test samples.",
+        f"{who} {summary['train']:,} training, {summary['val']:,} validation and {summary['test']:,} test samples.",
         f"A client has {sizes['median']:g} samples (median), from {sizes['min']:g} to {sizes['max']:g}, of "
         f"{classes['median']:g} classes, from {classes['min']:g} to {classes['max']:g}.",
     ]

@@ -13,10 +13,12 @@ from typing import Any
 from ..disk.files import read_json
 from ..disk.jsontext import leaves, to_json
 from ..errors import RunError
-from ..log.metrics import ACCURACY, Metric
+from ..log.metrics import Metric
 from ..log.schema import Round
+from ..runs.manifest import portable
 from ..runs.query import Run, find_runs
 from ..settings import catalog
+from .titles import title_of
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""
@@ -198,27 +200,11 @@ def _runs(folder: Path) -> list[Run]:
     return found
 
 
-def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
-    """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
-    at_sites = experiment.get("engine", {}).get("kind") == "flower"  # which have their own data, whatever its options
-    data = _choice({"name": experiment["data"]["name"]} if at_sites else experiment["data"])
-    on = f"{data}, {'at sites' if at_sites else _choice(experiment['partition'])}, {experiment['clients']} clients"
-    return on if metric is ACCURACY else f"{on}, by {metric.label}"
-
-
-def _choice(value: Mapping[str, Any]) -> str:
-    """A data set or a partition with its first options, as you would type it; own data by their path."""
-    if value["name"] == "own":
-        return "/".join(Path(str(value.get("path", ""))).parts[-2:]) or "own data"
-    plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
-    return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
-
-
 def _lines(runs: Sequence[Run]) -> list[Line]:
     """One line for all runs that differ only in their seed; of two with the same seed, the later one counts."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        e = run.manifest["experiment"]
+        e = _settings(run)
         key = to_json({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
         groups.setdefault(key, {})[e["seed"]] = run
     every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
@@ -229,13 +215,18 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     ]
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    """Without where the run's folder is: two runs on the same objects differ in nothing else."""
+    return portable(run.manifest["experiment"], run.path)
+
+
 def _names(runs: Sequence[Run]) -> list[str]:
     """Each line's method, and the settings that tell it apart from other lines of that method."""
     given = [_given_name(run) for run in runs]
     names: list[str] = []
     for run, said in zip(runs, given, strict=True):
-        own = _flat(run.manifest["experiment"])
-        rivals = [_flat(r.manifest["experiment"]) for r, other in zip(runs, given, strict=True) if other == said]
+        own = _flat(_settings(run))
+        rivals = [_flat(_settings(r)) for r, other in zip(runs, given, strict=True) if other == said]
         differ = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
         names.append(" · ".join([said, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
     return names

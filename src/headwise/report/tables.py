@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..errors import ConfigError, nearest
-from ..log.choosing import extras
-from ..log.metrics import ACCURACY, LESS, WORST_DECILE, Metric
+from ..log.choosing import extras, is_majority
+from ..log.metrics import LESS, WORST_DECILE, Metric
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
@@ -34,12 +34,14 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
         *COSTS,
     ]
     rows = [_cells(line, more, bool(few)) for line in lines]
-    return head, rows if floor is None else [*rows, [guessing(main), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
+    last = [] if floor is None else [[_guessing(lines[0]), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
+    return head, [*rows, *last]
 
 
-def guessing(main: Metric) -> str:
+def _guessing(line: Line) -> str:
     """What the floor is called."""
-    return "majority floor" if main is ACCURACY else "dummy floor"
+    task = line.runs[0].manifest["experiment"].get("task")
+    return "majority floor" if is_majority(line.metric, task) else "dummy floor"
 
 
 def _cells(line: Line, more: Sequence[Metric], few: bool) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ..log.choosing import is_majority
 from ..log.metrics import ACCURACY, Metric, percent
 from .clients import Scores, client_scores
 from .results import Line, Setting
@@ -46,7 +47,7 @@ def words(setting: Setting) -> list[str]:
         said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
     floor = setting.floor
     if floor is not None and (below := [x.name for x in lines if main.gain(x.score, floor) < 0]):
-        said.append(f"Below the floor of {form(floor)}, which is what {_guessing(main)} scores: {', '.join(below)}.")
+        said.append(f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}.")
     return said + _privacy(lines)
 
 
@@ -64,7 +65,7 @@ def client_words(setting: Setting) -> list[str]:
     if below:
         said.append(f"With {best.name}, {_clients(setting, below, len(mine))} do worse than by guessing.")
     elif mine and (guess or main is ACCURACY):
-        plain = "by guessing its most frequent class" if main is ACCURACY else "without looking at its inputs"
+        plain = "by guessing its most frequent class" if _is_majority(setting) else "without looking at its inputs"
         said.append(f"With {best.name}, no client does worse than {plain}.")
     return said
 
@@ -112,8 +113,12 @@ def _scored(main: Metric, value: float) -> str:
     return f"their {main.label} is {main.form(value)}{'' if main.better == 'up' else ', where less is better'}"
 
 
-def _guessing(main: Metric) -> str:
-    return "always guessing a client's most frequent class" if main is ACCURACY else "a model without inputs"
+def _is_majority(setting: Setting) -> bool:
+    return is_majority(setting.metric, setting.run.manifest["experiment"].get("task"))
+
+
+def _guess(setting: Setting) -> str:
+    return "always guessing a client's most frequent class" if _is_majority(setting) else "a model without inputs"
 
 
 def _points(main: Metric, gain: float, sign: str = "") -> str:

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ FORMAT = 2
 """increased when older versions could not read what this one writes"""
 
 
+INPUTS = "inputs"
+"""the folder of what was passed as Python objects"""
+PATHS = ("path", "trace")
+"""settings that may name a file in there: stored relative to the run's folder, which people move"""
+
+
 def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Path) -> dict[str, Any]:
     """A manifest for a run that starts now."""
     return {
@@ -31,7 +38,7 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
         "experiment": experiment,
         "partition": partition,
         "data_dir": str(data_dir),
-        "versions": {"python": platform.python_version(), **_versions("torch", "numpy", "safetensors", "scikit-learn")},
+        "versions": {"python": platform.python_version(), **_versions("torch", "numpy", "safetensors")},
         "git": _revision(),
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), **_kernels()},
     }
@@ -79,7 +86,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
         )
     check(found, MANIFEST, folder / "manifest.json")
-    return {**found, "experiment": _renewed(found["experiment"])}
+    home = folder.absolute()
+    experiment = _moved(found["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
+    return {**found, "experiment": _renewed(experiment)}
+
+
+def portable(experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The experiment with relative paths of what is in the run's own folder."""
+    home = folder.absolute()
+    return _moved(experiment, lambda p: Path(p).relative_to(home).as_posix() if home / INPUTS in Path(p).parents else p)
+
+
+def _moved(value: Any, place: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {k: place(v) if k in PATHS and isinstance(v, str) else _moved(v, place) for k, v in value.items()}
+    return [_moved(v, place) for v in value] if isinstance(value, list) else value
 
 
 def _renewed(experiment: dict[str, Any]) -> dict[str, Any]:

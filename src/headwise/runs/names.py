@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..disk.files import read_json
 from ..errors import RunError, nearest
 
 LISTED = 1000
@@ -21,6 +23,24 @@ def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     return names
 
 
+def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
+    """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
+    found = [sites.get(homes.get(c, -1), "client") for c in range(clients)]
+    often = Counter([*found, "client"])
+    names = tuple(f"{site} {c}" if often[site] > 1 else site for c, site in enumerate(found))
+    return names if len(set(names)) == clients and set(found) != {"client"} else ()
+
+
+def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
+    """The same from a run's sites.json, which also has the sites that came later; empty without one."""
+    found = read_json(path, absent=b"{}")
+    try:
+        homes, sites = ({int(k): v for k, v in found.get(name, {}).items()} for name in ("homes", "names"))
+        return site_names(homes, sites, clients)
+    except (AttributeError, TypeError, ValueError):
+        raise RunError(f"{path} is damaged: it does not name the clients' sites.") from None
+
+
 def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) -> int:
     """The number of the client with this name or number; a name comes first, even if it looks like a number."""
     if isinstance(who, str) and who in names:
@@ -30,5 +50,5 @@ def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) ->
         return c
     hint = f"its clients are 0 to {clients - 1}."
     if names and isinstance(who, str):
-        hint = nearest(who, names) if len(names) <= LISTED else f"it has {len(names):,} others."
+        hint = nearest(who, names, "its clients are") if len(names) <= LISTED else f"it has {len(names):,} others."
     raise RunError(f"{path} has no client {who!r}: {hint}")

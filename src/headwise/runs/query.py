@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError
-from ..log.choosing import judging
+from ..log.choosing import is_majority, judging
 from ..log.metrics import ACCURACY, Metric
-from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
-from .lines import Extent, parse
-from .manifest import guarantee, read_manifest
-from .names import names_in, number_of
+from ..log.schema import ENDS, MOMENTS, ClientLine, Round, evaluated, figures
+from .files import RunFiles
+from .lines import parse
+from .manifest import guarantee
+from .names import names_at_sites, names_in, number_of
 from .newcomers import by_epochs, read_new_clients
-from .shapes import PARTITION, RESULT, check
 from .summary import failures, summarize
 
 if TYPE_CHECKING:
@@ -34,9 +32,13 @@ class Run:
         object.__setattr__(self, "path", Path(self.path))
 
     @cached_property
+    def _files(self) -> RunFiles:
+        return RunFiles(self.path)
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """What the run is: its experiment, partition, versions and hardware."""
-        return read_manifest(self.path)
+        return self._files.manifest
 
     @property
     def method(self) -> str:
@@ -75,23 +77,14 @@ class Run:
     @cached_property
     def _floor(self) -> dict[str, Any]:
         """As stored; empty for the accuracy of classes, which the counts say."""
-        if self.metric is ACCURACY and self.manifest["experiment"].get("task") in (None, "classification"):
+        if is_majority(self.metric, self.manifest["experiment"].get("task")):
             return {}
         return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
     @property
     def ended(self) -> str:
         """Why the last session ended; ``unfinished`` if it was killed or is still running."""
-        return self._result["ended"]
-
-    @property
-    def _result(self) -> dict[str, Any]:
-        path = self.path / "result.json"
-        found = read_json(path, absent=f'{{"ended": "{UNFINISHED}"}}'.encode())
-        check(found, RESULT, path)
-        if found["ended"] not in (*ENDS, UNFINISHED):
-            raise RunError(f"{path} is damaged: its ended is {found['ended']!r}.")
-        return found
+        return self._files.result["ended"]
 
     @property
     def complete(self) -> bool:
@@ -114,7 +107,7 @@ class Run:
 
     @property
     def _rows(self) -> list[Round]:
-        data = self._content("rounds.jsonl")
+        data = self._files.content("rounds.jsonl")
         if self._read.get("data") != data:  # asked for often, while the run may be adding rounds
             self._read.update(data=data, rounds=list(parse(self.path / "rounds.jsonl", data)))
         return [cast(Round, row) for row in self._read["rounds"]]
@@ -128,13 +121,19 @@ class Run:
         names = self.names
         return [
             cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)
-            for row in self._lines("clients.jsonl")
+            for row in self._files.lines("clients.jsonl")
         ]
+
+    @property
+    def partition(self) -> dict[str, Any]:
+        """Each client's sample counts by class, for each part; and the names of the classes."""
+        return self._files.partition
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The clients' names in the order of their numbers; empty if the data has none."""
-        return names_in(self.partition, self.path / "partition.json")
+        late = names_at_sites(self.path / "sites.json", self.manifest["experiment"]["clients"])
+        return late or names_in(self.partition, self.path / "partition.json")
 
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
@@ -148,12 +147,12 @@ class Run:
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
         """The lines of diagnostics.jsonl: what the method shows of what it learned, one per evaluation."""
-        return list(self._lines("diagnostics.jsonl"))
+        return list(self._files.lines("diagnostics.jsonl"))
 
     @property
     def sites(self) -> list[dict[str, Any]]:
         """The lines of sites.jsonl: one per message to a site; empty for a simulation."""
-        return list(self._lines("sites.jsonl"))
+        return list(self._files.lines("sites.jsonl"))
 
     def last_scores(self) -> dict[str, dict[int, float]]:
         """The run's metric on each client's test samples, as last measured, by moment.
@@ -163,7 +162,7 @@ class Run:
         clients = self.manifest["experiment"]["clients"]
         last = max((row["round"] for row in self.rounds if evaluated(row)), default=0)
         found: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
-        for row in self._lines("clients.jsonl", backwards=True):
+        for row in self._files.lines("clients.jsonl", backwards=True):
             if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in found.values())):
                 break
             for moment, seen in found.items():
@@ -173,35 +172,10 @@ class Run:
         found["stale"] = {**found["pre"], **found.pop("post")}
         return {m: seen for m, seen in found.items() if seen}
 
-    @property
-    def partition(self) -> dict[str, Any]:
-        """Each client's sample counts by class, for each part; and the names of the classes."""
-        path = self.path / "partition.json"
-        data = read_bytes(path)
-        if digest(data) != self.manifest.get("partition_digest", digest(data)):
-            raise RunError(f"{path} is damaged: it has changed since the run began.")
-        found = from_json(data, path)
-        check(found, PARTITION, path)
-        rows = found["train"] + found["test"]
-        if len(found["train"]) != len(found["test"]) or len({len(row) for row in rows}) > 1 or [] in rows:
-            raise RunError(f"{path} is damaged: its rows have different lengths.")
-        return found
-
     def check(self) -> None:
         """Read all of the run's files; raise `RunError` if one is damaged."""
         self.summary()
         _ = self.ended, self.privacy, self.names, self.clients, self.diagnostics, self.sites
-
-    def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
-        return parse(self.path / name, self._content(name), backwards=backwards)
-
-    def _content(self, name: str) -> bytes:
-        """A line file's content, which must not have changed after the last session ended."""
-        said = self._result.get("lines", {}).get(name)
-        data = read_bytes(self.path / name, absent=b"")
-        if said:
-            Extent(**said).check(self.path / name, data, "the run")
-        return data
 
     def accuracy(self, moment: str = "pre") -> float:
         """The last accuracy at this moment over all samples of all clients; raises `RunError` if not measured."""

@@ -18,13 +18,12 @@ from ..errors import RunError
 from ..log.schema import PartScores, evaluated, restored
 from .checkpoint import Checkpoint, Checkpoints
 from .lines import Extent, Growing, parse
+from .manifest import INPUTS
 from .newcomers import NEW_CLIENTS
 from .query import Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
 """the files whose extents a checkpoint stores: resuming cuts them back to these"""
-INPUTS = "inputs"
-"""the folder of what was passed as Python objects"""
 EARLY = (INPUTS, "lock", "partition.json", ".partition.json.tmp", ".manifest.json.tmp")
 """all that a run killed before writing its manifest leaves: a folder with only these counts as empty"""
 

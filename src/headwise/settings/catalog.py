@@ -50,11 +50,12 @@ def names(kind: Kind) -> list[str]:
 
 
 def entry(kind: Kind, name: str) -> Card:
-    path = _files(kind).get(name)
+    path, called = _files(kind).get(name), name.replace("-", "_")
     if path is None:
-        path = Path(sys.modules[find(kind, name).__module__].__file__ or "")
+        cls = find(kind, name)
+        path, called = Path(sys.modules[cls.__module__].__file__ or ""), cls.__name__
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and _is_named(n.name, path.stem))
+    node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and _is_named(n.name, called))
     summary = (ast.get_docstring(node) or "").split("\n")[0]
     title = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
     bases = tuple(ast.unparse(b).split("[")[0] for b in node.bases)
@@ -66,9 +67,12 @@ def find(kind: Kind, name: str) -> type[Any]:
     """The class with this name: built in, from a plug-in, or in a user's own `path/to/file.py`."""
     if name.endswith(".py"):
         return _from_file(kind, Path(name))
-    if name in (plugins := _plugins(kind)):
-        return plugins[name].load()
+    if name in _plugins(kind):
+        return _from_plugin(kind, name)
     if name not in _files(kind):
+        if kind == "data" and Path(name).exists():
+            how = f"headwise data init {name} writes a data.toml, which data takes"
+            raise ConfigError(f"data is {name!r}, which is not a data set but a path: {how}.")
         raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, names(kind))}")
     stem = name.replace("-", "_")
     return _main_class(importlib.import_module(f"{_package(kind)}.{stem}"), stem)
@@ -108,8 +112,19 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 @cache  # takes milliseconds, and a table asks a thousand times
 def _plugins(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
+    """What other packages offer; they can't take over a built-in name."""
     group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
-    return {p.name: p for p in importlib.metadata.entry_points(group=group)}
+    return {p.name: p for p in importlib.metadata.entry_points(group=group) if p.name not in _files(kind)}
+
+
+def _from_plugin(kind: Kind, name: str) -> type[Any]:
+    point = _plugins(kind)[name]
+    try:
+        return point.load()
+    except Exception as error:  # another package can fail in any way
+        package = point.dist.name if point.dist else point.value
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{kind} is {name!r} of the package {package}, which can't be imported: {said}.") from error
 
 
 def _from_file(kind: Kind, path: Path) -> type[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,10 +17,11 @@ from typing import Annotated, Any, Literal, Self
 from ..errors import ConfigError, HeadwiseError, nearest
 from . import catalog
 from .executors import check_name
+from .faults import Faults
 from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
 from .history import Drift, Origin
 from .networks import NETWORK, made_network, own_network
-from .options import Engine, Evaluate, Faults, Privacy, Robust, Sampling, Secure, Stop, TaskName, Train
+from .options import Engine, Evaluate, Privacy, Robust, Sampling, Secure, Stop, TaskName, Train
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "method": ("contract.method", "Method"),
@@ -201,39 +202,6 @@ def experiment_from(values: Mapping[str, Any]) -> Experiment:
     """From plain values, as read from TOML or JSON."""
     check_names(Experiment, values)
     return Experiment(**values)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: long numbers, deep tables
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
-
-
-def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """The values with ``a.b=c`` changes applied in order."""
-    result = dict(values)
-    for change in changes:
-        path, sign, text = change.partition("=")
-        if not sign or not path.strip():
-            raise ConfigError(f"--set is {change!r}, but must look like train.lr=0.1.")
-        put(result, path.strip(), literal(text.strip()))
-    return result
-
-
-def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``a.b`` in nested tables; a name such as method = "fedrep" becomes a table when one of its options is set."""
-    *tables, last = path.split(".")
-    for name in tables:
-        inner = values.get(name, {})
-        if isinstance(inner, str) and name in catalog.ROOMS:
-            inner = Choice.parse(inner, name).plain()
-        if not isinstance(inner, Mapping):
-            raise ConfigError(f"{path} can't be set: {name} is {inner!r}, not a table.")
-        values[name] = values = dict(inner)
-    values[last] = value
 
 
 def literal(text: str) -> Any:

@@ -13,7 +13,7 @@ from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
 from ..settings.fields import Natural
 from ..settings.networks import NETWORK
-from ..settings.options import Engine
+from ..settings.options import Engine, TaskName
 
 PARTS = ("train", "val", "test")
 STATISTICS = "statistics"
@@ -35,10 +35,11 @@ class ClientFacts:
     """samples per class in each part; None if the site does not share them"""
     sums: str = ""
     """sums of the features of its training samples, for preprocessing; empty if the site does not share them"""
+    kind: TaskName = "classification"
 
     @property
     def task(self) -> Task:
-        return Task(self.shape, self.classes, self.vocabulary)
+        return Task(self.shape, self.classes, self.vocabulary, self.kind)
 
     @property
     def problem(self) -> str | None:
@@ -51,6 +52,8 @@ class ClientFacts:
                 read(self.sums)
         except DataError as error:
             return f"reports what can't be true: {error}"
+        if self.kind == "regression":
+            return "has data for regression, which sites can't do yet"
         large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
         return "reports data of an implausible size" if large or not self.classes else None
 

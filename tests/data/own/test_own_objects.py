@@ -77,7 +77,7 @@ def test_one_table_with_a_client_column(tmp_path: Path) -> None:
     assert np.isnan(loaded.raw.x[1, 0])
     with pytest.raises(DataError, match="clients is one table: client and target must name its columns"):
         store(frame, tmp_path)
-    with pytest.raises(ConfigError, match="--target is 'il', which is not a column"):
+    with pytest.raises(ConfigError, match="target is 'il', which is not a column of clients"):
         store(frame, tmp_path, client="who", target="il")
 
 

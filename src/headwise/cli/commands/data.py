@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...settings.experiment import read_toml
+from ...settings.overrides import read_toml
 from ..deal import deal
 from ..options import FLAGS, data_option, experiment_of, json_option
 from ..own import check, init, is_description, show_targets
@@ -55,7 +55,7 @@ def show(
     from ...app.prepare import divided
     from ...disk.files import write_bytes
     from ...report.partition import partition_words, render_partition
-    from ...report.results import title_of
+    from ...report.titles import title_of
     from ...settings.fields import dump
 
     found = divided(experiment, data_folder(data_dir))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from ...settings.experiment import experiment_from, literal, override, read_toml
+from ...settings.experiment import experiment_from, literal
 from ...settings.fields import NonNegative, convert
+from ...settings.overrides import override, read_toml
 from ...sites.extras import check_flower
 from ..options import json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER

@@ -16,7 +16,7 @@ import click
 from ... import __version__
 from ..options import data_option
 
-MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
+MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow"}
 """packages whose module has another name"""
 
 

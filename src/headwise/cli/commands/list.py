@@ -37,11 +37,16 @@ def command(kind: str, as_json: bool, folder: Path) -> None:
 
 def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    broken: list[dict[str, Any]] = []
     for name in catalog.names(kind):
-        entry = catalog.entry(kind, name)
+        try:
+            entry = catalog.entry(kind, name)
+        except ConfigError as error:  # another package's, which must not hide the rest
+            broken.append({"name": name, "summary": str(error), "options": []})
+            continue
         facts = method_facts(entry) if kind == "method" else {}
         rows.append({"name": name, **facts, "summary": entry.summary, "options": list(entry.fields)})
-    return rows
+    return rows + broken
 
 
 def method_facts(entry: catalog.Card) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 def _print(rows: list[dict[str, Any]]) -> None:
     """Aligned columns without a frame, for cut and grep."""
     texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
-    width = {k: max(len(k), *(len(t[k]) for t in texts)) for k in texts[0]}
+    width = {k: max(len(k), *(len(t.get(k, "")) for t in texts)) for k in texts[0]}
     click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
     for t in texts:
-        click.echo("  ".join(t[k].ljust(width[k]) for k in width).rstrip())
+        click.echo("  ".join(t.get(k, "").ljust(width[k]) for k in width).rstrip())

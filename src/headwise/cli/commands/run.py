@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...log.choosing import extras
+from ...log.choosing import extras, is_majority
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
 from ...runs.newcomers import JOINED_AS
 from ..options import experiment_of, experiment_options, values_from
@@ -93,7 +93,8 @@ def show(run: Any, as_json: bool) -> None:
     if "new_clients" in summary:
         click.echo(f"  new    {_joined(summary['new_clients'])}")
     if summary["floor"] is not None:
-        guess = "always each client's most frequent class" if run.metric is ACCURACY else "a model without inputs"
+        majority = is_majority(run.metric, run.manifest["experiment"].get("task"))
+        guess = "always each client's most frequent class" if majority else "a model without inputs"
         click.echo(f"  floor  {summary['floor']:.4f} ({guess})")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
     if run.privacy:

@@ -13,8 +13,9 @@ import click
 from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, RunError
-from ...settings.experiment import Choice, experiment_from, read_toml
+from ...settings.experiment import Choice, experiment_from
 from ...settings.fields import field_help, field_types, type_words
+from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
@@ -112,10 +113,9 @@ def init(
 @HOME
 @click.option("--superlink", required=True, help="address of the server, for instance server.example:8000")
 @click.option("--ca", type=INPUT_FILE, help="the server's ca.crt; not needed with --insecure-loopback")
-@click.option("--port", type=PORT, help="port for this site's own processes, on loopback; default: any free one")
 @click.option("--insecure-loopback", "insecure", is_flag=True, help="no TLS and no keys; this machine only")
 @click.option("--health", type=PORT, help="port for /healthz and Prometheus's /metrics, on loopback; default: none")
-def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insecure: bool, health: int | None) -> None:
+def start(folder: Path, superlink: str, ca: Path | None, insecure: bool, health: int | None) -> None:
     """Connect the site in FOLDER to a server and work until stopped.
 
     It only runs the installed Headwise, and refuses any code that the server sends.
@@ -134,7 +134,7 @@ def start(folder: Path, superlink: str, ca: Path | None, port: int | None, insec
     def say(line: str) -> None:
         click.echo(f"{datetime.now():%H:%M:%S}  {line}", err=True)
 
-    sys.exit(RunningSite(home, superlink, root, trust, port, say, health).run())
+    sys.exit(RunningSite(home, superlink, root, trust, say, health).run())
 
 
 @command.command(name="stop")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +107,7 @@ def _duplicates(loaded: Loaded, report: Report) -> None:
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
         other = raw.finding("warning", "", a, "")
-        where = f"the same as {other.file}" + (f", row {other.row}" if other.row is not None else "")
+        where = f"the same as {replace(other, client='').where}"
         if raw.owner[a] != raw.owner[b]:
             text = f"{where}, of client {raw.owners[raw.owner[a]]!r}."
             report(raw.finding("warning", "duplicate over clients", b, text))

@@ -27,16 +27,21 @@ class DataFinding:
     """as an editor or a spreadsheet counts: a header is row 1"""
     column: str = ""
     client: str = ""
+    part: str = ""
+    """in which the row is, of data that was passed in Python"""
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
         parts = [
             str(self.file or ""),
-            "" if self.row is None else f"row {self.row}",
+            "" if self.row is None else f"row {self.row}{self.part and f' of {self.part}'}",
             self.column and f"column {self.column!r}",
             self.client and f"client {self.client!r}",
         ]
-        where = ", ".join(part for part in parts if part)
-        return f"{where}: {self.text}" if where else self.text
+        return ", ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text
 
 
 Report = Callable[[DataFinding], None]

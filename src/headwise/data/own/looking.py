@@ -18,7 +18,7 @@ from .findings import Findings
 from .readers.arrays import load_npz
 from .readers.layouts import SUFFIXES, listed
 from .readers.pictures import SUFFIXES as IMAGES
-from .readers.tables import blocks, columns_of
+from .readers.tables import COLUMNS, blocks, columns_of
 
 ROWS, FILES = 5000, 20
 """rows per column and files that are sampled"""
@@ -108,7 +108,8 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     columns = columns_of(files[0], d)
     for at, name in [("--target", t) for t in target] + ([("--clients", client)] if client else []):
         if name not in columns:
-            raise ConfigError(f"{at} is {name!r}, which is not a column of {files[0]}: {nearest(name, columns)}")
+            hint = nearest(name, columns, COLUMNS)
+            raise ConfigError(f"{at} is {name!r}, which is not a column of {files[0]}: {hint}")
     if not target:
         raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
     if place.is_file() and not client and not d.one_client:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...disk.jsontext import to_json, to_toml
-from ...errors import DataError
+from ...errors import ConfigError, DataError, nearest
 from ...settings.fields import changed, dump
 from .description import PARTS, Description, OwnSplit, Preprocess
 from .frames import cells_of, columns_of
 from .looking import look
+from .readers.tables import COLUMNS
 
 COPIED = 8 << 30
 """maximum number of bytes to copy"""
@@ -98,6 +99,9 @@ def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets
     parted = any(p.part >= 0 for p in pieces)
     first = columns_of(pieces[0].x)
     targets = targets or first[-1:]  # only empty for `Joined`, whose target is last
+    for at, name in [("target", t) for t in targets] + ([("client", client)] if not pieces[0].client else []):
+        if name not in first:
+            raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, first, COLUMNS)}")
     client = client or _free("client", first)
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:

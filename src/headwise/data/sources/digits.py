@@ -18,9 +18,7 @@ class Digits(Source):
     default_model: ClassVar[str] = "mlp"
 
     def load(self, folder: Path) -> Dataset:
-        """Load the copy in scikit-learn; `folder` is not used."""
-        from sklearn.datasets import load_digits  # slow to import
-
-        images, labels = load_digits(return_X_y=True)
-        x = (images / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
-        return Dataset(x, labels.astype(np.int64), tuple("0123456789"))
+        """Read the copy in this package (scripts/embed_data.py); `folder` is not used."""
+        with np.load(Path(__file__).with_name("digits.npz")) as found:
+            x = (found["x"] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
+            return Dataset(x, found["y"].astype(np.int64), tuple("0123456789"))

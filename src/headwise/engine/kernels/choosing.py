@@ -32,16 +32,16 @@ def choose(
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
     Without a `loss`, it is the objective's, of the network's output. Fast kernels only exist for that, without
-    clipping or projection; everything else uses autograd. Two of them only know SGD, and need a feed whose samples
-    are the same in every step: a `whole` one.
+    projection; everything else uses autograd. Two of them only know SGD, and need a feed whose samples are the same in
+    every step: a `whole` one. Only the native one clips gradients.
     """
-    usual = fast and loss is None and objective.flat and project is None and rates.clip is None
-    at_once = usual and whole and rates.adam is None
-    if at_once and objective.usual and (native := Native.of(network, parts, rates)):
+    usual = fast and loss is None and objective.flat and project is None
+    at_once, clipping = usual and whole and rates.adam is None, rates.clip is not None
+    if at_once and (native := Native.of(network, parts, rates, objective)):
         return native
-    if at_once and (layers := chain_of(network, parts)):
+    if at_once and not clipping and (layers := chain_of(network, parts)):
         return Stacked(layers, rates, objective)
     descent = Descent([p for part in parts for p in part.parameters()], **rates._asdict())
-    if usual and (chain := Chain.of(network, descent, objective)):
+    if usual and not clipping and (chain := Chain.of(network, descent, objective)):
         return chain
     return PlainKernel(models, parts, loss or (lambda x, y: objective.loss(network(x), y)), descent, project)

@@ -73,7 +73,7 @@ def serve(post: Transport, config: dict[str, Any]) -> None:
 def _serve(
     post: Transport, experiment: Experiment, out: Path, wait: float, names: Iterable[str], say: Callable[[str], None]
 ) -> None:
-    clients = range(experiment.clients or 0)
+    clients, task = range(experiment.clients or 0), experiment.task
     path = out / "sites.json"
     nodes = Nodes(post, experiment, _known(path), say)
     nodes.registered = frozenset(names)
@@ -97,7 +97,9 @@ def _serve(
         def note(row: dict[str, Any]) -> None:
             append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
 
-        return Remote(plan, to_json(experiment.plain()), run, nodes, memory, workers=len(clients), note=note)
+        # as it was introduced to the sites, which know their task
+        told = to_json(dataclasses.replace(experiment, task=task).plain())
+        return Remote(plan, told, run, nodes, memory, workers=len(clients), note=note)
 
     def make(experiment: Experiment) -> Prepared:
         return prepared_from(experiment, nodes.roster)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -17,6 +16,7 @@ from ...data.preprocessing.sharing import shape_of
 from ...data.stats import Floor, Spread, Summary, majority_floor
 from ...disk.files import digest
 from ...disk.jsontext import to_json
+from ...runs.names import site_names
 from ...settings.experiment import Experiment
 from ..facts import PARTS, STATISTICS, ClientFacts, for_sites
 from .nodes import Roster
@@ -52,7 +52,8 @@ class Elsewhere:
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
         task = self.task
-        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary]).encode())
+        kind = () if task.kind == "classification" else (task.kind,)
+        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary, *kind]).encode())
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
@@ -70,16 +71,10 @@ def _spread(values: list[int]) -> Spread:
 
 def prepared_from(experiment: Experiment, known: Roster) -> Prepared:
     asked = for_sites(experiment)
-    names = client_names(known, asked.clients or 0)
+    names = site_names(known.homes, known.names, asked.clients or 0)
     data = Elsewhere(known.told, asked.clients or 0, asked.data.options.get(STATISTICS, ""), names)
+    if data.task.kind != "classification":
+        asked = dataclasses.replace(asked, task=data.task.kind)
     plan, counts = plan_for(asked, data.clients), data.histograms()
     named = {"names": list(names)} if names else {}
     return Prepared(asked, plan, data.summary, {**counts, **named, **floors_of(plan, counts)})
-
-
-def client_names(known: Roster, clients: int) -> tuple[str, ...]:
-    """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
-    sites = [known.names.get(known.homes.get(c, -1), "client") for c in range(clients)]
-    often = Counter([*sites, "client"])
-    names = tuple(f"{site} {c}" if often[site] > 1 else site for c, site in enumerate(sites))
-    return names if len(set(names)) == clients and set(sites) != {"client"} else ()

@@ -19,6 +19,8 @@ from ..transport.envelope import Lost, NodeSeen, SiteMessage
 
 QUICK, PAUSE, GROWTH = 0.05, 0.5, 1.3
 """seconds between polls, each of which is a request to the SuperLink: at first, at last, and from one to the next"""
+LOOK = 1.0
+"""seconds between looks for nodes that come and go, while others answer"""
 PATIENCE = 300.0
 """seconds to wait for a lost node: after a kill, Flower takes a minute to let it back in"""
 SILENCE = 10.0
@@ -152,9 +154,12 @@ class Nodes:
                 waiting[number] = node, since
             else:
                 yield node, self._forget(node, Lost(f"node {node} is not connected"))
-        pauses, begun, said = _pauses(), time.monotonic(), ""
+        pauses, said = _pauses(), ""
+        looked = begun = time.monotonic()
         while waiting:
-            self.look()
+            if time.monotonic() - looked > LOOK:
+                self.look()
+                looked = time.monotonic()
             found = self._post.collect(list(waiting))
             for number, reply in found or self._restarted(waiting):
                 node, _ = waiting.pop(number)
@@ -224,13 +229,14 @@ class Nodes:
         if any(bool(t.sums) != bool(first.sums) for t in told.values()):
             return "and other sites differ in whether they tell sums of their features: set allow.sums at all of them"
         if first.sums:  # the shape of a sample is known once everybody's are added up
-            alike = all(same_features(first.sums, t.sums) and t.classes == first.classes for t in told.values())
+            kinds = {(t.classes, t.kind) for t in (first, *told.values())}
+            alike = len(kinds) == 1 and all(same_features(first.sums, t.sums) for t in told.values())
             return None if alike else "has other features, preprocessing or classes than other sites"
-        task = first.task
-        return next(
-            (f"has data of the form {t.task}, but other sites have {task}" for t in told.values() if t.task != task),
-            None,
-        )
+        other = next((t for t in told.values() if t.task != first.task), None)
+        if other is None:
+            return None
+        one, two = (f"{t.task} for {t.kind}" for t in (other, first))
+        return f"has data of the form {one}, but other sites have {two}"
 
 
 def _pauses() -> Iterator[float]:

@@ -68,6 +68,8 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
         follower.look()
         if end_file(out).exists():
             break
+        if running(home) is None:
+            raise RunError(f"the server in {home} has stopped: start it again, and run this command again to go on.")
         status = flwr_json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
         if status.startswith("finished") and not end_file(out).exists():
             raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")

@@ -14,6 +14,7 @@ from ...data.federated import Clients, FederatedData
 from ...data.files import offline
 from ...data.preprocessing.fitting import measure
 from ...data.preprocessing.sharing import matching, written
+from ...data.sources.own import Own
 from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
@@ -29,10 +30,15 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
     with nullcontext() if download else offline():
         for own in sorted(site.clients, key=lambda each: each.id):
             source: Source = Choice.parse(own.source, "data").make("data")
+            if isinstance(source, Own):
+                source = dataclasses.replace(source, task=source.task or experiment.task)
             found[own.id] = _of_one(source.load(home / own.folder), own.source)
     first, *others = found.values()
-    if first.task != "classification":
-        raise DataError(f"the clients of {site.name} have data for {first.task}, but sites can only do classification.")
+    if experiment.task not in (None, first.task):
+        raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {first.task}.")
+    if first.task == "regression":
+        wanted = "it needs the mean and deviation of all clients' targets, which sites do not tell"
+        raise DataError(f"{site.name} has data for regression, which sites can't do yet: {wanted}.")
     for other in others:
         kinds = [
             (
@@ -92,10 +98,10 @@ def tell(
     found: list[ClientFacts] = []
     for own in site.clients:
         sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
-        parts = [getattr(data.client(own.id), part).y for part in PARTS]
-        labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
-        told = labels if site.allow.labels and not privacy.protects else None
-        found.append(
-            ClientFacts(own.id, task.shape, task.classes, task.vocabulary, sizes, told, (sums or {}).get(own.id, ""))
-        )
+        told = None
+        if site.allow.labels and not privacy.protects and task.kind == "classification":
+            parts = [getattr(data.client(own.id), part).y for part in PARTS]
+            told = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
+        form = (task.shape, task.classes, task.vocabulary)
+        found.append(ClientFacts(own.id, *form, sizes, told, (sums or {}).get(own.id, ""), task.kind))
     return found

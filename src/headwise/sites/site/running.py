@@ -19,7 +19,6 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError, HeadwiseError, RunError
 from ..transport.family import STATUS, Family, News, claim, how
 from ..transport.health import Health, health_endpoint
-from ..transport.ports import free_port, wait_until_free
 from ..transport.processes import environment, split_address
 from ..transport.reach import Problem, problem
 
@@ -44,8 +43,6 @@ class RunningSite:
     superlink: str
     ca: Path | None
     trust: ssl.SSLContext | None
-    port: int | None
-    """of the node, on loopback; None: any"""
     say: Callable[[str], None]
     health: int | None = None
     """port of /healthz and /metrics, on loopback"""
@@ -103,10 +100,8 @@ class RunningSite:
         if found := problem(host, port, self.trust):
             self._refused(found)
             return True
-        if self.port is not None:
-            wait_until_free("--port", "127.0.0.1", self.port)
-        asked = {"home": str(self.home), "superlink": self.superlink, "port": self.port or free_port()}
-        text = to_json({**asked, "ca": None if self.ca is None else str(self.ca)})
+        ca = None if self.ca is None else str(self.ca)
+        text = to_json({"home": str(self.home), "superlink": self.superlink, "ca": ca})
         command = [sys.executable, "-m", "headwise.sites.transport.node", text]
         self._family.start("node", command, environment(self.home), self._secret)
         return False

@@ -23,9 +23,10 @@ from ...models.base import Task
 from ...privacy.accountant import account
 from ...records import fields_of
 from ...settings import catalog
-from ...settings.experiment import Choice, Experiment, experiment_from, read_toml
+from ...settings.experiment import Choice, Experiment, experiment_from
 from ...settings.fields import Count, Natural, Positive, Range, build
 from ...settings.options import Engine
+from ...settings.overrides import read_toml
 from ..facts import STATISTICS
 from .signing import experiment_hash, signed_hashes
 

@@ -1,7 +1,7 @@
 """All of Flower's API that we use to carry messages: the one file to change when it moves.
 
-Tested with flwr 1.41 and 1.42. A `SiteMessage` travels as a ConfigRecord (its text) and an ArrayRecord (its records),
-which Flower sends in chunks of 5 MB.
+Tested with flwr 1.41 and 1.42. A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside
+it, which Flower sends in chunks of 5 MB. Every piece is a request of its own, so small records get none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .envelope import Lost, NodeSeen, SiteMessage
 
 PAUSE = 0.02
 """seconds between polls for replies, within this process"""
+SMALL = 500_000
+"""most bytes of all records of a message that is sent in one piece"""
 EXPIRED = 3
 """Flower's error code for a message without a reply in time"""
 
@@ -172,11 +174,15 @@ def _reply(message: Message, answer: Answering) -> Message:
 
 
 def to_content(message: SiteMessage) -> RecordDict:
+    if sum(map(len, message.records)) <= SMALL:
+        return RecordDict({"message": ConfigRecord({"text": message.text, "records": [*message.records]})})
     arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(message.records)}
-    return RecordDict({"text": ConfigRecord({"text": message.text}), "records": ArrayRecord(arrays)})
+    return RecordDict({"message": ConfigRecord({"text": message.text}), "records": ArrayRecord(arrays)})
 
 
 def from_content(content: RecordDict) -> SiteMessage:
+    said: Mapping[str, Any] = content.config_records["message"]
+    if (small := said.get("records")) is not None:
+        return SiteMessage(str(said["text"]), [bytes(data) for data in small])
     records = content.array_records["records"]
-    text = content.config_records["text"]["text"]
-    return SiteMessage(str(text), [records[str(k)].data for k in range(len(records))])
+    return SiteMessage(str(said["text"]), [records[str(k)].data for k in range(len(records))])

@@ -1,22 +1,22 @@
-"""A site's node: Flower's SuperNode, which here starts no process for a message but hands it to the site's worker.
+"""A site's node: talks to Flower's SuperLink in place of a SuperNode, and hands each message to the site's worker.
 
-Run as `python -m headwise.sites.transport.node SETTINGS` by `headwise site start`. Flower's own way, a new process for
-each message, costs seconds. With `--isolation process` it leaves the work to others, who take tasks from the node's
-own port; that is what a thread of this process does. The rest of Flower that is used here is not public: tested with
-flwr 1.41 and 1.42, and if a name moves, the node does not start. Without torch.
+Run as `python -m headwise.sites.transport.node SETTINGS` by `headwise site start`. A SuperNode starts a process for
+each message, or offers it to others at a port of its own: both cost more than the message itself. Flower's connection
+and its way of sending objects, used here, are not public: tested with flwr 1.41 and 1.42, and if a name moves, the node
+does not start. Without torch.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
+import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,101 +24,112 @@ import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.runtime import run_clientapp as flower
 
 from ...disk.files import read_json, write_json
 from ...errors import HeadwiseError
 from .grid import from_content, to_content
 from .lifeline import bind, received_secret, tell
 from .local import Answers, Courier
-from .processes import SECRET, check_app, supernode
+from .processes import check_app
 
-QUICK, SLOW, TENTH = 0.1, 3.0, 0.1
-"""seconds between questions to the server: soon after a message, long after one, and as a share of the time since"""
-OWN = 0.02
-"""seconds between looks for an answer within this process"""
+QUICK, SLOW, SHARE, TIMES = 0.1, 3.0, 0.2, 10.0
+"""seconds between questions to the server: least, most, as a share of the time since the last message, and as a
+multiple of the time that the last question took, so that a busy server is asked less"""
 NOTICED = 2.0
 """seconds for the server to notice that a node was away"""
-CLIENT_APP = "flwr-clientapp"
 RAISED = 2
 """Flower's code for an app that failed"""
 REMEMBERED = "node.json"
+LOST = (RunNotRunningException, ObjectPullError, ObjectPushError, httpx.HTTPError)
+"""a message that is of no use any more: its run has ended, or the server has forgotten it"""
 
 
 class Pace:
-    """Stands in for `time` in Flower's loop, which always sleeps for 3 seconds: ask often while a run is going on."""
+    """How long to wait before asking for the next message: a short time while a run is going on."""
 
     def __init__(self) -> None:
-        self._busy = -SLOW / TENTH
+        self._answered = -SLOW / SHARE
 
-    def sleep(self, seconds: float) -> None:
-        if seconds < 1:  # a message is being answered
-            self._busy = time.monotonic()
-        time.sleep(OWN if seconds < 1 else self.pause(seconds))
+    def answered(self) -> None:
+        self._answered = time.monotonic()
 
-    def pause(self, most: float) -> float:
-        return min(most, max(QUICK, TENTH * (time.monotonic() - self._busy)))
+    def pause(self, took: float) -> float:
+        return min(SLOW, max(QUICK, SHARE * (time.monotonic() - self._answered), TIMES * took))
 
 
-def serve_tasks(address: str, secret: bytes, answer: Answers, pace: Pace) -> None:
-    """Take tasks from the node's own port and answer them, for ever.
+class NodeConnection:
+    """Takes messages from the server with Flower's callbacks, and returns the answers of the site's worker."""
 
-    Each has a thread: a message whose run has ended meanwhile never arrives as a whole, and is waited for without end.
-    """
-    signed = SuperExecAuthHttpInterceptor(
-        master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
-    )
-    client = RuntimeHttpClient.from_server_address(address, True, None, [signed])
-    asked = AcquireTaskRequest(supported_task_types=[CLIENT_APP])
-    while True:
+    def __init__(self, callbacks: tuple[Any, ...], answer: Answers) -> None:
+        self.node, self._receive, self._send, self._run, self._fab, self._pull, self._push, self._confirm = callbacks
+        self._answer = answer
+        self._checked: set[int] = set()
+        """runs whose app contains no code"""
+
+    def attend(self) -> bool:
+        """Answer the next message; whether there was one."""
         try:
-            token = client.AcquireTask(asked).token
-        except httpx.HTTPError:  # the port is not open yet
-            token = ""
-        if token:
-            threading.Thread(target=_do, args=(address, token, answer), daemon=True).start()
-        time.sleep(pace.pause(1.0))
-
-
-def _do(address: str, token: str, answer: Answers) -> None:
-    client = RuntimeHttpClient.from_server_address(address, True, None, [RuntimeTokenHttpInterceptor(token)])
-    beats = HeartbeatSender(lambda: _beat(client))
-    beats.start()
-    context, ended, why = None, "failed", "the task was not finished"
-    try:
-        message, context, _, fab = flower.pull_task_input(client)
+            if (found := self._receive()) is None:
+                return False
+            message = self._content(*found)
+        except LOST as error:
+            logging.getLogger(__name__).warning("a message did not arrive: %s", error)
+            return False
+        begun = time.monotonic()
+        reply = self._reply(message)
         try:
-            check_app(fab.content)
-            said = answer(message.metadata.message_type, from_content(message.content))
-            reply, ended, why = Message(to_content(said), reply_to=message), "completed", ""
+            self._deliver(reply, time.monotonic() - begun)
+        except LOST as error:
+            logging.getLogger(__name__).warning("an answer was not delivered: %s", error)
+        return True
+
+    def _content(self, head: Message, tree: ObjectTree) -> Message:
+        run = head.metadata.run_id
+        pull, confirm = partial(self._pull, run), partial(self._confirm, run)
+        message = pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
+        message.metadata.__dict__["_message_id"] = tree.object_id  # which it does not contain
+        return message
+
+    def _reply(self, message: Message) -> Message:
+        try:
+            self._check(message.metadata.run_id)
+            said = self._answer(message.metadata.message_type, from_content(message.content))
+            return Message(to_content(said), reply_to=message)
         except Exception as error:
             if not isinstance(error, HeadwiseError):
                 logging.getLogger(__name__).exception("a message failed")
-            why = f"{type(error).__name__}: {error}"
-            reply = Message(Error(RAISED, why), reply_to=message)
-        flower.push_message(client, reply, context)
-    finally:
-        flower.push_task_output(client, context, ended, why)
-        beats.stop()
-        client._client.close()
+            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
 
+    def _check(self, run: int) -> None:
+        if run not in self._checked:
+            check_app(self._fab(self._run(run).fab_hash, run).content)
+            self._checked.add(run)
 
-def _beat(client: RuntimeHttpClient) -> bool:
-    try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-    except httpx.HTTPError:
-        return False
-    return True
+    def _deliver(self, reply: Message, seconds: float) -> None:
+        run = reply.metadata.run_id
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            wanted, session = self._send(reply, get_object_tree(reply), seconds)
+            push_objects(get_all_nested_objects(reply), partial(self._push, run, session), object_ids_to_push=wanted)
 
 
 class _FlowerVersion:
@@ -129,13 +140,17 @@ class _FlowerVersion:
         return call_next(context)
 
 
+def site_key(home: Path) -> Any:
+    return load_ssh_private_key((home / "site.key").read_bytes(), None)
+
+
 def greet(address: str, ca: bytes, home: Path) -> dict[str, Any] | None:
     """Whether the server lets this site in: None, or why not.
 
     Flower refuses a key that is already connected, and takes a minute to notice that its node was killed. The site
     itself knows that its last node is gone, and says so.
     """
-    key: Any = load_ssh_private_key((home / "site.key").read_bytes(), None)
+    key = site_key(home)
     public = public_key_to_bytes(key.public_key())
     remembered = home / REMEMBERED
     client = FleetHttpClient.from_server_address(
@@ -186,36 +201,29 @@ class _Connection(logging.Filter):
         return True
 
 
-def _patched(home: Path, pace: Pace) -> None:
-    process = vars(importlib.import_module("flwr.supernode.start_client_internal"))
-    connect = process["_init_connection"]
-
-    @contextmanager
-    def noticed(**options: Any) -> Iterator[Any]:
-        with connect(**options) as found:
-            write_json(home / REMEMBERED, {"node": found[0]})
-            tell(connected=found[0])
-            yield found
-
-    process["time"], process["_init_connection"] = pace, noticed
-    logging.getLogger("flwr").addFilter(_Connection())
-
-
 def main() -> None:
     bind()
     secret = received_secret()
     settings: Mapping[str, Any] = json.loads(sys.argv[1])
-    home, address, port = Path(settings["home"]), settings["superlink"], int(settings["port"])
-    root = None if settings["ca"] is None else Path(settings["ca"])
-    if root is not None and (refused := greet(address, root.read_bytes(), home)):
+    home, address = Path(settings["home"]), settings["superlink"]
+    ca = None if settings["ca"] is None else Path(settings["ca"]).read_bytes()
+    if ca is not None and (refused := greet(address, ca, home)):
         tell(**refused)
         sys.exit(1)
-    sys.argv, pace = supernode(home, address, root, port), Pace()
-    _patched(home, pace)
+    logging.getLogger("flwr").addFilter(_Connection())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the connection then tells the server that it ends
     os.chdir(home)  # for the socket's short name
-    work = (f"127.0.0.1:{port}", (home / SECRET).read_bytes(), Courier(secret).ask, pace)
-    threading.Thread(target=serve_tasks, args=work, daemon=True).start()
-    flower_supernode()
+    key = None if ca is None else site_key(home)
+    with http_request_response(address, ca is None, ca, key and (key, key.public_key())) as callbacks:
+        connection, pace = NodeConnection(callbacks, Courier(secret).ask), Pace()
+        write_json(home / REMEMBERED, {"node": connection.node})
+        tell(connected=connection.node)
+        while True:
+            asked = time.monotonic()
+            if connection.attend():
+                pace.answered()
+            else:
+                time.sleep(pace.pause(time.monotonic() - asked))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ APPS = {
 LABEL = r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 """a part of a DNS name"""
 SECRET = "tasks.secret"
-"""file with what a process must know to take tasks from a SuperLink or SuperNode"""
+"""file with what a process must know to take tasks from a SuperLink"""
 BOUND = """#!/bin/sh
 exec {python} -m headwise.sites.transport.bound {name} "$@"
 """
@@ -102,14 +102,6 @@ def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
     safety = "insecure = true" if insecure else f"root-certificates = {to_toml(str(home / 'ca.crt'))}"
     text = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{here(host)}:{port}"\n{safety}\n'
     write_bytes(home / "config.toml", text.encode())
-
-
-def supernode(home: Path, address: str, root: Path | None, port: int) -> list[str]:
-    """Without a root certificate, the connection is insecure."""
-    keys = ["--root-certificates", str(root), "--auth-supernode-private-key", str(home / "site.key")]
-    where = ["--superlink", address, "--host", "127.0.0.1", "--port", str(port)]
-    config = ["--node-config", f"site={to_toml(str(home / 'site.toml'))}"]
-    return ["flower-supernode", *(["--insecure"] if root is None else keys), *where, *config, *_apart(home)]
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..description import PARTS
 from ..findings import DataFinding, Report
 from .large import GrowingArray
 from .values import Codes
@@ -22,8 +23,8 @@ class Rows(Protocol):
     """A block of samples that knows where each came from."""
 
     @property
-    def file(self) -> Path:
-        """The file or folder they are in."""
+    def file(self) -> Path | None:
+        """The file or folder they are in; None if they were passed in Python."""
         ...
 
     def row(self, i: int) -> int | None:
@@ -67,7 +68,8 @@ class Raw:
         block = bisect_right(self.starts, i) - 1
         rows = self.rows[block]
         row = rows.row(i - self.starts[block])
-        return DataFinding(level, kind, text, rows.file, row, column, self.owners[self.owner[i]])
+        part = PARTS[self.part[i]] if self.part is not None and rows.file is None else ""
+        return DataFinding(level, kind, text, rows.file, row, column, self.owners[self.owner[i]], part)
 
 
 @dataclass

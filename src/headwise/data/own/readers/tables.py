@@ -19,6 +19,7 @@ from ..findings import DataFinding, Report
 
 ROWS = 65_536
 """rows per block"""
+COLUMNS = "its columns are"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Re
         report(DataFinding("error", "not a JSON object", "it is not a JSON object.", path, line))
         return None
     if absent := [name for name in columns if name not in row]:
-        text = f"it has no {absent[0]!r}: {nearest(absent[0], row)} Write null for a missing value."
+        text = f"it has no {absent[0]!r}: {nearest(absent[0], row, 'its keys are')} Write null for a missing value."
         report(DataFinding("error", "missing key", text, path, line))
         return None
     return row
@@ -167,7 +168,8 @@ def _has_columns(path: Path, wanted: Sequence[str], there: Sequence[str], report
     missing = [name for name in wanted if name not in there]
     twice = [name for name in wanted if list(there).count(name) > 1]
     for name in missing:
-        report(DataFinding("error", "missing column", f"it has no column {name!r}: {nearest(name, there)}", path))
+        text = f"it has no column {name!r}: {nearest(name, there, COLUMNS)}"
+        report(DataFinding("error", "missing column", text, path))
     for name in twice:
         report(DataFinding("error", "column twice", f"it has several columns called {name!r}.", path))
     return not missing and not twice

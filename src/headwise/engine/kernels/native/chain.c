@@ -169,10 +169,10 @@ static void step_by(int U, float *to, const float *from, int64_t stride, const L
     }
 }
 
-/* w <- w - lr v, where v <- momentum v + (gradient + decay w) */
-static void descend(float *w, float *g, float *v, int64_t count, const Rates *rates) {
+/* w <- w - lr v, where v <- momentum v + (shrink gradient + decay w) */
+static void descend(float *w, float *g, float *v, int64_t count, const Rates *rates, float shrink) {
     for (int64_t k = 0; k < count; k += W) {
-        V slope = load(g + k);
+        V slope = load(g + k) * splat(shrink);
         const V before = load(w + k);
         if (rates->decay != 0) slope = fma_(splat(rates->decay), before, slope);
         if (rates->momentum != 0) store(v + k, slope = fma_(splat(rates->momentum), load(v + k), slope));
@@ -318,7 +318,8 @@ static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Ra
         if (a->base && l->bias) memcpy(s[i].b, l->bias, 4 * l->oc);
         if (!learning || !l->trained) continue;
         s[i].bg = floats(a, s[i].outputs);
-        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0) s[i].g = floats(a, s[i].weights);
+        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0 || rates->clip != 0)
+            s[i].g = floats(a, s[i].weights);
         if (rates->momentum != 0) s[i].v = floats(a, s[i].weights), s[i].bv = floats(a, s[i].outputs);
     }
 }
@@ -527,29 +528,46 @@ static V power(V x) {
     return (V)(((I)((N)p + ((N)t << 23))) & ~tiny);
 }
 
-/* The gradient of the mean cross-entropy by the scores: (p - y) / n, for a panel of samples at a time. */
-static void cross_entropy(Stage *s, const int32_t *labels, int n) {
-    const int classes = s->l->c;
+/* Softmax over the outputs of a vector of samples, which are `wide` floats apart. */
+static void softmax(float *z, int outputs, int wide) {
+    V most = load(z), sum = splat(0);
+    for (int k = 1; k < outputs; k++) most = select_(load(z + k * wide) > most, load(z + k * wide), most);
+    for (int k = 0; k < outputs; k++) {
+        const V e = power(load(z + k * wide) - most);
+        store(z + k * wide, e);
+        sum = sum + e;
+    }
+    for (int k = 0; k < outputs; k++) store(z + k * wide, load(z + k * wide) / sum);
+}
+
+static V sigmoid(V x) {
+    const I up = x > splat(0);
+    const V e = power(select_(up, -x, x));
+    return select_(up, splat(1), e) / (splat(1) + e);
+}
+
+/* The gradient of the mean loss by the outputs of n samples, whose indices are `picked`. */
+static void slope_of(Stage *s, const Goal *goal, const int64_t *picked, int n) {
+    const int outputs = s->l->c;
     const float part = 1.f / (float)n;
-    for (int i = 0; i < n; i += PANEL) {
+    for (int i = 0; goal->link != IDENTITY && i < n; i += PANEL) {
         const int wide = wide_at(n, i);
         for (int c = 0; c < wide; c += W) {
-            float *z = s->turned + (int64_t)i * classes + c;
-            V most = load(z), sum = splat(0);
-            for (int k = 1; k < classes; k++) most = select_(load(z + k * wide) > most, load(z + k * wide), most);
-            for (int k = 0; k < classes; k++) {
-                const V e = power(load(z + k * wide) - most);
-                store(z + k * wide, e);
-                sum = sum + e;
-            }
-            for (int k = 0; k < classes; k++) store(z + k * wide, load(z + k * wide) / sum);
+            float *z = s->turned + (int64_t)i * outputs + c;
+            if (goal->link == SOFTMAX) softmax(z, outputs, wide);
+            for (int k = 0; goal->link == SIGMOID && k < outputs; k++) store(z + k * wide, sigmoid(load(z + k * wide)));
         }
     }
     turn_back(s, n, s->slope, s->width);
     for (int i = 0; i < n; i++) {
         float *g = s->slope + i * s->width;
-        g[labels[i]] -= 1;
-        for (int k = 0; k < classes; k++) g[k] *= part;
+        if (goal->classes) {
+            g[goal->classes[picked[i]]] -= 1;
+            for (int k = 0; k < outputs; k++) g[k] *= part;
+            continue;
+        }
+        const float *target = goal->targets + picked[i] * outputs, *weight = goal->weights + picked[i] * goal->wide;
+        for (int k = 0; k < outputs; k++) g[k] = (g[k] - target[k]) * (weight[goal->wide > 1 ? k : 0] * part);
     }
 }
 
@@ -600,7 +618,7 @@ static int list(Stage *s, const Stage *next, int k, int places) {
     return groups;
 }
 
-static void convolution_back(Stage *s, const Stage *next, int n, int needed, const Rates *rates) {
+static void convolution_back(Stage *s, const Stage *next, int n, int needed) {
     const Layer *l = s->l;
     if (l->trained) memset(s->g, 0, 4 * s->weights), memset(s->bg, 0, 4 * s->outputs);
     for (int k = 0; k < n; k++) {
@@ -627,9 +645,6 @@ static void convolution_back(Stage *s, const Stage *next, int n, int needed, con
         for (int r = 0; r < l->oc * c.rows; r++)
             memset(s->g + c.offset + (int64_t)(r + 1) * c.units * UNIT - rest, 0, 4 * rest);
     }
-    descend(s->w, s->g, s->v, s->weights, rates);
-    descend(s->b, s->bg, s->bv, l->bias ? s->outputs : 0, rates);
-    each_weight(s, TURN);
 }
 
 /* Lists the live gradients of a linear layer, by output and by sample; the latter with marks between blocks. */
@@ -693,8 +708,6 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
             }
             u += some;
         }
-    if (s->g) descend(s->w, s->g, s->v, s->weights, rates);
-    if (s->bg && l->bias) descend(s->b, s->bg, s->bv, s->outputs, rates);
     if (needed && s->image) flatten(s, n, 1);
 }
 
@@ -726,9 +739,40 @@ static void pass_back(Stage *s, int count, int first, int n, const Rates *rates)
         if (s[i].l->kind == LINEAR)
             linear_back(s + i, s + i + 1, n, i > first, rates);
         else if (s[i].l->kind == CONVOLUTION)
-            convolution_back(s + i, s + i + 1, n, i > first, rates);
+            convolution_back(s + i, s + i + 1, n, i > first);
         else
             pool_back(s + i, s + i + 1, n);
+    }
+}
+
+/* ---- steps ---- */
+
+/* Adds squares to `UNIT` sums, whatever the vector width: one order for all builds. */
+static void add_squares(double *sums, const float *g, int64_t count) {
+    for (; count >= UNIT; g += UNIT, count -= UNIT)
+        for (int j = 0; j < UNIT; j++) sums[j] += (double)g[j] * (double)g[j];
+    for (int j = 0; j < count; j++) sums[j] += (double)g[j] * (double)g[j];
+}
+
+/* By how much the gradients are scaled down so that their joint norm is at most `clip`. */
+static float shrink_to(float clip, const Stage *s, int count) {
+    double sums[UNIT] = {0}, sum = 0;
+    for (int i = 0; i < count; i++) {
+        if (s[i].g) add_squares(sums, s[i].g, s[i].weights);
+        if (s[i].bg && s[i].l->bias) add_squares(sums, s[i].bg, s[i].l->oc);
+    }
+    for (int j = 0; j < UNIT; j++) sum += sums[j];
+    const float shrink = (float)(clip / (__builtin_sqrt(sum) + 1e-6));
+    return shrink > 1 ? 1 : shrink;
+}
+
+/* The steps that `linear_back` has not taken yet. */
+static void step(Stage *s, int count, const Rates *rates) {
+    const float shrink = rates->clip != 0 ? shrink_to(rates->clip, s, count) : 1;
+    for (int i = 0; i < count; i++, s++) {
+        if (s->g) descend(s->w, s->g, s->v, s->weights, rates, shrink);
+        if (s->bg && s->l->bias) descend(s->b, s->bg, s->bv, s->outputs, rates, shrink);
+        if (s->g && s->l->kind == CONVOLUTION) each_weight(s, TURN);
     }
 }
 
@@ -745,36 +789,38 @@ int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows,
     Arena a = {NULL, 0};
     if (count < 1 || count > LAYERS) return -1;
     lay_out(s, layers, count, rows, rates, &end, &a);
-    take(&a, 4 * rows); /* labels */
+    take(&a, 8 * rows); /* the indices of a batch */
     return (int64_t)a.used;
 }
 
 /* Takes all steps of a phase; each row of `batches` holds the indices of a batch, padded with -1.
-   Checks first: returns the first sample that does not exist or has an invalid label, else -1. */
-int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *rates, const float *x, const int64_t *y,
+   Checks first: returns the first sample that does not exist or has an invalid class, else -1. */
+int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *rates, const Goal *goal, const float *x,
                                int64_t samples, const int64_t *batches, int64_t steps, int32_t size, char *memory) {
     Stage s[LAYERS + 1];
     Layer end;
     Arena a = {memory, 0};
     int first = 0;
-    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w;
-    for (int64_t i = 0; i < steps * size; i++)
-        if (batches[i] >= samples || (batches[i] >= 0 && (y[batches[i]] < 0 || y[batches[i]] >= layers[count - 1].oc)))
-            return batches[i];
+    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w, *y = goal->classes;
+    for (int64_t i = 0; i < steps * size; i++) {
+        const int64_t at = batches[i];
+        if (at >= samples || (y && at >= 0 && (y[at] < 0 || y[at] >= layers[count - 1].oc))) return at;
+    }
     lay_out(s, layers, count, size, rates, &end, &a);
-    int32_t *labels = take(&a, 4 * size);
+    int64_t *picked = take(&a, 8 * size);
     while (!layers[first].trained) first++;
     for (int64_t t = 0; t < steps; t++, batches += size) {
         int n = 0;
         for (int i = 0; i < size; i++)
             if (batches[i] >= 0) {
                 take_sample(s, x + batches[i] * each, n);
-                labels[n++] = (int32_t)y[batches[i]];
+                picked[n++] = batches[i];
             }
         if (!n) continue;
         pass(s, count, n, 1);
-        cross_entropy(s + count, labels, n);
+        slope_of(s + count, goal, picked, n);
         pass_back(s, count, first, n, rates);
+        step(s, count, rates);
     }
     for (int i = 0; i < count; i++) {
         const Layer *l = layers + i;

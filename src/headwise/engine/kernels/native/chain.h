@@ -20,9 +20,20 @@ typedef struct {
     int64_t strides[4];                  /* of a convolution's weight: out, in, row, column */
 } Layer;
 
+/* Must match `NativeRates` in program.py. */
 typedef struct {
-    float lr, momentum, decay;
+    float lr, momentum, decay, clip; /* clip: the maximum norm of a step's gradient; 0: any */
 } Rates;
+
+enum { SOFTMAX, SIGMOID, IDENTITY };
+
+/* What each sample's outputs should be: classes, or targets with weights. The gradient of a sample's loss is
+   weight (link(output) - target). Must match `NativeGoal` in program.py. */
+typedef struct {
+    int32_t link, wide;             /* wide: weights per sample, one or one per output */
+    const int64_t *classes;         /* [sample], or NULL */
+    const float *targets, *weights; /* [sample][output], [sample][wide] */
+} Goal;
 
 /* The vector width of this build, in floats. Bits never depend on it: lanes are different results, never parts of one
    sum. */

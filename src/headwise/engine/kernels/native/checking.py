@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .library import LIMIT, Found, Library, find
-from .program import NativeLayer, NativeRates, described
+from .program import NativeGoal, NativeLayer, NativeRates, described
 
 CLOSE = 1e-5
 LR = 0.1
@@ -40,12 +40,12 @@ def difference(library: Library) -> float:
     told = described(ours, (2, 9, 8), lambda _: True)
     layers, rates, images = (
         (NativeLayer * len(told))(*told),
-        NativeRates(LR, 0.0, 0.0),
+        NativeRates(LR),
         x.permute(0, 2, 3, 1).contiguous(),
     )
     memory = torch.empty(library.bytes(layers, len(layers), 3, byref(rates)), dtype=torch.uint8)
-    numbers = images.data_ptr(), y.data_ptr(), 5, batches.data_ptr(), 2, 3
-    library.train(layers, len(layers), byref(rates), *numbers, memory.data_ptr())
+    goal, numbers = NativeGoal(classes=y.data_ptr()), (images.data_ptr(), 5, batches.data_ptr(), 2, 3)
+    library.train(layers, len(layers), byref(rates), byref(goal), *numbers, memory.data_ptr())
     with torch.enable_grad():
         for i in (batches[0], batches[1, :2]):
             loss = cross_entropy(nn.Sequential(*theirs)(x[i]), y[i])

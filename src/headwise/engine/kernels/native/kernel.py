@@ -13,11 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from ....memory import address
+from ....tasks.base import Objective
+from ....tasks.classification import CROSS_ENTROPY
 from ..base import Feed, Kernel
 from ..base import Rates as Settings
 from .checking import native
 from .library import Library
-from .program import NativeLayer, NativeRates, described, flops_of, image_behind, plain_layers, weights_of
+from .program import (
+    LINKS,
+    NativeGoal,
+    NativeLayer,
+    NativeRates,
+    described,
+    flops_of,
+    image_behind,
+    plain_layers,
+    weights_of,
+)
 
 USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
 """convolutions with pooling and ReLU, then flattening, then linear layers; by their first letters"""
@@ -26,15 +38,20 @@ ROWS = 32
 
 
 class Native(Kernel):
-    """Trains a network on the cross-entropy of its scores, all steps of a phase in one call."""
+    """Trains a network on the objective of its outputs, all steps of a phase in one call."""
 
     name: ClassVar[str] = "native"
 
-    def __init__(self, library: Library, layers: Sequence[nn.Module], moving: set[int], rates: Settings) -> None:
-        self._library, self._layers, self._moving, self._rates = library, layers, moving, rates
+    def __init__(
+        self, library: Library, layers: Sequence[nn.Module], moving: set[int], rates: Settings, objective: Objective
+    ) -> None:
+        self._library, self._layers, self._moving, self._objective = library, layers, moving, objective
+        self._rates = NativeRates(rates.lr, rates.momentum, rates.weight_decay, rates.clip or 0.0)
 
     @staticmethod
-    def of(network: nn.Module, parts: Sequence[nn.Module], rates: Settings) -> Native | None:
+    def of(
+        network: nn.Module, parts: Sequence[nn.Module], rates: Settings, objective: Objective = CROSS_ENTROPY
+    ) -> Native | None:
         """The kernel for this network; None unless it is a chain, some of it learns, and there is a library."""
         layers = _chain(network)
         if layers is None or not isinstance(layers[-1], nn.Linear):
@@ -43,23 +60,35 @@ class Native(Kernel):
         library = native().library
         if library is None or moving.isdisjoint(map(id, weights_of(layers))):
             return None
-        return Native(library, layers, moving, rates)
+        return Native(library, layers, moving, rates, objective)
 
     def train(self, feed: Feed) -> int:
         """All steps in one call; weights are updated in place."""
         x, y, batches = feed.whole()
         steps, size = batches.shape
         if steps:
-            rates = NativeRates(self._rates.lr, self._rates.momentum, self._rates.weight_decay)
-            x, layers = _laid_out(self._layers, x, self._moving)
-            memory = _memory(self._library.bytes(layers, len(layers), size, byref(rates)))
-            y, batches = y.long().contiguous(), batches.contiguous()
-            numbers = address(x), address(y), len(x), address(batches), steps, size
-            bad = self._library.train(layers, len(layers), byref(rates), *numbers, memory)
+            (x, layers), batches = _laid_out(self._layers, x, self._moving), batches.contiguous()
+            goal, _tensors = _goal(self._objective, y, len(x), layers[-1].oc)
+            rates, numbers = byref(self._rates), (address(x), len(x), address(batches), steps, size)
+            memory = _memory(self._library.bytes(layers, len(layers), size, rates))
+            bad = self._library.train(layers, len(layers), rates, byref(goal), *numbers, memory)
             if bad >= 0:
                 raise IndexError(f"sample {bad} of {len(x)} does not exist, or its label is not a class")
             self.flops = flops_of(layers) * int((batches >= 0).sum())
         return steps
+
+
+def _goal(objective: Objective, y: Tensor, samples: int, outputs: int) -> tuple[NativeGoal, tuple[Tensor, ...]]:
+    """What the outputs should be, and the tensors that it refers to, which must live as long."""
+    if objective.usual:
+        y = y.long().contiguous()
+        return NativeGoal(classes=address(y)), (y,)
+    dense = objective.dense(y)
+    targets, weights = dense.targets.float().contiguous(), dense.weights.float().contiguous()
+    if targets.shape != (samples, outputs):
+        raise ValueError(f"targets are {tuple(targets.shape)}, but must be {(samples, outputs)}")
+    goal = NativeGoal(LINKS.index(dense.link), weights.shape[1], None, address(targets), address(weights))
+    return goal, (targets, weights)
 
 
 def predicted(network: nn.Module, x: Tensor) -> Tensor | None:

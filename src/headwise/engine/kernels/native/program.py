@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....tasks.base import Link
 from ..layers import layers_of
 
 CONVOLUTION, LINEAR, MAXIMUM, AVERAGE = range(4)
@@ -39,7 +40,19 @@ class NativeLayer(Structure):
 class NativeRates(Structure):
     """`Rates` of chain.h."""
 
-    _fields_ = (("lr", c_float), ("momentum", c_float), ("decay", c_float))
+    _fields_ = (("lr", c_float), ("momentum", c_float), ("decay", c_float), ("clip", c_float))
+
+
+LINKS: tuple[Link, ...] = ("softmax", "sigmoid", "identity")
+
+
+class NativeGoal(Structure):
+    """`Goal` of chain.h."""
+
+    _fields_ = (
+        *(("link", c_int32), ("wide", c_int32)),
+        *((name, c_void_p) for name in ("classes", "targets", "weights")),
+    )
 
 
 class MisfitError(ValueError):

@@ -1,0 +1,93 @@
+"""Thin sites for benchmarks: `python benchmarks/thin.py HOME PORT` makes each client of HOME/thin/site.toml a site.
+
+Each site has a thread with the code of a node, a key and a TLS connection of its own. They share one worker's data and
+networks, since a hundred workers would need 30 GB.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from headwise.disk.jsontext import to_json
+from headwise.sites.server import registry
+from headwise.sites.site.signing import node_key
+from headwise.sites.site.site import open_site
+from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.transport.messages import experiment_in
+from headwise.sites.transport.node import NodeConnection, Pace, http_request_response, site_key
+
+HEARTBEAT = 30.0
+"""seconds in which all sites connect: Flower's nodes send heartbeats that often, and all at once they would jam"""
+
+
+class Worker:
+    """What a site's worker does, for many sites at once: one message at a time."""
+
+    def __init__(self, home: Path) -> None:
+        self._site, self._policy = open_site(home / "site.toml")
+        self._lock = threading.Lock()
+
+    def answer(self, client: int, kind: str, message: SiteMessage) -> SiteMessage:
+        with self._lock:
+            if kind != "query":
+                return self._site.answer(message)
+            said: dict[str, Any] = json.loads(self._policy.introduce(experiment_in(message)).text)
+        own = [fact for fact in said["told"] if fact["client"] == client]
+        return SiteMessage(to_json({**said, "name": f"site{client}", "clients": [client], "told": own}), [])
+
+
+def registered(server: Path, keys: list[Path]) -> None:
+    """As `headwise server register` does, but without starting Flower's command a hundred times."""
+    os.environ["FLWR_HOME"] = str(server)  # before Flower is imported
+    app, command = (importlib.import_module(f"flwr.cli.{name}") for name in ("app", "supernode.register"))
+    found: list[dict[str, Any]] = []
+    vars(command)["print_json_to_stdout"] = found.append
+
+    def here(home: Path, *arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app.app, [*arguments, "--format", "json"])
+        assert done.exit_code == 0, done.output
+        return found[-1]
+
+    registry.flwr_json = here
+    for key in keys:
+        registry.register(server, key)
+
+
+def live(client: int, home: Path, address: str, ca: bytes, worker: Worker) -> None:
+    key, pace = site_key(home / f"site{client}"), Pace()
+    with http_request_response(address, False, ca, (key, key.public_key())) as callbacks:
+        connection = NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message))
+        while True:
+            asked = time.monotonic()
+            if connection.attend():
+                pace.answered()
+            else:
+                time.sleep(pace.pause(time.monotonic() - asked))
+
+
+def main(home: Path, port: int) -> None:
+    worker, server = Worker(home / "thin"), home / "server"
+    clients = range(len(open_site(home / "thin" / "site.toml")[1].site.clients))
+    for client in clients:
+        (home / f"site{client}").mkdir()
+        node_key(home / f"site{client}" / "site.key", f"site{client}")
+    registered(server, [home / f"site{client}" / "site.key.pub" for client in clients])
+    ca, address = (server / "ca.crt").read_bytes(), f"127.0.0.1:{port}"
+    for client in clients:
+        threading.Thread(target=live, args=(client, home, address, ca, worker), daemon=True).start()
+        time.sleep(HEARTBEAT / len(clients))
+    print("connected", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute(), int(sys.argv[2]))

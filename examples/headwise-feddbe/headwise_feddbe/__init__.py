@@ -1,0 +1,1 @@
+"""FedDBE for Headwise: installed, `headwise run --method feddbe` finds it."""

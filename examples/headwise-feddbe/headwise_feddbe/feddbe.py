@@ -1,0 +1,139 @@
+"""FedDBE — Zhang et al., *Eliminating Domain Bias for Federated Learning in Representation Space*, NeurIPS 2023.
+https://arxiv.org/abs/2311.14975
+
+    paper      here         meaning
+    theta      down.w       the global model: feature extractor and classifier
+    zbar^g     down.centre  consensual mean of the features: that of all samples under the initial model
+    zbar_i^p   me.bias      personalized representation bias memory (PRBM) of client i, added to its features
+    zbar_i^g   mine         running mean of client i's features, without the bias
+    kappa      kappa        weight of the mean regularization (MR)
+    mu         mu           weight of a batch in the running mean
+
+This is FedAvg+DBE. Departs from the paper: the running mean begins anew in each round, with the first batch's mean. The
+defaults are ours, for a rate of 0.1; a larger kappa needs a smaller rate. Parts of the paper are cited by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headwise import (
+    Central,
+    Local,
+    Method,
+    NonNegative,
+    Params,
+    Predictor,
+    Record,
+    Reply,
+    Shared,
+    SplitModel,
+    Unit,
+    Update,
+)
+from headwise.contract.method import Sums
+from headwise.models.composing import Composed
+
+
+class Global(Record):
+    """What the server keeps, and sends to all clients."""
+
+    w: Params
+    centre: Tensor
+
+
+class Memory(Record):
+    """What a client keeps: the bias of its features."""
+
+    bias: Tensor
+
+
+class Told(Record):
+    """What a client tells before the first round: the mean of its features under the initial model."""
+
+    mean: Tensor
+
+
+@dataclass(frozen=True)
+class FedDBE(Method[Global, Memory, Global, Shared]):
+    """FedAvg in which a client's bias in feature space is a vector of its own, and the body is kept free of it."""
+
+    family: ClassVar[str] = "partial sharing"
+    travels: ClassVar[str] = "whole model, mean feature down"
+    stays: ClassVar[str] = "bias of the features"
+    down: ClassVar[str] = "P + K"
+    up: ClassVar[str] = "P"
+    sums: ClassVar[Sums] = "samples"
+    census: ClassVar[type[Record]] = Told
+
+    kappa: NonNegative = 1.0
+    """weight of the distance between a client's mean feature and the consensual one"""
+    mu: Unit = 0.1
+    """weight of the newest batch in a client's mean feature"""
+
+    def server_init(self, central: Central) -> Global:
+        m = central.init()
+        return Global(m.params(), torch.zeros(m.width))
+
+    def question(self, local: Local) -> Told:
+        return Told(local.features(local.init().body).mean(0))  # Algorithm 1, initialization: zbar_i^g under theta^0
+
+    def answered(self, server: Global, replies: Sequence[Reply[Told]], central: Central) -> Global:
+        means = torch.stack([r.up.mean for r in replies]).double()
+        n = torch.tensor([r.n for r in replies], dtype=torch.float64)
+        return Global(server.w, (n / n.sum() @ means).float())  # Algorithm 1, initialization: zbar^g
+
+    def broadcast(self, server: Global, client: int, central: Central) -> Global:
+        return server
+
+    def aggregate(self, server: Global, replies: Sequence[Reply[Shared]], central: Central) -> Global:
+        if not replies:
+            return server
+        return Global(central.mean([r.up.w for r in replies], [r.n for r in replies], server.w), server.centre)
+
+    def global_model(self, server: Global, central: Central) -> SplitModel:
+        return central.model(server.w)
+
+    def client_init(self, local: Local) -> Memory:
+        return Memory(torch.zeros(local.init().width))
+
+    def local_update(self, me: Memory, down: Global, local: Local) -> Update[Shared, Memory]:
+        m, bias = local.model(down.w), Bias(me.bias)
+        mine: list[Tensor] = []
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = m.body(x)
+            seen = z.mean(0)
+            mean = (1 - self.mu) * mine.pop() + self.mu * seen if mine else seen
+            mine.append(mean.detach())
+            apart = (mean - down.centre).square().mean()
+            return local.loss_of(m.head(bias(z)), y) + self.kappa * apart  # Section PRBM + kappa * Section MR
+
+        local.sgd(m, bias, loss=loss)  # Algorithm 1: theta and zbar_i^p learn together
+        return Update(Shared(m.params()), Memory(bias.p.detach().clone()), _personal(m, bias), keep=m)
+
+    def personalize(self, me: Memory, down: Global, local: Local) -> Predictor:
+        return _personal(local.model(down.w), Bias(me.bias))
+
+
+class Bias(nn.Module):
+    """Section PRBM: z = z^g + zbar_i^p, with a trainable zbar_i^p."""
+
+    def __init__(self, p: Tensor) -> None:
+        super().__init__()
+        self.p = nn.Parameter(p.clone())
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.p
+
+
+def _personal(m: SplitModel, bias: Bias) -> Predictor:
+    def predict(x: Tensor, m: SplitModel, bias: nn.Module) -> Tensor:
+        return m.head(bias(m.body(x)))
+
+    return Composed(predict, m=m, bias=bias)
