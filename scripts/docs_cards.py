@@ -218,8 +218,8 @@ def overview() -> str:
         facts = (cls.family, cls.travels, cls.stays, inspect.getdoc(cls) or "")
         rows.append((f"[`{name}`]({name}.md)", year, *facts))
     return (
-        f"---\nhide: [toc]\n---\n\n# Methods\n\nThere are {len(rows)}. Each has a card, written from its code. On your machine, `headwise list "
-        "methods` and `headwise describe NAME` show the same. Not sure? Begin with "
+        f"---\nhide: [toc]\n---\n\n# Methods\n\nThere are {len(rows)}. Each has a card, written from its code. On your "
+        "machine, `headwise list methods` and `headwise describe NAME` show the same. Not sure? Begin with "
         "[Which method should I use?](../which-method.md)\n\n"
         + table(("name", "year", "family", "travels", "stays", "in a sentence"), rows)
         + "\n\nYour own is [one file](../tutorials/write-a-method.md).\n"

@@ -88,6 +88,24 @@ def test_api_reference_has_every_public_name() -> None:
     assert sorted(name.rpartition(".")[2] for name in shown) == headwise.__all__
 
 
+GUIDE = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
+CLAUSES = [part for part in re.split(r"\n\n|(?<=\))[.;] |(?<=\)) *\| |\n- ", GUIDE) if "](results/" in part]
+
+
+@pytest.mark.parametrize("clause", CLAUSES, ids=range(len(CLAUSES)))
+def test_figures_of_the_guide_stand_on_the_pages_that_it_links(clause: str) -> None:
+    """So that whoever measures again finds every sentence that rested on the old figure."""
+    pages = [ROOT / "docs" / "results" / name for name in re.findall(r"\]\(results/([\w-]+\.md)", clause)]
+    text = "".join(p.read_text(encoding="utf-8") for p in pages)
+    there = {f"{float(number):.1f}" for number in re.findall(r"\d+\.\d+", text)}
+    said = re.findall(r"\d+\.\d+", re.sub(r"\]\(.*?\)|Dir\(.*?\)|`.*?`", "", clause))
+    assert [figure for figure in said if f"{float(figure):.1f}" not in there] == []
+
+
+def test_the_guide_has_figures() -> None:
+    assert len(CLAUSES) > 15
+
+
 @pytest.mark.parametrize(
     ("at", "text", "becomes"),
     [
