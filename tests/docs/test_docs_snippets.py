@@ -41,7 +41,7 @@ from snippets import ELSEWHERE, PAGES, ROOT, Page, commands, page, parse, same
 from headwise.cli import cli, main
 from headwise.cli.options import FLAGS, experiment_of
 from headwise.errors import HeadwiseError
-from headwise.settings.experiment import read_toml
+from headwise.settings.overrides import read_toml
 
 ALL = [page(path) for path in PAGES]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
