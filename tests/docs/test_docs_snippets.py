@@ -145,7 +145,7 @@ def _parses(words: list[str]) -> None:
 def _is_experiment(name: str, given: dict[str, Any]) -> None:
     """Settings and choices are known; files of the reader's own need not be there."""
     changes = tuple(given.get("changes") or ())
-    flags = {k: given.get(k) for k in FLAGS if not str(given.get(k)).endswith((".py", ".toml"))}
+    flags = {k: given.get(k) for k in FLAGS if not re.search(r"\.(py|toml)(:|$)", str(given.get(k)))}
     if name == "run" and not given.get("origin") and not any(change.startswith("method.") for change in changes):
         experiment_of(None, tuple(c for c in changes if not c.startswith("data.")), flags).resolved()
 
