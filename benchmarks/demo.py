@@ -16,8 +16,8 @@ network are the same for all. Called again with the same OUT, it skips what is d
 The rule has not changed since; the grid has, for want of time and then of a federation that qualifies. It had 39 cells,
 and was cut to 12 before any result was seen. After two cells, the search began to leave a cell at its first draw that
 breaks the rule. After ten, of which none qualified, the skews `LATER` were added; after twelve, one cell with twice the
-rounds: that in which FedAvg was worse than alone and FedAH's lead was second largest, and for which issue 25 had reported
-a lead of 4.0 points after 40 rounds.
+rounds: that in which FedAvg was worse than alone and FedAH's lead was second largest, and for which issue 25 had
+reported a lead of 4.0 points after 40 rounds.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def main() -> None:
             add(need.name, frozenset(need.extras), own)
             module = MODULES.get(need.name, need.name.replace("-", "_"))
             cost = seconds(f"import numpy; import {module}") - numpy if module != "numpy" else numpy - start
-            what = WHY.get(need.name, f"`headwise[{group}]`" if group != "base" else "")
+            what = WHY.get(need.name, "")
             lines.append(f"| {group} | {need.name} | {sum(own.values()) - before:.1f} | {max(cost, 0):.2f} | {what} |")
         if group == "base":
             lines.append(f"| base | **all of it** | {sum(have.values()):.1f} | | |")
