@@ -101,12 +101,22 @@ def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> Non
     assert [line.split(",")[0] for line in told[1:]] == ["round 2: 2 of 2 clients"], "each once, and none of before"
 
 
-def test_deploy_does_not_wait_for_a_server_that_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seldom", [40, 1], ids=["between questions", "in a question"])
+def test_deploy_does_not_wait_for_a_server_that_has_stopped(
+    seldom: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home, told = tmp_path / "server", list[str]()
     living = [{"pid": 1}]
+
+    def flower(home: Path, *words: str) -> dict[str, Any]:
+        if words[0] == "run":
+            return {"run-id": 4}
+        raise RunError("flwr list failed: Connection to the SuperLink is unavailable.")
+
     monkeypatch.setattr(submit, "running", lambda _: living.pop() if living else None)
-    monkeypatch.setattr(submit, "flwr_json", lambda *words: {"run-id": 4})
+    monkeypatch.setattr(submit, "flwr_json", flower)
     monkeypatch.setattr(submit, "PAUSE", 0.0)
+    monkeypatch.setattr(submit, "SELDOM", seldom)
     home.mkdir()
     with pytest.raises(RunError, match=r"the server in .* has stopped: start it again, and run this command again"):
         submit.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
