@@ -84,6 +84,8 @@ def test_a_card_says_what_the_model_is(home: Path) -> None:
     assert card["metrics"]["test"] == lines[0].get("pre", {}).get("test")
     assert card["training"]["method"]["name"] == "fedrep"
     assert card["inputs"]["preprocessing"]["columns"][0]["name"] == "age"
+    assert "one-hot coding" in card["inputs"]["inside"]
+    assert "hash words by CRC-32" in card["inputs"]["outside"]
     assert card["reading"]["path"] == ""
     assert str(home) not in json.dumps(card)
 
