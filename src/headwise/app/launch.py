@@ -133,6 +133,7 @@ def run_or_resume(
     found, experiment = Run(out), stored(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
     before = experiment_from(found.manifest["experiment"]).resolved()  # options may be new since then
+    before = dataclasses.replace(before, task=before.task or now.task)  # older manifests name no task
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
