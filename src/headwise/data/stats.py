@@ -10,10 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .partition.base import Indices
 from .partition.shares import Counts, histograms
 from .splits import Parts
 
 __all__ = ["Floor", "Spread", "Summary", "histograms", "majority_floor", "partition_hash", "summarize"]
+
+
+TOGETHER = 30_000
+"""parts of clients hashed in one pass"""
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,29 @@ def majority_floor(train: Counts, test: Counts) -> Floor:
 
 def partition_hash(y: NDArray[Any], parts: Sequence[Parts]) -> str:
     """SHA-256 of all parts' lengths, indices and targets, client by client; the same on every machine."""
-    digest = hashlib.sha256()
-    for part in (i for p in parts for i in (p.train, p.val, p.test)):
-        for numbers in (np.array([len(part)]), part, y[part]):
-            digest.update(numbers.astype("<f4" if numbers.dtype.kind == "f" else "<i8").tobytes())
+    digest, groups = hashlib.sha256(), [i for p in parts for i in (p.train, p.val, p.test)]
+    for at in range(0, len(groups), TOGETHER):
+        some = groups[at : at + TOGETHER]
+        digest.update(_joined(y, some) if y.ndim == 1 and y.dtype.kind in "iu" else _one_by_one(y, some))
     return digest.hexdigest()
+
+
+def _one_by_one(y: NDArray[Any], groups: Sequence[Indices]) -> bytes:
+    numbers = (n for group in groups for n in (np.array([len(group)]), group, y[group]))
+    return b"".join(n.astype("<f4" if n.dtype.kind == "f" else "<i8").tobytes() for n in numbers)
+
+
+def _joined(y: NDArray[Any], groups: Sequence[Indices]) -> bytes:
+    """The same for classes, without a loop over groups, of which there may be millions."""
+    lengths, indices = np.array([len(group) for group in groups]), np.concatenate(groups)
+    before = np.cumsum(lengths) - lengths
+    starts = np.arange(len(groups)) + 2 * before
+    at = np.repeat(starts + 1 - before, lengths) + np.arange(len(indices))
+    found = np.empty(len(groups) + 2 * len(indices), "<i8")
+    found[starts] = lengths
+    found[at] = indices
+    found[at + np.repeat(lengths, lengths)] = y[indices]
+    return found.tobytes()
 
 
 def _spread(values: NDArray[np.int64]) -> Spread:
