@@ -7,7 +7,8 @@ import torch
 from bench_of_tests import even_federation, prepare
 from torch import Tensor
 
-from headwise.engine.client.client_bench import ROW, ClientBench
+from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.client.shuffling import ROW
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.settings.options import Train

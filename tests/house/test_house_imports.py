@@ -59,7 +59,7 @@ SUB_ROOMS = {
     "engine/kernels": {"engine.host", "memory", "models", "tasks"},
     "engine/client": {
         *("contract", "data", "engine.host", "engine.kernels", "engine.plan", "engine.tools", "errors", "log"),
-        *("models", "params", "records", "seeds", "settings.updates", "tasks"),
+        *("models", "params", "records", "seeds", "settings.functions", "settings.updates", "tasks"),
     },
     "engine/executors": {
         *("contract", "data", "disk", "engine.client", "engine.events", "engine.host", "engine.plan", "errors"),

@@ -22,7 +22,7 @@ def length(path: Path) -> int:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_files_are_short(path: Path) -> None:
-    assert length(path) <= 275
+    assert length(path) <= 250
 
 
 @pytest.mark.parametrize("path", METHODS, ids=name_of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
@@ -23,10 +22,10 @@ from ..plan import Plan
 from ..tools import Tools
 from .augmenting import augmented
 from .predictions import passed
+from .shuffling import batches_in, shuffled
 from .updating import ParamsDescent, rates_of
 
 FEATURE_BATCH = 100  # samples per pass without gradients; with many more, activations no longer fit the cache
-ROW = 1024  # a batch larger than the client's data is padded to this at most, whatever size a user asks for
 
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
@@ -74,7 +73,8 @@ class ClientBench:
     def epochs(self) -> float:
         if self._epochs is not None:
             return self._epochs
-        steps, rows = self._settings.steps, self._rows(self._settings.batch)
+        steps = self._settings.steps
+        rows = batches_in(self.n, self._settings.batch, drop_last=self._settings.drop_last)
         return self._settings.epochs if steps is None else steps / rows if rows else 0
 
     @property
@@ -148,7 +148,7 @@ class ClientBench:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
         batches = self._shuffled(epochs, self._settings.batch)
-        padding = 0 if self._full(self._settings.batch) else int((batches < 0).sum())
+        padding = int((batches < 0).sum()) if self.n % self._settings.batch else 0
         self.samples[0] += batches.numel() - padding
         return x, self._train.y, on(batches, self._plan.device)
 
@@ -215,28 +215,11 @@ class ClientBench:
         return ClassMeans(labels.int(), means)
 
     def _shuffled(self, epochs: float | None, size: int) -> Tensor:
-        """[steps, size]: the indices of each batch, a short one padded with -1; each epoch has a new order."""
         epochs = self.epochs if epochs is None else epochs
-        steps = math.ceil(epochs * self._rows(size) - 1e-9)  # `train.steps` over `_rows` may round up
-        full, size = self._full(size), min(size, max(self.n, ROW))
-        orders = [torch.randperm(self.n, generator=self.rng) for _ in range(math.ceil(epochs))]
-        if not full:
-            orders = [torch.cat([order, torch.full((-self.n % size,), -1)]) for order in orders]
-        end = -1 if self._settings.drop_last and not full else None
-        rows = [order.view(-1, size)[:end] for order in orders]
-        return (torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64))[
-            :steps
-        ]
-
-    def _rows(self, size: int) -> int:
-        """Batches per epoch."""
-        return self.n // size if self._settings.drop_last else -(-self.n // size)
-
-    def _full(self, size: int) -> bool:
-        return self.n % size == 0
+        return shuffled(self.n, size, epochs, drop_last=self._settings.drop_last, rng=self.rng)
 
     def _shuffles(self, epochs: float | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
-        """The same, batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
+        """Batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
         for part in passes(self.epochs if epochs is None else epochs):
             for row in self._shuffled(part, size):
                 i = row[row >= 0] if row[-1] < 0 else row

@@ -120,8 +120,8 @@ def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Rec
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
         part = model.get_submodule(at)
-        value = on(value, plan.device)
-        setattr(part, last, value if last in part._buffers else nn.Parameter(value))  # shapes may differ
+        here = on(value, plan.device)
+        setattr(part, last, here if last in part._buffers else nn.Parameter(here))  # shapes may differ
     return model
 
 
