@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ INTERVALS = (
     "the same clients with the same samples: no interval covers another draw of the partition, and two or three seeds "
     "say little about a fourth."
 )
+DEFAULTS = Experiment().plain()
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five")
 COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME / "costs.json").exists() else {}
 
@@ -73,7 +75,7 @@ def collect(folders: Sequence[Path]) -> None:
 def summary(run: Run) -> dict[str, Any]:
     """Each client's accuracy at the end, the curves, and what was run."""
     experiment = run.manifest["experiment"]
-    plain = changed(experiment, Experiment().plain())
+    plain = changed(experiment, DEFAULTS)
     scores = trace(run, experiment["clients"])
     n = [sum(row) for row in run.partition["test"]]
     curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}
@@ -149,17 +151,22 @@ def weights(line: Line, page: Mapping[str, Any]) -> NDArray[np.float64]:
     return (n > 0).astype(float) if page.get("metric") == "client_mean" else n
 
 
+@cache
+def draws(seeds: int, clients: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """[draws, seeds] seeds drawn with replacement, and [draws, clients] how often each client is drawn."""
+    rng = np.random.default_rng(0)
+    which, who = rng.integers(seeds, size=(DRAWS, seeds)), rng.integers(clients, size=(DRAWS, clients))
+    return which, np.stack([np.bincount(row, minlength=clients) for row in who]).astype(float)
+
+
 def estimate(values: NDArray[np.float64], n: NDArray[np.float64]) -> tuple[float, float, float]:
     """The mean of [seeds, clients] values, and its 95 % interval by drawing seeds and clients with replacement.
 
     Values are differences of two methods on the same client and seed where the comparison is a paired one.
     """
-    rng = np.random.default_rng(0)
-    seeds, clients = values.shape
-    which, who = rng.integers(seeds, size=(DRAWS, seeds)), rng.integers(clients, size=(DRAWS, clients))
-    drawn = np.take_along_axis(values[which].mean(1), who, axis=1)
-    draws = np.average(drawn, weights=n[who], axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
+    which, times = draws(*values.shape)
+    of_seeds = times @ (values * n).T / (times @ n)[:, None]  # [draws, seeds]
+    low, high = np.percentile(np.take_along_axis(of_seeds, which, axis=1).mean(1), [2.5, 97.5])
     return float(np.average(values.mean(0), weights=n)), float(low), float(high)
 
 
@@ -314,7 +321,7 @@ def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[s
 
 def _at(tree: Mapping[str, Any], path: str) -> Any:
     """A setting, or its default where the run has not changed it."""
-    for whole in (tree, Experiment().plain()):
+    for whole in (tree, DEFAULTS):
         value: Any = whole
         for key in path.split("."):
             value = (

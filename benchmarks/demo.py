@@ -1,7 +1,7 @@
-"""The demo: how its federation was found, and how often what it prints is true.
+"""A demo that convinces: the search for its federation, and how often what a candidate prints is true.
 
     python benchmarks/demo.py search OUT      every federation of the grid, best first; writes OUT/search.md
-    python benchmarks/demo.py draws OUT       the demo on ten other draws; writes OUT/draws.md
+    python benchmarks/demo.py draws OUT       a candidate on ten other draws; writes OUT/draws.md
     python benchmarks/demo.py page OUT        both, as docs/results/demo.md
 
 **The rule**, written before the search ran, but for the one change below. The personal method is FedAH, fixed
@@ -19,7 +19,8 @@ After two cells, the search began to leave a cell at its first draw that breaks 
 qualified, the skews `LATER` were added; after twelve, one cell with twice the rounds: that in which FedAvg was worse
 than alone and FedAH's lead was second largest, and for which issue 25 had reported a lead of 4.0 points after 40
 rounds. Rule 2 said "worse than training alone" until 14 cells had failed, this one with FedAvg 0.2 points above alone
-in the first draw; FedAH had not been run there yet. So the rule was not blind: the ten other draws are the test.
+in the first draw; FedAH had not been run there yet. It led by 3.7 points, and in the second draw FedAvg was 2.7 points
+above alone. The rule is not relaxed a second time. That cell is `demo_candidate.toml`, which ten other draws can judge.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from headwise.app.launch import run_or_resume
 from headwise.settings.experiment import experiment_from
 
 ROOT = Path(__file__).resolve().parents[1]
-DEMO = ROOT / "examples" / "demo.toml"
+CANDIDATE = ROOT / "benchmarks" / "demo_candidate.toml"
 PAGE = ROOT / "docs" / "results" / "demo.md"
 METHODS = ("standalone", "fedavg", "fedah")
 LEAD = 0.03
@@ -50,9 +51,9 @@ LATER, LONGER = (0.6, 0.8), 60
 SEARCHED, DRAWS, SEEDS = range(100, 103), range(10, 20), 3
 OTHERWISE: dict[str, dict[str, Any]] = {
     "--partition iid": {"partition": "iid"},
-    "--data synthetic:samples=20000": {"data": "synthetic:samples=20000"},
+    "--data synthetic:samples=10000": {"data": "synthetic:samples=10000"},
 }
-"""what the demo's last sentence says would turn it around"""
+"""what should turn the candidate around"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,36 +132,31 @@ def search(out: Path) -> str:
 
 
 def draws(out: Path) -> str:
-    """The demo as `make demo` runs it, on data, partitions and seeds that neither it nor the search has seen."""
+    """The candidate, as `make demo` would run it, on data, partitions and seeds that the search has not seen."""
     said: Counter[str] = Counter()
     rows: list[str] = []
     for draw in DRAWS:
-        base = changed(demo(), draw)
+        base = changed(candidate(), draw)
         found = hw.compare(base, METHODS, SEEDS, out / "draws" / str(draw))
         said.update(without_numbers(found.words()))
         cells = [f"{100 * line.score:.1f} ± {100 * line.noise:.1f}" for line in found.setting.lines]
         rows.append(f"| {draw} | {' | '.join(cells)} |")
         print(rows[-1], found.words(), flush=True)
     counts = [f"| {text} | {times} |" for text, times in said.most_common()]
-    head = ["| the demo prints | draws of ten |", "| --- | ---: |"]
+    head = ["| the candidate prints | draws of ten |", "| --- | ---: |"]
     parts = [*head, *counts, "", "| draw | alone | FedAvg | FedAH |", "| --- | ---: | ---: | ---: |", *rows]
     return "\n".join([*parts, "", *otherwise(out)])
 
 
 def otherwise(out: Path) -> list[str]:
-    """The demo's last sentence: with one seed for each draw, how often FedAH still leads both rivals by 3 points."""
-    rows = [
-        "| changed | alone | FedAvg | FedAH | FedAH leads by 3 points or more |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for name, change in OTHERWISE.items():
+    """What should turn it around: with one seed for each of three draws, how often FedAH still leads by 3 points."""
+    head = "| changed | alone | FedAvg | FedAH | FedAH leads by 3 points or more |"
+    rows = [head, "| --- | ---: | ---: | ---: | ---: |"]
+    for k, (name, change) in enumerate(OTHERWISE.items()):
         found: list[dict[str, float]] = []
-        for draw in DRAWS:
-            base = dataclasses.replace(
-                changed(demo(change.get("data")), draw), **{k: v for k, v in change.items() if k != "data"}
-            )
+        for draw in DRAWS[:3]:
             lines = hw.compare(
-                base, METHODS, 1, out / "otherwise" / f"{re.sub(r'[^a-z0-9]+', '-', name)}-{draw}"
+                changed(candidate(change), draw), METHODS, 1, out / "otherwise" / f"{k}-{draw}"
             ).setting.lines
             found.append({line.name: line.score for line in lines})
         means = " | ".join(f"{100 * fmean(draw[m] for draw in found):.1f}" for m in METHODS)
@@ -169,9 +165,8 @@ def otherwise(out: Path) -> list[str]:
     return rows
 
 
-def demo(data: str | None = None) -> hw.Experiment:
-    found = tomllib.loads(DEMO.read_text(encoding="utf-8"))
-    return experiment_from({**found, **({"data": data} if data else {})})
+def candidate(change: dict[str, Any] | None = None) -> hw.Experiment:
+    return experiment_from({**tomllib.loads(CANDIDATE.read_text(encoding="utf-8")), **(change or {})})
 
 
 def changed(base: hw.Experiment, draw: int) -> hw.Experiment:

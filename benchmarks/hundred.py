@@ -35,7 +35,8 @@ def line(sites: int, found: Deployed, ready: float, busy: float) -> str:
     return f"| {sites} | {times} | {memory} | {lost} | {busy:.1f} |"
 
 
-def measure(many: tuple[int, ...]) -> list[str]:
+def measure(many: tuple[int, ...]) -> None:
+    """Measure each number of sites; the page has what is known so far."""
     lines: list[str] = []
     for sites in many:
         with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +45,8 @@ def measure(many: tuple[int, ...]) -> list[str]:
             ready = time.perf_counter() - begun - sum(found.seconds)
             lines.append(line(sites, found, ready, (before + contention()) / 2))
         print(lines[-1], flush=True)
-    return lines
+        page = TEXT.format(rounds=ROUNDS, cores=os.cpu_count(), lines="\n".join(lines))
+        PAGE.write_text(page, encoding="utf-8")
 
 
 TEXT = """# A hundred sites
@@ -69,5 +71,4 @@ round. A node asks less often where the server answers slowly, so that more site
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--sites", type=int, action="append", help=f"only this number; repeatable; default: {MANY}")
-    table = "\n".join(measure(tuple(parser.parse_args().sites or MANY)))
-    PAGE.write_text(TEXT.format(rounds=ROUNDS, cores=os.cpu_count(), lines=table), encoding="utf-8")
+    measure(tuple(parser.parse_args().sites or MANY))

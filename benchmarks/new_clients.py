@@ -30,7 +30,7 @@ METHODS = [
     *("fedavg-ft", "fedrep", "fedbabu", "per-fedavg", "standalone"),
 ]
 SEEDS = 3
-MNIST = {"data": "mnist", "model": "mlp", "fraction": 0.05, "clients": 20, "rounds": 20}
+MNIST = {"data": "mnist", "model": "mlp", "fraction": 0.05, "clients": 20, "rounds": 10}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "digits": {
         "digits, 20 clients, Dirichlet 0.3": {

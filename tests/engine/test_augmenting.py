@@ -24,11 +24,12 @@ from headwise.models.base import Task
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.settings import catalog
+from headwise.settings.functions import Augmentation
 from headwise.settings.options import Train
 from headwise.testing.toy import play
 from headwise.testing.watching import Apart
 
-BOTH: tuple[Any, ...] = ("flip", "crop")
+BOTH: tuple[Any, ...] = (Augmentation("flip"), Augmentation("crop"))
 
 
 def image() -> Tensor:
@@ -55,7 +56,7 @@ def shifted(t: Tensor, down: int, right: int) -> Tensor:
 
 
 def test_half_of_the_images_are_mirrored() -> None:
-    found = changed(("flip",))
+    found = changed(BOTH[:1])
     turned = [torch.equal(x, mirrored(image())) for x in found]
     assert all(torch.equal(x, image()) or t for x, t in zip(found, turned, strict=True))
     assert 70 < sum(turned) < 130  # 30 is more than four standard deviations of a fair coin
@@ -63,7 +64,7 @@ def test_half_of_the_images_are_mirrored() -> None:
 
 def test_crops_are_shifts_by_up_to_an_eighth_with_repeated_edges() -> None:
     allowed = {(d, r): shifted(image(), d, r) for d in (-1, 0, 1) for r in (-2, -1, 0, 1, 2)}
-    drawn = [next(k for k, t in allowed.items() if torch.equal(x, t)) for x in changed(("crop",))]
+    drawn = [next(k for k, t in allowed.items() if torch.equal(x, t)) for x in changed(BOTH[1:])]
     assert set(drawn) == set(allowed)
 
 

@@ -257,6 +257,10 @@ def test_who_waits_is_told_for_whom() -> None:
     post.here[4] = NodeSeen("", "va")
     nodes.wait(range(4), 0.01)
     assert said[1:] == ["4 of 4 sites are here; waiting for cleveland, hungary, switzerland, va to say who they are"]
+    del post.here[1], post.here[2], post.here[3]
+    nodes.registered = frozenset({"va"})
+    nodes.look()
+    assert nodes.waiting_for(range(4), range(4)).endswith("waiting for va to say who it is")
 
 
 def test_a_message_to_a_node_that_has_restarted_is_lost() -> None:

@@ -46,6 +46,7 @@ def check_task(experiment: Experiment, method: Method[Any, Any, Any, Any], task:
         return
     if task.kind == "regression":
         measured = "the mean and the deviation of its targets are measured without protection"
-        raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is 'regression', and {measured}.")
+        can = "with privacy, predict classes, labels or the classes of pixels"
+        raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is 'regression', and {measured}: {can}.")
     if privacy.level == "example" and train.class_weights == "balanced":
         raise ConfigError("privacy.level is 'example', but train.class_weights is 'balanced', which counts examples.")

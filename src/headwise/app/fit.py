@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.own.objects import store
+from ..data.own.storing import COPY_GB
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 from ..runs.query import Run
@@ -40,6 +41,7 @@ def fit(
     client: str = "",
     target: str | Sequence[str] = (),
     out: str | Path | None = None,
+    copy_gb: float = COPY_GB,
     observers: Iterable[Observer] = (),
     **settings: Any,
 ) -> Run:
@@ -51,6 +53,9 @@ def fit(
     that returns one, ``"package.module:factory"`` or ``"file.py:factory"``. `settings` are those of an `Experiment`
     (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml (``split``, ``preprocess``, ``classes``, ...).
 
+    Beyond `copy_gb` gigabytes, arrays are not copied into the run's folder: they must lie in files (np.memmap), which
+    are referenced with their hashes.
+
     >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20)  # doctest: +SKIP
     """
     described, values = _sorted(settings)
@@ -60,7 +65,15 @@ def fit(
     refuse_if_taken(folder)
     experiment_from({**values, "data": "digits"})  # what is wrong with a setting is said before any data is read
     with new_inputs(folder) as home:
-        toml = store(clients, home, client=client, target=target, **described, **({"task": task} if task else {}))
+        toml = store(
+            clients,
+            home,
+            client=client,
+            target=target,
+            copy_gb=copy_gb,
+            **described,
+            **({"task": task} if task else {}),
+        )
         return run(experiment_from({**values, "data": str(toml)}), folder, observers=observers)
 
 

@@ -12,14 +12,17 @@ from typing import Any
 
 from torch import nn
 
+from ..data.sources.own import Own
 from ..disk.files import failing_clearly, write_bytes
+from ..disk.jsontext import to_json
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
-from ..models.network import reference, title
+from ..models.network import title
 from ..models.own.described import described_network, weights
 from ..runs.manifest import INPUTS
 from ..runs.store import refuse_if_taken
-from ..settings.experiment import Choice, Experiment
+from ..settings.experiment import OWN, Choice, Experiment
+from ..settings.functions import reference
 from ..settings.networks import NETWORK
 
 
@@ -41,7 +44,18 @@ def new_inputs(folder: Path) -> Iterator[Path]:
 
 def stored(experiment: Experiment, home: Path) -> Experiment:
     """The experiment with what it needs from elsewhere in files below `home`."""
-    return with_stored_trace(with_stored_models(experiment, home), home)
+    return with_listed_files(with_stored_trace(with_stored_models(experiment, home), home), home)
+
+
+def with_listed_files(experiment: Experiment, home: Path) -> Experiment:
+    """The experiment with a list of its data's files below `home`: a resumed run can say which one changed."""
+    path = (home / "files.json").absolute()
+    if experiment.data.name != OWN or not experiment.data.options.get("path"):
+        return experiment
+    if not path.exists():
+        source: Own = experiment.data.make("data")
+        _save(path, to_json(source.hashes()).encode())
+    return dataclasses.replace(experiment, data=Choice(OWN, {**experiment.data.options, "files": str(path)}))
 
 
 def with_stored_models(experiment: Experiment, home: Path) -> Experiment:
@@ -90,10 +104,14 @@ def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
     """Write a file that is named after its content."""
     path = (home / f"{kind}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}").absolute()
     if not path.exists():
-        with failing_clearly(home):
-            home.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, data)
+        _save(path, data)
     return path
+
+
+def _save(path: Path, data: bytes) -> None:
+    with failing_clearly(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, data)
 
 
 def stored_again(experiment: Experiment, model: Any, folder: Path) -> Experiment:
@@ -125,15 +143,17 @@ def session_models(experiment: Experiment) -> list[Any]:
 
 
 def check_processes(plan: Plan, local: str, asked: str) -> str:
-    """The executor to use: threads instead of processes for networks that other processes can't have."""
-    only_here = [c.options["called"] for c in _choices(plan.experiment) if c.given is not None]
+    """The executor to use: threads instead of processes for objects that other processes can't have."""
+    only_here = [("model", c.options["called"]) for c in _choices(plan.experiment) if c.given is not None]
+    only_here += [("train.augment", a.called) for a in plan.experiment.train.augment if a.given is not None]
     if not only_here or local in ("serial", "threads"):
         return local
     if local == "pool" and asked == "auto":
         return "threads"
+    what, name = only_here[0]
     raise ConfigError(
-        f"model is {only_here[0]}, defined in a notebook or script, where other processes can't import it: set "
-        f"engine.workers to 1 or threads:2, or move it to a file and pass model='file.py:{only_here[0]}'."
+        f"{what} is {name}, defined in a notebook or script, where other processes can't import it: set "
+        f"engine.workers to 1 or threads:2, or move it to a file and pass {what}='file.py:{name}'."
     )
 
 

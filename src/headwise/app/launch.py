@@ -32,9 +32,10 @@ from ..runs.manifest import FORMAT, INPUTS, describe, moved, portable, read_mani
 from ..runs.query import Run
 from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
-from ..settings.experiment import Experiment, experiment_from
+from ..settings.experiment import OWN, Experiment, experiment_from
 from ..settings.fields import dump
 from .early import expect_workers
+from .functions import check_augment, session_functions, with_functions
 from .going_on import beginning
 from .inputs import check_processes, new_inputs, session_models, stored, stored_again
 from .prepare import Prepared, plan_from_json, prepare
@@ -71,6 +72,7 @@ def run(
     with new_inputs(folder) as home:
         experiment, plan, summary, histograms = backend.make(stored(experiment, home))
         _ = plan.trace  # a bad file is refused before there is a run
+        check_augment(plan)
         spent = {"privacy": found} if (found := account(plan)) else {}
         manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
         start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
@@ -88,10 +90,13 @@ def resume(
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
     model: Any = None,
+    augment: Any = None,
+    verify: bool = False,
 ) -> Run:
     """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged.
 
-    A network that was defined in a notebook or script must be passed again as `model`.
+    A network or augmentation that was defined in a notebook or script must be passed again, as `model` or `augment`.
+    `verify` reads all files of the data to see whether one has changed, not only those with another size or time.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -113,6 +118,9 @@ def resume(
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
     expect_workers(experiment_from(manifest["experiment"]))
     began = stored_again(experiment_from(manifest["experiment"]), model, folder)
+    began = with_functions(began, augment, folder)
+    if verify and began.data.name == OWN:
+        began.data.make("data").check_content()
     experiment, plan, summary, histograms = backend.make(began)
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
@@ -143,7 +151,8 @@ def run_or_resume(
         raise RunError(f"{out} holds another experiment: choose another --out.")
     if _is_complete(found):
         return found
-    return resume(out, data_dir=data_dir, observers=observers, backend=backend, model=session_models(now))
+    again: dict[str, Any] = {"model": session_models(now), "augment": session_functions(now)}
+    return resume(out, data_dir=data_dir, observers=observers, backend=backend, **again)
 
 
 def _is_complete(run: Run) -> bool:

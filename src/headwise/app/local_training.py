@@ -16,12 +16,13 @@ def check_training(experiment: Experiment, method: Method[Any, Any, Any, Any], t
     train = experiment.train
     optimizer = f"train.optimizer is {train.optimizer!r}" if train.optimizer != "sgd" else ""
     clip = f"train.clip is {train.clip:g}" if train.clip is not None else ""
-    augment = f"train.augment is {list(train.augment)}" if train.augment else ""
+    augment = f"train.augment is {[a.name for a in train.augment]}" if train.augment else ""
+    images = any(a.is_built_in for a in train.augment)
     if method.optimizers != "any" and (optimizer or clip):
         raise ConfigError(f"{optimizer or clip}, but {WHY[method.optimizers].format(experiment.method.name)}.")
     if clip and "clip" in vars(method):
         raise ConfigError(f"{clip}, but {experiment.method.name} clips by its own option: set method.clip.")
-    if augment and (len(task.shape) != 3 or task.vocabulary):
+    if images and (len(task.shape) != 3 or task.vocabulary):
         shape = " x ".join(map(str, task.shape)) or "one number"
         raise ConfigError(f"{augment}, but samples of {experiment.data.name} ({shape}) are not images.")
     if experiment.privacy.clip is None or experiment.privacy.level != "example":

@@ -15,7 +15,7 @@ import torch
 from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset, Source
-from ..data.federated import Clients, FederatedData
+from ..data.federated import CHUNK, Clients, FederatedData
 from ..data.preprocessing.sharing import reveals
 from ..data.sources.own import Own
 from ..data.splits import Parts, divide_all, parse
@@ -156,7 +156,8 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
 
 def _check_preprocessing(clip: float, dataset: Dataset) -> None:
     """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
-    missing = dataset.x.dtype.kind == "f" and bool(np.isnan(dataset.x).any())
+    blocks = range(0, len(dataset.x) if dataset.x.dtype.kind == "f" else 0, CHUNK)  # it may be larger than memory
+    missing = any(np.isnan(dataset.x[at : at + CHUNK]).any() for at in blocks)
     if dataset.recipe is not None and (why := reveals(dataset.recipe, missing)):
         raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
 

@@ -194,7 +194,8 @@ class FederatedData:
     def _room(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
         """An empty tensor for all samples: in a mapped file if the data set is in one, since it may exceed memory."""
         last = channels_last and like.dim() == 4
-        if isinstance(self.dataset.x, np.memmap):
+        x = self.dataset.x
+        if isinstance(x, np.memmap) or not isinstance(x, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
             lying = (shape[0], *shape[2:], shape[1]) if last else shape
             x = torch.from_numpy(mapped(lying, like.numpy().dtype))
             return x.movedim(-1, 1) if last else x

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,8 @@ def divide(
     return Parts(order[:a], order[a : a + b], np.concatenate([test, public]) if split.official else test)
 
 
-def sizes(n: int, split: Split) -> list[int]:
+@lru_cache(maxsize=4096)
+def sizes(n: int, split: Split) -> tuple[int, ...]:
     """Sizes rounded down, the remainder to the last part; one sample trains, a second one tests."""
     weights = (split.train, split.val, split.test)
     found = [w * n // sum(weights) for w in weights]
@@ -147,7 +149,7 @@ def sizes(n: int, split: Split) -> list[int]:
         if weights[part] and not found[part] and max(found) > (0 if part == 0 else 1):
             found[found.index(max(found))] -= 1
             found[part] = 1
-    return found
+    return tuple(found)
 
 
 def _known(official_test: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

@@ -84,9 +84,9 @@ def majority_floor(train: Counts, test: Counts) -> Floor:
 def partition_hash(y: NDArray[Any], parts: Sequence[Parts]) -> str:
     """SHA-256 of all parts' lengths, indices and targets, client by client; the same on every machine."""
     digest = hashlib.sha256()
+    y = y.astype("<f4" if y.dtype.kind == "f" else "<i8", copy=False)
     for part in (i for p in parts for i in (p.train, p.val, p.test)):
-        for numbers in (np.array([len(part)]), part, y[part]):
-            digest.update(numbers.astype("<f4" if numbers.dtype.kind == "f" else "<i8").tobytes())
+        digest.update(len(part).to_bytes(8, "little") + part.astype("<i8", copy=False).tobytes() + y[part].tobytes())
     return digest.hexdigest()
 
 

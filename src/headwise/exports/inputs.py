@@ -85,6 +85,10 @@ def inputs_from(card: Mapping[str, Any]) -> Inputs:
         fitted = None if state is None else from_plain(state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
         raise ValueError(f"its preprocessing can't be used: {type(error).__name__}: {error}") from error
+    for column in fitted.recipe.columns if fitted else ():
+        values = fitted.values.get(column.name) if fitted else None
+        if column.kind == "category" and not (values is not None and all(isinstance(v, str) for v in values)):
+            raise ValueError(f"its preprocessing has no values of the category {column.name!r}")
     shape, mean, std = (tuple(card[name]) for name in ("shape", "mean", "std"))
     if card["dtype"] not in DTYPES:
         raise ValueError(f"its dtype is {card['dtype']!r}, but must be one of {', '.join(DTYPES)}")

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.own.description import Description
 from ..errors import ConfigError, RunError
+from ..settings.fields import build
 from .archives import check_archive, check_onnx
 from .card import CARD, PROGRAMS, WEIGHTS, program_of, read_card, read_file
 from .inputs import Inputs, inputs_from
@@ -30,8 +32,10 @@ def load(folder: str | Path) -> TrainedModel:
     read_file(folder, card, WEIGHTS)
     try:
         inputs = inputs_from(card["inputs"])
-    except ValueError as error:
-        raise RunError(f"{folder / CARD} is damaged: {error}.") from error
+        if card["reading"]:
+            build(Description, {**card["reading"], "path": ""})
+    except (ValueError, ConfigError) as error:
+        raise RunError(f"{folder / CARD} is damaged: {str(error).rstrip('.')}.") from error
     answer = runner(folder / name, data)
     _try(folder / name, answer, inputs, len(card["classes"]))
     return TrainedModel(card, inputs, partial(in_parts, answer=answer))

@@ -128,9 +128,9 @@ def _bag(tokens: Tensor, buckets: int) -> Tensor:
     """As `bags` counts words, to the bit; word 0 is none."""
     words = torch.arange(buckets)
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
-    norm = (counts * counts).sum(1, keepdim=True).sqrt()
+    norm = counts.sum(1, keepdim=True).sqrt()
     length = torch.full_like(norm, float(LENGTH))  # a tensor: torch divides a number by multiplying with the reciprocal
-    return counts * (length / torch.where(norm > 0, norm, length))
+    return counts.sqrt() * (length / torch.where(norm > 0, norm, length))
 
 
 def _order(fitted: Fitted, buckets: int) -> list[int]:

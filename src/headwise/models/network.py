@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +17,9 @@ from typing import Any
 from torch import nn
 
 from ..errors import ConfigError
+from ..settings.functions import imported
 from .base import Model, Task
-from .own.described import SCRIPTS, read_weights, rebuilt_network
+from .own.described import read_weights, rebuilt_network
 from .own.heads import as_split
 from .split import SplitModel
 
@@ -46,7 +44,7 @@ class OwnNetwork(Model):
     def build(self, task: Task) -> SplitModel:
         if self.factory:
             said = f"model is {self.factory!r}"
-            return as_split(called(loaded(self.factory), task, said), task, self.head, said)
+            return as_split(called(imported(self.factory, "model"), task, said), task, self.head, said)
         if self.session or not self.path:
             raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
         return as_split(rebuilt_network(content(self), self.path), task, self.head, f"model is {self.called}")
@@ -74,49 +72,6 @@ class SessionNetwork(Model):
 def title(given: Any) -> str:
     """What a network, class or function is called in messages."""
     return str(getattr(given, "__qualname__", None) or type(given).__name__)
-
-
-def reference(given: Any) -> str:
-    """`package.module:factory`, by which another process can import this class or function; empty if it can't."""
-    module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
-    if (
-        not module
-        or module in SCRIPTS
-        or not name.isidentifier()
-        or getattr(sys.modules.get(module), name, 0) is not given
-    ):
-        return ""
-    try:
-        return f"{module}:{name}" if importlib.util.find_spec(module) else ""
-    except (ImportError, ValueError):
-        return ""
-
-
-def loaded(factory: str) -> Callable[..., Any]:
-    """The function or class that ``package.module:factory`` or ``file.py:factory`` names."""
-    place, _, name = factory.rpartition(":")
-    said = f"model is {factory!r}"
-    try:
-        module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{said}, but there is no module {error.name!r}.") from error
-    except Exception as error:  # another's file can raise anything
-        raise ConfigError(f"{said}, which can't be imported: {type(error).__name__}: {error}.") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise ConfigError(f"{said}, but {place} has no function or class {name!r}.")
-    return found
-
-
-def _file(path: Path) -> Any:
-    name = f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
-    return sys.modules[name]
 
 
 def called(factory: Callable[..., Any], task: Task, said: str) -> nn.Module:

@@ -28,8 +28,7 @@ def forgotten_table(before: Run, after: Run) -> Table:
     for c in others:
         cells = [cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c), metric)]
         rows.append([_called(after, c), str(sizes[c]), *cells])
-    both = {m: [fmean(s[m][c] for c in others if c in s[m]) for s in (then, now)] for m in moments if others}
-    means = [_cells(*values, metric) for values in both.values()]
+    means = [_cells(_mean(then[m], others), _mean(now[m], others), metric) for m in moments if others]
     return head, [*rows, ["mean", str(sum(sizes[c] for c in others)), *(cell for cells in means for cell in cells)]]
 
 
@@ -46,6 +45,10 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
 
 def _called(run: Run, c: int) -> str:
     return f"{c} ({run.names[c]})" if run.names else str(c)
+
+
+def _mean(scores: dict[int, float], clients: list[int]) -> float:
+    return fmean(scores[c] for c in clients if c in scores)
 
 
 def _cells(then: float | None, now: float | None, metric: Metric) -> list[str]:

@@ -24,7 +24,7 @@ FORMAT = 2
 
 INPUTS = "inputs"
 """the folder of what was passed as Python objects"""
-PATHS = ("path", "trace")
+PATHS = ("path", "trace", "files")
 """settings that may name a file in there: stored relative to the run's folder, which people move"""
 
 

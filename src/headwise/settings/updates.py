@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from ..errors import ConfigError
 from .fields import Epochs, NonNegative, Positive, Range
+from .functions import Augmentation
 
-Augmentation = Literal["flip", "crop"]
 Beta = Annotated[float, Range(0, 0.999999)]
 
 
@@ -33,8 +33,8 @@ class Updates:
     clip: Positive | None = None
     """largest norm of a step's gradient; none: whatever it is"""
     augment: tuple[Augmentation, ...] = ()
-    """random changes to training images, in this order: flip (half of them, left to right), crop (shifted by up to an
-    eighth, edges repeated)"""
+    """random changes to training samples, in this order: flip (half of the images, left to right), crop (images shifted
+    by up to an eighth, edges repeated), or a function of your own: package.module:function or file.py:function"""
 
     def check_together(self) -> None:
         """Refuse settings that contradict each other."""
@@ -46,4 +46,4 @@ class Updates:
         if self.steps is not None and self.epochs != 1:
             raise ConfigError(f"train.steps is {self.steps} and train.epochs {self.epochs:g}, but only one can be set.")
         if len(set(self.augment)) < len(self.augment):
-            raise ConfigError(f"train.augment is {list(self.augment)}, but must name each change once.")
+            raise ConfigError(f"train.augment is {[a.name for a in self.augment]}, but must name each change once.")

@@ -95,6 +95,8 @@ def for_sites(experiment: Experiment) -> Experiment:
     for kind, choice in (("method", experiment.method), *(("model", m) for m in experiment.model)):
         if choice.name.endswith(".py") or choice.name == NETWORK:
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")
+    if own := [a.name for a in experiment.train.augment if not a.is_built_in]:
+        raise ConfigError(f"train.augment is {own[0]!r}, but sites only run what their own Headwise includes.")
     source: Source = experiment.data.make("data")
     model = experiment.model or (Choice(source.default_model),)
     return travelling(replace(experiment, model=model).resolved())

@@ -13,7 +13,6 @@ from own_files import ROWS, table
 from torch.utils.data import TensorDataset
 
 from frames import Frame
-from headwise.data.own import storing
 from headwise.data.own.description import read_description
 from headwise.data.own.objects import store
 from headwise.data.own.source import Loaded, load
@@ -104,6 +103,17 @@ def test_a_partitioner_of_hub_data_sets_keeps_class_names(tmp_path: Path) -> Non
     assert [loaded.targets.classes[k] for k in loaded.dataset.y] == ["good", "bad"] * 2
 
 
+def test_tensors_in_a_hub_data_set_and_its_own_parts(tmp_path: Path) -> None:
+    """As `with_format("torch")` and `train_test_split` give them."""
+    whole = HubDataset(age=[torch.tensor(k) for k in range(8)], label=[torch.tensor(k % 2) for k in range(8)])
+    parts = {"test": HubDataset(age=[1], label=[1]), "train": whole}
+    loaded = stored({"va": parts, "rome": parts}, tmp_path, target="label")
+    assert loaded.targets.classes == ("bad", "good")
+    assert loaded.dataset.part is not None
+    assert loaded.dataset.part.tolist() == [*[0] * 8, 2] * 2
+    assert loaded.raw.x[:8, 0].tolist() == [*range(8)]
+
+
 def test_the_same_content_has_the_same_name(tmp_path: Path) -> None:
     first = store({"va": (X, Y)}, tmp_path)
     assert store({"va": (X, Y)}, tmp_path) == first
@@ -115,7 +125,7 @@ def test_the_same_content_has_the_same_name(tmp_path: Path) -> None:
         load(read_description(first))
 
 
-def test_what_is_too_large_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_named_by_its_path(tmp_path: Path) -> None:
     d = table(tmp_path)
     named = store(tmp_path / "data.toml", tmp_path / "run")
     assert read_description(named).place == d.place
@@ -123,9 +133,9 @@ def test_what_is_too_large_is_named_by_its_path(tmp_path: Path, monkeypatch: pyt
     d.place.write_text(d.place.read_text() + ROWS[0])
     with pytest.raises(DataError, match="has changed: its sha256 no longer starts with"):
         load(read_description(named))
-    monkeypatch.setattr(storing, "COPIED", 20)
-    with pytest.raises(DataError, match="write them to files, and pass the path of their"):
-        store({"va": (X, Y)}, tmp_path)
+    said = "but only copy_gb = 1e-09 GB are copied, and x of client 'va' is not mapped from a file: np.save it"
+    with pytest.raises(DataError, match=said):
+        store({"va": (X, Y)}, tmp_path, copy_gb=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_texts_beside_numbers_become_bags(tmp_path: Path) -> None:
     fitted = fit_all(recipe_of(loaded), loaded.dataset.x, trains(loaded))
     out = fitted.transform(loaded.dataset.x)
     assert out.shape == (2, 31) == (2, *fitted.shape)
-    np.testing.assert_allclose(sorted(out[0, 1:])[-2:], 6 * np.array([1, 2]) / np.sqrt(5), rtol=1e-6)
+    np.testing.assert_allclose(sorted(out[0, 1:])[-2:], 12 * np.sqrt([1, 2]) / np.sqrt(3), rtol=1e-6)
     assert not out[1, 1:].any()
     assert apply(fitted, {"age": [1], "note": ["to be to"]}).tobytes() == out[:1].tobytes()
 

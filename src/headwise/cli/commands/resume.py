@@ -13,11 +13,14 @@ from .run import show
 
 @click.command(name="resume")
 @click.argument("run", type=INPUT_FOLDER)
+@click.option("--verify", is_flag=True, help="read all files of your own data to see whether one has changed")
 @moved_option
 @track_option
 @json_option
 @quiet_option
-def command(run: Path, data_dir: Path | None, tracked: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+def command(
+    run: Path, verify: bool, data_dir: Path | None, tracked: tuple[str, ...], as_json: bool, quiet: bool
+) -> None:
     """Continue the run in folder RUN; the result has the same bits as without the interruption."""
     from ...app import launch
     from ...trackers import trackers
@@ -25,4 +28,4 @@ def command(run: Path, data_dir: Path | None, tracked: tuple[str, ...], as_json:
 
     others = trackers(tracked, run)
     with watching(run.name, quiet=quiet) as observers:
-        show(launch.resume(run, data_dir=data_dir, observers=[*observers, *others]), as_json)
+        show(launch.resume(run, data_dir=data_dir, observers=[*observers, *others], verify=verify), as_json)

@@ -52,7 +52,7 @@ def _list(column: Any) -> list[Any]:
 
 def _plain(cell: Any, names: list[str] | None) -> Any:
     """A number, a string, a list, or None if the value is missing."""
-    if isinstance(cell, np.generic | np.ndarray):
+    if callable(getattr(cell, "tolist", None)):  # of NumPy, or a tensor
         cell = cell.tolist()
     if cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell):
         return None

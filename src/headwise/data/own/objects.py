@@ -26,9 +26,12 @@ from ...errors import DataError
 from ...settings.fields import build
 from .description import Description, read_description
 from .frames import is_frame, partitions, samples_of
-from .readers.arrays import in_one_type
-from .readers.layouts import fingerprint
-from .storing import Joined, StoredPiece, for_part, toml_of, write_arrays, write_tables
+from .hashes import fingerprint
+from .storing import COPY_GB, Joined, StoredPiece, for_part, toml_of, write_arrays, write_tables
+
+BLOCK = 4096
+PART_OF = {"train": 0, "val": 1, "validation": 1, "test": 2}
+"""the keys of a Hugging Face DatasetDict"""
 
 
 def store(
@@ -37,6 +40,7 @@ def store(
     *,
     client: str = "",
     target: str | Sequence[str] = (),
+    copy_gb: float = COPY_GB,
     **settings: Any,
 ) -> Path:
     """Write `clients` below `folder`, named by a hash of the content; `settings` are keys of a data.toml."""
@@ -56,7 +60,7 @@ def store(
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
         draft = Path(name) / "draft"
         draft.mkdir()
-        d = write_tables(pieces, draft, client, targets) if all(tables) else write_arrays(pieces, draft)
+        d = write_tables(pieces, draft, client, targets) if all(tables) else write_arrays(pieces, draft, copy_gb)
         d = replace(d, **_checked(settings))
         d = replace(d, sha256=fingerprint(d))
         text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
@@ -105,7 +109,9 @@ def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
 
 
 def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any]]:
-    """One part for (x, y), several for (train, test) and (train, val, test)."""
+    """One part for (x, y), several for (train, test), (train, val, test) and {"train": ..., "test": ...}."""
+    if isinstance(value, Mapping) and value and value.keys() <= PART_OF.keys():
+        return [(PART_OF[k], v) for k, v in sorted(value.items(), key=lambda item: PART_OF[item[0]])]
     if not isinstance(value, tuple | list):
         return [(-1, value)]
     whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
@@ -152,13 +158,21 @@ def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[A
     if not len(x) and part <= 0:
         raise DataError(f"client {name!r} has no samples{for_part(part)}.")
     for what, values in (("x", x), ("y", y)):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            i = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))[0])
+        if (i := _not_finite(values)) is not None:
             hint = ": fill them, or pass a DataFrame, whose gaps are filled" if what == "x" else ""
             raise DataError(f"client {name!r} has values in {what} that are not finite, first in sample {i}{hint}.")
     if y.dtype.kind == "O":
         y = y.astype(str)
-    return in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    return x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _not_finite(values: NDArray[Any]) -> int | None:
+    """The first row with such a value, found in blocks: a mapped array may be larger than memory."""
+    for at in range(0, len(values) if values.dtype.kind == "f" else 0, BLOCK):
+        block = values[at : at + BLOCK]
+        if not (good := np.isfinite(block.reshape(len(block), -1)).all(1)).all():
+            return at + int(good.argmin())
+    return None
 
 
 def _array(value: Any) -> NDArray[Any]:

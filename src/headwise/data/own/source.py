@@ -15,7 +15,7 @@ from ..preprocessing.fitting import FeatureColumn, Preprocessing
 from ..splits import parse, sizes
 from .description import Description
 from .findings import DataFinding, Report, strictly
-from .readers.layouts import fingerprint
+from .hashes import Hashes, fingerprint
 from .readers.raw import Raw
 from .readers.reading import read_raw
 from .readers.values import to_numbers
@@ -30,9 +30,9 @@ class Loaded(NamedTuple):
     dataset: Dataset
 
 
-def load(d: Description, report: Report = strictly) -> Loaded:
+def load(d: Description, report: Report = strictly, known: Hashes | None = None) -> Loaded:
     """Read everything; raise the first error, unless `report` collects findings."""
-    if d.sha256 and fingerprint(d) != d.sha256:
+    if d.sha256 and fingerprint(d, known) != d.sha256:
         raise DataError(f"{d.place} has changed: its sha256 no longer starts with {d.sha256[:12]}.")
     raw = read_raw(d, report)
     found = targets(raw, d, report)

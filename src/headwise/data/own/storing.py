@@ -16,9 +16,10 @@ from .description import PARTS, Description, OwnSplit, Preprocess
 from .frames import cells_of, columns_of
 from .looking import look
 from .readers.tables import COLUMNS
+from .references import REFERENCES, one_type, place_of
 
-COPIED = 8 << 30
-"""maximum number of bytes to copy"""
+COPY_GB = 8.0
+"""gigabytes up to which arrays are copied; larger ones stay in their files"""
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,23 @@ def for_part(part: int) -> str:
     return f" for {PARTS[part]}" if part >= 0 else ""
 
 
-def write_arrays(pieces: Sequence[StoredPiece], home: Path) -> Description:
-    """x.npy, y.npy, owner.npy, part.npy and names.json."""
+def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COPY_GB) -> Description:
+    """x.npy (or references), y.npy, owner.npy, part.npy and names.json."""
     first = pieces[0]
     for p in pieces:
-        for what, a, b in (("samples", p.x, first.x), ("targets", p.y, first.y)):
-            if a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
-                said = f"{what} of type {a.dtype} and shape {list(a.shape[1:])}"
-                raise DataError(f"client {p.client!r} has {said}, but {first.client!r} {b.dtype}, {list(b.shape[1:])}.")
-    total = sum(p.x.nbytes for p in pieces)
-    if total > COPIED:
-        said = f"{total / 2**30:,.0f} GB, more than the limit of {COPIED >> 30} GB for copying"
-        raise DataError(f"clients has {said}: write them to files, and pass the path of their data.toml.")
+        types = [(one_type(p.x.dtype), one_type(first.x.dtype)), (p.y.dtype, first.y.dtype)]
+        for what, a, b, (mine, other) in zip(
+            ("samples", "targets"), (p.x, p.y), (first.x, first.y), types, strict=True
+        ):
+            if a.shape[1:] != b.shape[1:] or mine.kind != other.kind:
+                said = f"{what} of type {mine} and shape {list(a.shape[1:])}"
+                raise DataError(f"client {p.client!r} has {said}, but {first.client!r} {other}, {list(b.shape[1:])}.")
     names = list(dict.fromkeys(p.client for p in pieces))
     number = {name: k for k, name in enumerate(names)}
-    x = np.lib.format.open_memmap(
-        home / "x.npy", "w+", first.x.dtype, (sum(len(p.x) for p in pieces), *first.x.shape[1:])
-    )
-    at = 0
-    for p in pieces:
-        x[at : at + len(p.x)] = p.x
-        at += len(p.x)
-    x.flush()
+    if sum(p.x.nbytes for p in pieces) > copy_gb * 2**30:
+        (home / REFERENCES).write_text(to_json(_places(pieces, copy_gb)), "utf-8")
+    else:
+        _copy(pieces, home / "x.npy")
     np.save(home / "y.npy", np.concatenate([p.y for p in pieces]), allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
     parted = any(p.part >= 0 for p in pieces)
@@ -92,6 +88,28 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path) -> Description:
     (home / "names.json").write_text(to_json(names), "utf-8")
     how = Preprocess(numbers="none", images="unit")  # unchanged, as passed
     return Description("arrays", str(home), split=OwnSplit("files" if parted else "ratio"), preprocess=how)
+
+
+def _copy(pieces: Sequence[StoredPiece], path: Path) -> None:
+    first = pieces[0].x
+    shape = (sum(len(p.x) for p in pieces), *first.shape[1:])
+    x = np.lib.format.open_memmap(path, "w+", one_type(first.dtype), shape)
+    at = 0
+    for p in pieces:
+        x[at : at + len(p.x)] = p.x
+        at += len(p.x)
+    x.flush()
+
+
+def _places(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[str, Any]]:
+    """Where these arrays lie in files."""
+    found = [(p.client, place_of(p.x)) for p in pieces]
+    if in_memory := [client for client, place in found if place is None]:
+        total = sum(p.x.nbytes for p in pieces) / 2**30
+        said = f"clients has {total:,.3g} GB, but only copy_gb = {copy_gb:g} GB are copied"
+        how = "np.save it and pass np.load(file, mmap_mode='r'), or raise copy_gb"
+        raise DataError(f"{said}, and x of client {in_memory[0]!r} is not mapped from a file: {how}.")
+    return [place for _, place in found if place is not None]
 
 
 def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str]) -> Description:

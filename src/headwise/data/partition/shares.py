@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,8 @@ def dirichlet(totals: NDArray[np.int64], owners: Mask, alpha: float, balance: bo
 def group(client: NDArray[np.int64], clients: int) -> list[Indices]:
     """The indices of each client's samples; `client` holds the client of each sample."""
     order = np.argsort(client, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(client, minlength=clients))[:-1])
+    ends = np.cumsum(np.bincount(client, minlength=clients)).tolist()
+    return [order[a:b] for a, b in pairwise([0, *ends])]  # several times as fast as `np.split`
 
 
 def deal(labels: NDArray[np.int64], counts: Counts, rng: np.random.Generator | None) -> list[Indices]:

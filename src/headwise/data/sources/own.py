@@ -13,7 +13,7 @@ from ...settings.fields import dump
 from ...settings.options import TaskName
 from ..dataset import Dataset, Source
 from ..own.description import Description, read_description
-from ..own.readers.layouts import fingerprint
+from ..own.hashes import Hashes, check_unchanged, fingerprint, hashes_of, read_hashes
 from ..own.source import load
 
 
@@ -30,6 +30,8 @@ class Own(Source):
     task: TaskName | None = None
     "the kind of prediction, if data.toml does not say it; none: guessed from the target"
 
+    files: str = ""
+    "list of these files with their sizes, times and hashes, so that a resumed run can say which changed; filled in"
     statistics: str = ""
     "sums of the features over all sites, for preprocessing; filled in by the server of a federation"
 
@@ -41,20 +43,31 @@ class Own(Source):
         if not self.sha256:
             object.__setattr__(self, "sha256", self._fingerprint())
 
-    def _fingerprint(self) -> str:
+    def _fingerprint(self, known: Hashes | None = None) -> str:
         description = read_description(Path(self.path))
         said = to_json({**dump(description), "path": ""})
-        return hashlib.sha256(f"{said}\n{fingerprint(description)}".encode()).hexdigest()
+        return hashlib.sha256(f"{said}\n{fingerprint(description, known)}".encode()).hexdigest()
+
+    def hashes(self) -> Hashes:
+        return hashes_of(read_description(Path(self.path)))
+
+    def check_content(self) -> None:
+        """Read all files to find out whether one has changed, although their sizes and times have not."""
+        if self.files:
+            check_unchanged(read_description(Path(self.path)), read_hashes(Path(self.files)), content=True)
 
     def load(self, folder: Path) -> Dataset:
         """Read the files; `folder` is not used."""
         if not self.path:
             raise DataError("data is 'own' without a path, which is for clients at sites: name a data.toml.")
-        if self._fingerprint() != self.sha256:
+        known = read_hashes(Path(self.files)) if self.files else None
+        if known is not None:
+            check_unchanged(read_description(Path(self.path)), known)
+        if self._fingerprint(known) != self.sha256:
             raise DataError(
                 f"{self.path} or its files have changed: their sha256 no longer starts with {self.sha256[:12]}."
             )
-        return load(self._description()).dataset
+        return load(self._description(), known=known).dataset
 
     def _description(self) -> Description:
         found = read_description(Path(self.path))

@@ -1,21 +1,52 @@
-"""Random changes to a batch of training images, by the names in `train.augment`.
+"""Random changes to a batch of training samples, by `train.augment`: our own of images, or a user's function.
 
-A change says which row and column each pixel comes from, so targets for pixels change with their images.
+Ours say which row and column each pixel comes from, so targets for pixels change with their images. A function of a
+user's own gets `(x, rng)` and returns new samples, or `(x, y, rng)` and returns both.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from ...settings.updates import Augmentation
+from ...errors import ConfigError
+from ...settings.functions import Augmentation, imported
 
 Change = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
-def augmented(x: Tensor, y: Tensor, names: Sequence[Augmentation], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def augmented(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The changed samples of a batch and their targets; each kind of change in the order given."""
+    for built_in, group in groupby(changes, key=lambda a: a.is_built_in):
+        if built_in:
+            x, y = _images(x, y, [a.name for a in group], rng)
+            continue
+        for each in group:
+            x, y = by_function(x, y, each, rng)
+    return x, y
+
+
+def by_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """What a user's own function makes of a copy of a batch: as many samples, of the same shape."""
+    function = change.given or imported(change.name, "train.augment")
+    both = len(inspect.signature(function).parameters) == 3
+    found = function(x.clone(), *([y.clone()] if both else []), rng)
+    pair = found if both and isinstance(found, tuple) else (found, y)
+    for what, new, old in zip(("x", "y"), pair, (x, y), strict=False):
+        if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+            got = f"{new.dtype} of shape {list(new.shape)}" if isinstance(new, Tensor) else f"a {type(new).__name__}"
+            need = f"{old.dtype} of shape {list(old.shape)}, as it was given"
+            raise ConfigError(
+                f"train.augment is {change.name!r}, which returned {what} as {got}, but must return {need}."
+            )
+    return pair
+
+
+def _images(x: Tensor, y: Tensor, names: Sequence[str], rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Images [n, channels, height, width], each changed on its own, and their targets, perhaps of their pixels."""
     n, _, height, width = x.shape
     rows, columns = torch.arange(height).repeat(n, 1), torch.arange(width).repeat(n, 1)
@@ -45,4 +76,4 @@ def _shifted(places: Tensor, rng: torch.Generator) -> Tensor:
     return places.gather(1, (torch.arange(size) + shifts).clamp(0, size - 1))
 
 
-CHANGES: dict[Augmentation, Change] = {"flip": flip, "crop": crop}
+CHANGES: dict[str, Change] = {"flip": flip, "crop": crop}

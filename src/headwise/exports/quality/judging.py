@@ -75,7 +75,8 @@ def scored(model: TrainedModel, z: NDArray[Any], y: NDArray[Any]) -> Score:
 def _measured(model: TrainedModel, task: str) -> list[Metric]:
     """Without the calibration error of the run's bins: the page has its own."""
     usual = wanted(task, (), None)
-    told = (model.card["metrics"] or {}).get("test") or {}
+    told = (model.card["metrics"] or {}).get("test")
+    told = told if isinstance(told, dict) else {}
     more = [
         m
         for m in metrics()

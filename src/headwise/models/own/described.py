@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
+from ...settings.functions import SCRIPTS
 
-SCRIPTS = ("__main__", "__mp_main__")
-"""modules that other processes can't import"""
 _USUAL = vars(nn.Module())
 """what every layer has"""
 _FUNCTIONS = "torch.nn.functional"

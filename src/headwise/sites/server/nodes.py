@@ -126,7 +126,7 @@ class Nodes:
         if names:
             return f"{count}; {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
         if asked:
-            return f"{count}; waiting for {', '.join(asked)} to say who they are"
+            return f"{count}; waiting for {', '.join(asked)} to say who {'it is' if len(asked) == 1 else 'they are'}"
         return f"{count}; missing: {', '.join(f'client {c}' for c in missing)}"
 
     def look(self) -> None:

@@ -142,6 +142,8 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
             f"{site.name} accepts experiments with at most {MOST_CLIENTS:,} clients and {MOST_MODELS} networks, "
             f"but this one has {asked.clients:,} and {len(asked.model):,}."
         )
+    if own := [a.name for a in asked.train.augment if not a.is_built_in]:
+        raise RunError(f"{site.name} only runs its own Headwise, but train.augment is {own[0]!r}.")
     if asked.fraction < 1:
         raise RunError(f"{site.name} can't use a share of all samples: fraction is {asked.fraction:g}, but must be 1.")
     if beyond := [c.id for c in site.clients if c.id >= asked.clients]:

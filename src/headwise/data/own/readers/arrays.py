@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ....errors import DataError
 from ..description import PARTS, Description
 from ..findings import DataFinding
+from ..references import REFERENCES, one_type, read_references
 from .layouts import Piece, pieces
 from .raw import Builder, Form, Raw
 
@@ -125,10 +126,7 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
 
 
 def in_one_type(x: NDArray[Any]) -> NDArray[Any]:
-    """uint8 stays uint8 (images), other integers become int32 (tokens), the rest float32."""
-    if x.dtype == np.uint8:
-        return x
-    return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32, copy=False)
+    return x.astype(one_type(x.dtype), copy=False)
 
 
 def form_of(x: NDArray[Any]) -> Form:
@@ -137,8 +135,10 @@ def form_of(x: NDArray[Any]) -> Form:
 
 
 def read_arrays(d: Description, builder: Builder) -> Raw:
-    """x.npy, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
-    x, y, owner = (_npy(d.place / f"{name}.npy") for name in ("x", "y", "owner"))
+    """x.npy or references, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
+    large = (d.place / REFERENCES).exists()
+    x = read_references(d.place) if large else _npy(d.place / "x.npy")
+    y, owner = (_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
     part = _npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
     try:
         names = json.loads((d.place / "names.json").read_text(encoding="utf-8"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from ....errors import ConfigError, DataError
@@ -65,21 +63,21 @@ def pieces(d: Description, report: Report) -> list[Piece]:
             said = "name the column with each row's client, or set one_client = true"
             raise ConfigError(f"client is missing: path is one table, so {said}.")
         return [Piece(d.place, None if d.client else d.place.stem)]
-    _check_folder(d)
+    check_folder(d)
     if d.one_client:
         raise ConfigError(f"one_client is true, but path is {str(d.place)!r}, which is not a table.")
     if d.client:
-        return [Piece(path) for path in sorted(d.place.rglob("*")) if _fits(path, d)]
+        return [Piece(path) for path in sorted(d.place.rglob("*")) if fits(path, d)]
     if folders := [p for p in listed(d.place) if p.is_dir()]:
         return [piece for folder in folders for piece in _client(folder, d, report)]
-    found = [Piece(path, path.stem) for path in listed(d.place) if _fits(path, d)]
+    found = [Piece(path, path.stem) for path in listed(d.place) if fits(path, d)]
     if not found:
         raise DataError(f"{d.place} has no {d.format} file ({', '.join(SUFFIXES[d.format])}) and no folder.")
     return found
 
 
 def _client(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
-    files = [path for path in sorted(folder.rglob("*")) if _fits(path, d)]
+    files = [path for path in sorted(folder.rglob("*")) if fits(path, d)]
     if not files:
         text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
         report(DataFinding("error", "empty client", text, folder, client=folder.name))
@@ -89,7 +87,7 @@ def _client(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
 
 def image_folders(d: Description, report: Report) -> list[Folder]:
     """One folder per client, or per client and part."""
-    _check_folder(d)
+    check_folder(d)
     found: list[Folder] = []
     for client in [p for p in listed(d.place) if p.is_dir()]:
         if d.split.by != "files":
@@ -113,33 +111,11 @@ def _part(name: str, path: Path, d: Description, report: Report) -> int:
     return found[0] if found else 0
 
 
-def _fits(path: Path, d: Description) -> bool:
+def fits(path: Path, d: Description) -> bool:
     hidden = path.name.startswith((".", "_"))
     return path.suffix.lower() in SUFFIXES[d.format] and not hidden and path.is_file()
 
 
-def _check_folder(d: Description) -> None:
+def check_folder(d: Description) -> None:
     if not d.place.is_dir():
         raise DataError(f"path is {str(d.place)!r}, but there is no such file or folder.")
-
-
-def fingerprint(d: Description) -> str:
-    """SHA-256 of the described files and their names."""
-    if d.place.is_file():
-        files = [d.place]
-    else:
-        _check_folder(d)
-        files = sorted(p for p in d.place.rglob("*") if _fits(p, d))
-    digest = hashlib.sha256()
-    for path in files:
-        stat = path.stat()
-        name = path.name if path == d.place else path.relative_to(d.place).as_posix()
-        digest.update(f"{name}\n{_hash(path, stat.st_size, stat.st_mtime_ns)}\n".encode())
-    return digest.hexdigest()
-
-
-@lru_cache(1 << 17)
-def _hash(path: Path, size: int, changed: int) -> str:
-    """Hash of one file, cached until its size or time changes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

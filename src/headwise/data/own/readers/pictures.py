@@ -54,6 +54,12 @@ class Pictures:
             return None
         image = image if image.mode == "P" else image.convert("L")
         if self.size and (image.height, image.width) != self.size:
+            if not self._asked[0]:
+                text = (
+                    f"the mask has {image.height} x {image.width} pixels, but images {self.size[0]} x {self.size[1]}: "
+                )
+                report(DataFinding("error", "mixed shapes", f"{text}set preprocess.size to resize all.", path))
+                return None
             image = image.resize((self.size[1], self.size[0]), _resampling("NEAREST"))
         return np.asarray(image, np.int64)
 
@@ -66,6 +72,7 @@ def _open(path: Path, report: Report) -> Any:
     try:
         image = Image.open(path)
         if image.width * image.height > LARGEST:
+            image.close()
             report(DataFinding("error", "unreadable image", f"it has more than {LARGEST:,} pixels.", path))
             return None
         image.load()
