@@ -302,7 +302,7 @@ def _cost(command: str) -> str:
 
 def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> Line:
     wanted = {**told.get("match", {}), **row["match"]}
-    fit = [r for r in runs if all(_at(r["experiment"], k) == v for k, v in wanted.items())]
+    fit = [r for r in runs if all(_at(r["experiment"], k) == (v if v != "unset" else None) for k, v in wanted.items())]
     fit.sort(key=lambda r: r["experiment"].get("seed", 0))
     seeds = [r["experiment"].get("seed", 0) for r in fit]
     if len({*seeds}) < len(seeds):

@@ -1,6 +1,7 @@
 """How fast: Headwise against the loop that others use, and against a bare one. Writes docs/results/speed.md.
 
-    python benchmarks/speed.py            # about a quarter of an hour on two quiet cores
+    python benchmarks/speed.py                   # everything
+    python benchmarks/speed.py rounds workers    # only these sections of the page; SECTIONS has all
 
 Ratios are taken inside one interleaved run, of medians; CPU seconds of one thread unless wall time is named.
 """
@@ -9,8 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
@@ -19,26 +23,37 @@ from statistics import median
 from typing import Any
 
 import growth
+import million
 import torch
 from naive import Bare, Naive, PlainHeads
-from torch import nn
+from pages import put
+from torch import Tensor
 from workloads import WORKLOADS, Workload, plan_of
 
+from headwise.contract.averaging import Shared
 from headwise.data.federated import Clients
+from headwise.engine.client.jobs import Job, handle_all
+from headwise.engine.client.predictions import passed
 from headwise.engine.driver import drive
 from headwise.engine.events import Event, Progress, RoundEnded
 from headwise.engine.executors.base import Executor
 from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
+from headwise.engine.host.clock import Clock
 from headwise.engine.host.process import keep_freed_memory, spared_collections
+from headwise.engine.kernels.native.checking import native
 from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
 from headwise.settings.options import Engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
-REPETITIONS = {"W3": 3, "W4": 21, "W5": 21}
-"""where not seven: a round of W3 takes long, those of W4 and W5 are short, and vary"""
+REPETITIONS = {"W3": 2, "W4": 7, "W5": 7}
+"""where not three: a round of W3 takes long, those of W4 and W5 are short, and vary"""
+AVX2 = {"HEADWISE_NATIVE": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+AVX2 |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+"""what keeps our kernels, torch, oneDNN and MKL from wider vectors"""
+SIZES = [10_000, 100_000, 1_000_000]
 SHORT = 20
 """rounds of ours in a turn of W5: so it lasts as long as the others', not only while the caches still hold theirs"""
 FEW = dataclasses.replace(WORKLOADS["W1"], clients=5)
@@ -112,22 +127,39 @@ def several(run: Callable[[int], float | None], rounds: int) -> float | None:
     return sum(t for t in told if t is not None) if told[0] is not None else None
 
 
-def workloads() -> list[str]:
-    """Rounds of FedAvg on W1 to W5."""
-    lines: list[str] = []
-    for name, load in WORKLOADS.items():
+def workloads(names: Sequence[str] = tuple(WORKLOADS)) -> list[str]:
+    """Rounds of FedAvg."""
+    lines = [
+        "*naive*: a DataLoader of tuples, a copy of the model and an optimiser per client, as other libraries have it",
+        "(`benchmarks/naive.py`). *bare*: the same steps with autograd and nothing federated around them. A turn is",
+        f"one round; on W5 {SHORT} of Headwise, which take as long as one naive round.\n",
+        "| | workload | naive s | bare s | Headwise s | against naive | against bare |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name in names:
+        load = WORKLOADS[name]
         plan = plan_of(load)
         racers = {"naive": Apart(load), "bare": Bare(plan), "ours": Ours(plan)}
         rounds = {"naive": 1, "bare": 1, "ours": SHORT if name == "W5" else 1}
         turns = {who: partial(several, racer.round, rounds[who]) for who, racer in racers.items()}
         with closing(racers["naive"]):
-            found = race(turns, REPETITIONS.get(name, 7), time.process_time)
+            found = race(turns, REPETITIONS.get(name, 3), time.process_time)
         found = {who: seconds / rounds[who] for who, seconds in found.items()}
-        faster, over = found["naive"] / found["ours"], found["ours"] / found["bare"] - 1
         cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "ours")]
-        lines.append(f"| {name} | {load.what} | {' | '.join(cells)} | {faster:.2f} x | {over:+.1%} |")
+        cells += [f"{found[k] / found['ours']:.2f} x" for k in ("naive", "bare")]
+        lines.append(f"| {name} | {load.what} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
+
+
+def limited() -> list[str]:
+    """The chains among the workloads in a process that must not use AVX-512."""
+    code = "import speed, torch; torch.set_num_threads(1); speed.keep_freed_memory()\n"
+    code += "print('\\n'.join(['page:', *speed.workloads(['W1', 'W2', 'W3', 'W5'])]))"
+    command, here = [sys.executable, "-c", code], Path(__file__).parent
+    done = subprocess.run(command, cwd=here, env={**os.environ, **AVX2}, stdout=subprocess.PIPE, text=True, check=True)
+    told = " ".join(f"{k}={v}" for k, v in AVX2.items())
+    return [f"The same with `{told}`.\n", done.stdout.partition("page:\n")[2].rstrip()]
 
 
 def rebuilt(load: Workload, data: Clients) -> Plan:
@@ -145,7 +177,8 @@ def workers() -> list[str]:
         racers = {"serial": Ours(plan), "one worker": Ours(plan, one), "two workers": Ours(plan, two)}
         racers["two threads"] = Ours(plan, threads)
         found = race({k: partial(r.round, 1) for k, r in racers.items()}, 5, time.perf_counter)
-    lines = [f"| {k} | {v:.2f} | {found['one worker'] / v:.2f} x |" for k, v in found.items()]
+    lines = ["W1, wall seconds per round.\n", "| | s | against one worker |", "|---|---:|---:|"]
+    lines += [f"| {k} | {v:.2f} | {found['one worker'] / v:.2f} x |" for k, v in found.items()]
     print("\n".join(lines), flush=True)
     return lines
 
@@ -162,7 +195,13 @@ def rounds() -> list[str]:
         "Ditto": ("ditto", {}, None),
         "FedAFK": ("fedafk", {}, None),
     }
-    lines: list[str] = []
+    lines = [
+        "Whole rounds of five clients of W1. *uncached*: every batch passes the frozen body again, every head is",
+        'trained by autograd (`engine.kernels = "plain"`). *whole*: every phase passes the whole network there and',
+        "back and uses only a part of the gradients, as code does that does not freeze anything.\n",
+        "| method | Headwise s | uncached s | gain | whole s | gain |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for name, (method, options, plain) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
@@ -170,7 +209,7 @@ def rounds() -> list[str]:
         turns: dict[str, Callable[[], object]] = {k: partial(r.round, 1) for k, r in racers.items()}
         if plain:
             turns["whole"] = partial(plain(plan).round, 1)
-        found = race(turns, 5, time.process_time)
+        found = race(turns, 3, time.process_time)
         whole = f"{found['whole']:.3f} | {found['whole'] / found['cached']:.2f} x" if plain else "- | -"
         gain = found["uncached"] / found["cached"]
         lines.append(f"| {name} | {found['cached']:.3f} | {found['uncached']:.3f} | {gain:.2f} x | {whole} |")
@@ -179,81 +218,61 @@ def rounds() -> list[str]:
 
 
 def evaluation() -> list[str]:
-    """20 clients with 75 test samples each."""
+    """20 clients with 75 test samples each: networks alone, and with everything around them."""
     load = dataclasses.replace(WORKLOADS["W1"], samples=10, test=75)
     plan = plan_of(load)
     model, naive = plan.models[0], Naive(plan).model
+    jobs = [(Job("global", c, 1, Shared(model.params())), None) for c in range(load.clients)]
 
-    def one_by_one(model: nn.Module, batch: int) -> None:
+    def outputs(say: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
             for c in range(load.clients):
-                for x in plan.data.client(c).test.x.split(batch):
-                    model(x if model is not naive else x.contiguous())
+                say(plan.data.client(c).test.x)
 
-    turns = {
-        "batches of 10, as others lay out their images": partial(one_by_one, naive, 10),
-        "batches of 10, channels last": partial(one_by_one, model, 10),
-        "as Headwise does it": partial(one_by_one, model, plan.experiment.evaluate.batch),
+    size = plan.experiment.evaluate.batch
+    torch_only = plan.changed(engine=Engine(kernels="plain"))
+    turns: dict[str, Callable[[], object]] = {
+        "batches of 10, as others lay out their images": partial(
+            outputs, lambda x: [naive(part.contiguous()) for part in x.split(10)]
+        ),
+        "batches of 10, channels last": partial(outputs, lambda x: [model(part) for part in x.split(10)]),
+        "all samples, torch": partial(outputs, lambda x: passed(model, x, size, fast=False)),
+        "all samples, native kernels": partial(outputs, lambda x: passed(model, x, size, fast=True)),
+        "jobs with scores, torch": partial(handle_all, torch_only, jobs, Clock()),
+        "jobs with scores, as Headwise does it": partial(handle_all, plan, jobs, Clock()),
     }
-    found = race(turns, 7, time.process_time)
-    best = found["as Headwise does it"]
-    lines = [f"| {k} | {v:.3f} | {v / best:.2f} x |" for k, v in found.items()]
+    found = race(turns, 9, time.process_time)
+    best = found["jobs with scores, as Headwise does it"]
+    lines = ["20 clients with 75 test samples each, the CNN for 3x32x32, client after client.\n"]
+    lines += ["| | s | against Headwise |", "|---|---:|---:|"]
+    lines += [f"| {k} | {v:.3f} | {v / best:.2f} x |" for k, v in found.items()]
     print("\n".join(lines), flush=True)
     return lines
 
 
+SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "rounds": ("Rounds of FedAvg", workloads),
+    "avx2": ("Limited to AVX2", limited),
+    "workers": ("Workers", workers),
+    "methods": ("Frozen bodies", rounds),
+    "evaluation": ("Evaluation", evaluation),
+    "growth": ("Growth", growth.table),
+    "million": ("Very many clients", lambda: million.table(SIZES)),
+}
+
+
 def main() -> None:
-    """Measure everything and write the page."""
+    """Measure these sections, or all of them, and write them into the page, each when it is done."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    parts = [workloads(), workers(), rounds(), evaluation(), growth.table()]
-    races, crew, methods, looks, grown = ("\n".join(lines) for lines in parts)
-    PAGE.write_text(f"""# Speed
-
-Made by `python benchmarks/speed.py` on {machine()}. Ratios are inside one
-interleaved run, of medians. Seconds are CPU time of one
-thread for a round, unless it says wall.
-
-## Rounds of FedAvg
-
-*naive*: a DataLoader of tuples, a copy of the model and an optimiser per client, as other libraries have it
-(`benchmarks/naive.py`). *bare*: the same steps with the engine's kernels and nothing federated around them. A turn is
-one round; on W5 {SHORT} of Headwise, which take as long as one naive round.
-
-| | workload | naive s | bare s | Headwise s | against naive | over bare |
-|---|---|---:|---:|---:|---:|---:|
-{races}
-
-## Workers
-
-W1, wall seconds per round.
-
-| | s | against one worker |
-|---|---:|---:|
-{crew}
-
-## Frozen bodies
-
-Whole rounds of five clients of W1. *uncached*: every batch passes the frozen body again, every head is trained by
-autograd (`engine.kernels = "plain"`). *whole*: every phase passes the whole network there and back
-and uses only a part of the gradients, as code does that does not freeze anything.
-
-| method | Headwise s | uncached s | gain | whole s | gain |
-|---|---:|---:|---:|---:|---:|
-{methods}
-
-## Evaluation
-
-20 clients with 75 test samples each, the CNN for 3x32x32, client after client.
-
-| | s | against Headwise |
-|---|---:|---:|
-{looks}
-
-## Growth
-
-{grown}
-""")
+    names = sys.argv[1:] or list(SECTIONS)
+    if unknown := set(names) - set(SECTIONS):
+        raise SystemExit(f"{', '.join(sorted(unknown))}: not a section; there are {', '.join(SECTIONS)}")
+    for name in names:
+        title, measured = SECTIONS[name]
+        begun = time.perf_counter()
+        lines = measured()
+        put(PAGE, title, [*lines, "", f"*{machine()}, chains: {native()}; {time.perf_counter() - begun:.0f} s.*"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 from sklearn.datasets import load_diabetes, load_digits
 
 FOLDER = Path(__file__).parents[1] / "src" / "headwise" / "data" / "sources"
@@ -28,6 +29,6 @@ def diabetes() -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     for made in (digits, diabetes):
-        path = FOLDER / f"{made.__name__}.npz"
-        np.savez_compressed(path, **made())
+        path = FOLDER / f"{made.__name__}.safetensors"
+        save_file(made(), path)
         print(f"{path}: {path.stat().st_size:,} bytes")

@@ -46,7 +46,30 @@ def test_a_run_goes_on(headwise: Headwise, done: Path, tmp_path: Path) -> None:
 def test_a_client_is_forgotten(headwise: Headwise, done: Path, tmp_path: Path) -> None:
     said = headwise("retrain", str(done), "--without", "1", "--out", str(tmp_path / "less"), "--quiet")
     assert "without.html" in said.out
+    assert "…" not in said.out, "headings are whole"
+    assert [said.out.count(word) for word in ("download,", "training,", "without ")] == [3, 3, 2]
     assert (tmp_path / "less" / "without.html").exists()
+
+
+def test_newcomers_and_the_forgotten_of_other_tasks(headwise: Headwise, tmp_path: Path) -> None:
+    """By the metric of the run, in its own unit."""
+    data = ("--data", "synthetic:60:4:6:sites=3:task=regression", "--partition", "natural", "--rounds", "1", "--quiet")
+    said = headwise("run", *data, *NEW, "--out", str(tmp_path / "run"))
+    told = json.loads((tmp_path / "run" / "result.json").read_text())["new_clients"]
+    assert f"joined {told['joined']['0']:.4f} after 0" in said.out
+    assert told["joined"]["0"] == hw.Run(tmp_path / "run").new_clients["rows"][0]["rmse"]  # pyright: ignore
+    headwise("report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"))
+    assert f"{told['joined']['5']:.4g}" in (tmp_path / "page.html").read_text()
+    headwise("retrain", str(tmp_path / "run"), "--without", "1", "--out", str(tmp_path / "less"), "--quiet")
+    assert "RMSE (less is better) on own test samples." in (tmp_path / "less" / "without.html").read_text()
+
+
+def test_a_run_that_goes_on_counts_the_clients_of_its_data(headwise: Headwise, tmp_path: Path) -> None:
+    data = ("--data", "synthetic:60:4:6:sites=3", "--partition", "natural", "--rounds", "1", "--quiet")
+    headwise("run", *data, "--out", str(tmp_path / "run"))
+    more = ("run", "--from", str(tmp_path / "run"), "--rounds", "1", "--quiet", "--out", str(tmp_path / "more"))
+    assert_refused(headwise(*more, "--clients", "5"), "5", "3")
+    assert not (tmp_path / "more").exists()
 
 
 @pytest.mark.parametrize(

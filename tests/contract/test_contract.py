@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +93,7 @@ def one_import_of_torch() -> Iterator[None]:
     """Fork the workers of all pools from one clean process: the same isolation, without waiting for torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headwise.testing", "pytest", "torch._dynamo"])
+    forkserver.ensure_running()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crew, "multiprocessing", SimpleNamespace(get_context=lambda name: context))
         yield

@@ -52,7 +52,7 @@ def test_bad_samples_get_a_sentence(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", "fedavg")
     x, y = samples(run)
     for a, b, sentence in (
-        (x, [*y[:-1], "none"], "label 'none' is not one of the classes"),
+        (x, [*y[:-1], "none"], "label 59: 'none' is not one of the classes"),
         (x, y[:-1], "there are 60 samples and 59 labels"),
         (x[:0], y[:0], "there are 0 samples and 0 labels"),
         (x[:, :3], y, "samples are float32 of shape"),
@@ -76,8 +76,9 @@ def test_the_command_reads_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[
     dataset = Models(run).data.dataset
     np.savez(tmp_path / "mine.npz", x=dataset.x[:80], y=dataset.y[:80])
     said = adapt(capsys, run.path, tmp_path / "mine.npz", "--epochs", 3, "-o", tmp_path / "out", "--format", "torch")
-    assert (said["trained_on"], said["measured_on"]) == (60, 20)
-    assert said["accuracy"]["3"] >= said["accuracy"]["0"]
+    (mine,) = said["clients"]
+    assert (mine["client"], mine["trained_on"], mine["measured_on"]) == ("", 60, 20)
+    assert mine["scores"]["3"]["accuracy"] >= mine["scores"]["0"]["accuracy"]
     assert hw.load(tmp_path / "out").predict(dataset.x[:3]).shape == (3,)
 
 
@@ -96,7 +97,36 @@ def test_the_command_reads_what_a_data_toml_describes(
         experiment_from({"method": "fedrep", "data": str(tmp_path / "both.toml"), "rounds": 3}), tmp_path / "run"
     )
     said = adapt(capsys, run.path, tmp_path / "mine.toml", "--client", "c", "--epochs", 5)
-    assert said["accuracy"]["5"] > 0.8
+    assert [each["client"] for each in said["clients"]] == ["c"]
+    assert said["clients"][0]["scores"]["5"]["accuracy"] > 0.8
+
+
+def test_every_client_of_a_data_toml_gets_a_model_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same as if it had been the only one asked for; nothing is pooled."""
+    write(tmp_path / "both.csv", ["a", "b"], shift=0.0)
+    write(tmp_path / "mine.csv", ["c", "d"], shift=0.5)
+    for name in ("both", "mine"):
+        text = f'format = "csv"\npath = "{name}.csv"\nclient = "who"\ntarget = "ill"\n'
+        (tmp_path / f"{name}.toml").write_text(text + '[features]\nnumber = ["age"]\ncategory = ["sex"]\n')
+    run = hw.run(
+        experiment_from({"method": "fedrep", "data": str(tmp_path / "both.toml"), "rounds": 1}), tmp_path / "run"
+    )
+    out = ("-o", tmp_path / "out", "--format", "torch")
+    both = adapt(capsys, run.path, tmp_path / "mine.toml", "--epochs", 2, *out)["clients"]
+    alone = adapt(capsys, run.path, tmp_path / "mine.toml", "--epochs", 2, "--client", "d")["clients"]
+    assert [each["client"] for each in both] == ["c", "d"]
+    assert {k: v for k, v in both[1].items() if k != "model"} == {k: v for k, v in alone[0].items() if k != "model"}
+    models = [hw.load(tmp_path / "out" / name) for name in ("c", "d")]
+    cells = {"age": [0.1, -3], "sex": ["f", "m"]}
+    assert (models[0].predict_proba(cells) != models[1].predict_proba(cells)).any()
+    assert [m.card["training"]["samples"] for m in models] == [45, 45]
+    with pytest.raises(SystemExit):
+        main(["adapt", str(run.path), str(tmp_path / "mine.toml"), "--epochs", "0"])
+    said = capsys.readouterr().out
+    assert "mine.toml has 2 clients: one model each." in said
+    assert "d: trained on 45 samples; accuracy" in said
 
 
 def write(path: Path, who: list[str], shift: float) -> None:

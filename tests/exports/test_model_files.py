@@ -17,9 +17,11 @@ from hospitals import write_patients
 
 import headwise as hw
 from headwise.cli import main
-from headwise.exports.judging import reliability
 from headwise.exports.making import encode_own
 from headwise.exports.personal import Models
+from headwise.exports.quality.details import reliability
+from headwise.exports.quality.judged_page import page_of
+from headwise.exports.quality.judging import Judged
 from headwise.exports.ready import preparing
 from waiting import PATIENCE
 
@@ -82,6 +84,8 @@ def test_a_card_says_what_the_model_is(home: Path) -> None:
     assert card["metrics"]["test"] == lines[0].get("pre", {}).get("test")
     assert card["training"]["method"]["name"] == "fedrep"
     assert card["inputs"]["preprocessing"]["columns"][0]["name"] == "age"
+    assert "one-hot coding" in card["inputs"]["inside"]
+    assert "hash words by CRC-32" in card["inputs"]["outside"]
     assert card["reading"]["path"] == ""
     assert str(home) not in json.dumps(card)
 
@@ -146,17 +150,10 @@ def test_reliability_by_hand() -> None:
 
 
 def test_names_of_classes_do_not_inject_markup(home: Path, tmp_path: Path) -> None:
-    from headwise.report.page import render_judged
-
-    page = render_judged(
-        title="<script>alert(1)</script>",
-        n=1,
-        floor=None,
-        figures=[],
-        classes=["<b>", "b"],
-        confusion=[[1, 0], [0, 0]],
-        bins=[],
-    )
+    each = [{"class": "<b>", "samples": 1, "predicted": 1, "precision": 1.0, "recall": 1.0, "F1": 1.0}]
+    judged = Judged({"n": 1}, [], each, [[1, 0], [0, 0]], [], None, [])
+    title = "<script>alert(1)</script>"
+    page = page_of(title=title, task="classification", said="", figures=[], classes=["<b>", "b"], judged=judged)
     assert "<script>alert" not in page
     assert "<b>" not in page
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.app.launch import run_or_resume
 from headwise.errors import RunError
 from headwise.runs.manifest import FORMAT
+from headwise.settings.experiment import experiment_from
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -43,6 +45,13 @@ def test_a_stopped_run_of_this_format_goes_on_and_ends_as_the_finished_one(tmp_p
     for now, then in zip(run.rounds, ended.rounds, strict=True):
         assert (now["round"], now["bytes_up"], now["clients"]) == (then["round"], then["bytes_up"], then["clients"])
         torch.testing.assert_close(now["pre"]["loss"], then["pre"]["loss"], rtol=1e-4, atol=0)
+
+
+def test_a_run_from_before_there_were_tasks_is_the_same_experiment(tmp_path: Path) -> None:
+    folder = copied(FORMAT, tmp_path)
+    asked = hw.Run(folder).manifest["experiment"]
+    assert "task" not in asked
+    assert run_or_resume(experiment_from(asked), folder).complete
 
 
 def test_a_stopped_run_of_an_older_format_is_read_but_not_resumed(tmp_path: Path) -> None:

@@ -22,6 +22,13 @@ HEADWISE = (sys.executable, "-m", "headwise")
 SITES = {"site0": [0, 4], "site1": [1], "site2": [2, 3]}
 
 
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
 class Laboratory:
     """Starts processes, each in its own group with its output in a file."""
 

@@ -9,12 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from laboratory import free_port
 
 from headwise.errors import ConfigError
 from headwise.sites.site import running, worker
 from headwise.sites.transport import ports
 from headwise.sites.transport.health import Health, health_endpoint
-from headwise.sites.transport.ports import free_port
 from waiting import PATIENCE
 
 

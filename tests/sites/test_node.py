@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -20,8 +20,8 @@ from headwise.disk.jsontext import to_json
 from headwise.errors import RunError
 from headwise.sites.server.submit import APP
 from headwise.sites.transport import node
-from headwise.sites.transport.envelope import SiteMessage
-from headwise.sites.transport.grid import from_content, to_content
+from headwise.sites.transport.envelope import Lost, SiteMessage
+from headwise.sites.transport.grid import FlowerTransport, from_content, to_content
 from headwise.sites.transport.node import QUICK, SLOW, NodeConnection, Pace, refusal
 from headwise.sites.transport.processes import APPS
 
@@ -129,6 +129,30 @@ def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None
     assert from_content(link.answer().content).text == "train: two"
     assert not line.attend(), "nobody asks any more"
     assert link.apps == 1, "an app is fetched once per run"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"text": "{}"},
+        {"text": 3, "records": []},
+        {"text": "", "records": 10**12},
+        {"text": "", "records": [10**12]},
+    ],
+    ids=str,
+)
+def test_a_reply_that_is_no_message_is_a_lost_one(said: Any) -> None:
+    reply = SimpleNamespace(
+        metadata=SimpleNamespace(reply_to_message_id="one"),
+        has_error=lambda: False,
+        content=RecordDict({"message": ConfigRecord(said)}),
+    )
+    grid: Any = SimpleNamespace(pull_messages=lambda numbers: [reply])
+    ((number, lost),) = FlowerTransport(grid).collect(["one"])
+    assert number == "one"
+    assert isinstance(lost, Lost)
+    assert lost.why.startswith("this is not a message of Headwise")
 
 
 def test_a_small_message_has_few_pieces() -> None:

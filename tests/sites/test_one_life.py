@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from laboratory import free_port
 
 from headwise.errors import ConfigError, RunError
 from headwise.sites.transport import ports
@@ -166,7 +167,7 @@ def test_who_has_a_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "python" in said
     assert said.endswith("listens there: stop it, or choose another port.")
     ports.wait_until_free("--port", "127.0.0.1", port)
-    ports.wait_until_free("--port", "127.0.0.1", ports.free_port())
+    ports.wait_until_free("--port", "127.0.0.1", free_port())
 
 
 def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,3 +170,16 @@ def test_signed_lists_stay_valid() -> None:
     with_sums = asked(data={"name": "own", "statistics": GOOD})
     assert experiment_hash(usual) == experiment_hash(with_sums)
     assert experiment_hash(usual) != experiment_hash(asked(train={"clip": 1.0}))
+
+
+def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
+    """Preprocessed by the sums of all sites, as in a simulation; where each site has its own, there is none."""
+    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    run = served(Inside(sites), asked(method="fedavg"), tmp_path / "out")
+    simulated = hw.Experiment(**{**USUAL, "method": "fedavg", "data": str(together(tmp_path))})
+    wanted = hw.run(simulated, tmp_path / "simulated").global_model()
+    cells = {"age": [40, ""], "dose": [9.5, 110], "ward": ["d", "z"]}
+    assert np.array_equal(run.global_model().predict_proba(cells), wanted.predict_proba(cells))
+    own = {k: site(tmp_path / "own", k, '[preprocess]\nfit = "client"\n', "--tell-sums") for k in range(3)}
+    with pytest.raises(RunError, match="each site has its own preprocessing"):
+        served(Inside(own), asked(method="fedavg"), tmp_path / "other").global_model()

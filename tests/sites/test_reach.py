@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from laboratory import free_port
 
 from headwise.errors import ConfigError
 from headwise.sites.site.signing import server_certificates
 from headwise.sites.transport import reach
-from headwise.sites.transport.ports import free_port
 from headwise.sites.transport.reach import check_certificate, problem
 
 

@@ -48,7 +48,7 @@ def going_on(values: Mapping[str, Any]) -> Experiment:
     """The experiment of these settings, which `values_of` began and a user may have changed."""
     before = experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]).resolved()
     asked = experiment_from(values)
-    divided = 0 if asked.partition.name == "natural" else asked.clients or 20
+    divided = asked.clients or (0 if asked.partition.name == "natural" else 20)
     asked = replace(asked, origin=replace(asked.origin, divided=divided))
     for name in SAME:
         now, then = (getattr(e.resolved(), name) for e in (asked, before))

@@ -34,6 +34,7 @@ from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
+from .early import expect_workers
 from .going_on import beginning
 from .inputs import check_processes, new_inputs, session_models, stored, stored_again
 from .prepare import Prepared, plan_from_json, prepare
@@ -63,6 +64,7 @@ def run(
     """Train and return the run; without `out`, its folder is created under ``runs/``."""
     if experiment.engine.kind == "flower" and backend is None:
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
+    expect_workers(experiment)
     data_dir = data_folder(data_dir)
     backend = backend or here(data_dir)
     folder = Path(out) if out else usual_folder(experiment)
@@ -109,6 +111,7 @@ def resume(
             where,
         )
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
+    expect_workers(experiment_from(manifest["experiment"]))
     began = stored_again(experiment_from(manifest["experiment"]), model, folder)
     experiment, plan, summary, histograms = backend.make(began)
     now, wanted = summary.hash, manifest["partition"]["hash"]
@@ -133,6 +136,7 @@ def run_or_resume(
     found, experiment = Run(out), stored(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
     before = experiment_from(found.manifest["experiment"]).resolved()  # options may be new since then
+    before = dataclasses.replace(before, task=before.task or now.task)  # older manifests name no task
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter

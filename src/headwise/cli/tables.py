@@ -10,13 +10,22 @@ from rich.text import Text
 
 
 def table_text(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, numbers_from: int, width: int
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    numbers_from: int,
+    width: int,
+    wrapped: bool = False,
 ) -> str:
-    """Right-aligns columns from `numbers_from` on; without a title, no frame; `width` is used outside a terminal."""
+    """Right-aligns columns from `numbers_from` on; `width` is used outside a terminal.
+
+    Without a title, there is no frame, and cells stay in one line unless they are `wrapped`.
+    """
     plain = title is None
     table = Table(box=None, padding=(0, 1)) if plain else Table(title=Text(title), title_justify="left")
     for i, name in enumerate(head):
-        table.add_column(Text(name), justify="right" if i >= numbers_from else "left", no_wrap=plain)
+        table.add_column(Text(name), justify="right" if i >= numbers_from else "left", no_wrap=plain and not wrapped)
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(width=None if Console().is_terminal else width)

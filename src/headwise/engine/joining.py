@@ -77,7 +77,13 @@ def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
     scores = {c: score for c, (_, score) in zip(plan.newcomers, done, strict=True) if score}
     passes = sum(p for p, _ in done) / len(done)
     own = [scores.get(c) for c in plan.newcomers]
-    return {"model": who, "epochs": epochs, "passes": round(passes, 2), **over_clients(scores), "each": own}
+    return {
+        "model": who,
+        "epochs": epochs,
+        "passes": round(passes, 2),
+        **over_clients(scores, plan.metric),
+        "each": own,
+    }
 
 
 def _bench(plan: Plan, client: int, t: int, epochs: int) -> ClientBench:

@@ -20,6 +20,7 @@ def about(
     named = {} if client is None else {"client": client, "name": run.names[client] if run.names else str(client)}
     of = {"kind": "global" if client is None else "personal", **named, "moment": moment, "round": t, "which": which}
     about_it = {**card_of(experiment, experiment.data, dataset, of, licence), "privacy": manifest.get("privacy")}
+    about_it["metric"] = run.metric.name
     about_it["training"] |= {
         "rounds": t, "clients": manifest["experiment"]["clients"], "created": manifest.get("created"),
         "headwise": manifest.get("headwise"), "partition": manifest["partition"]["hash"], "seed": experiment.seed,
@@ -27,14 +28,15 @@ def about(
     if client is None:
         row = next((r for r in run.rounds if r["round"] == t), {})
         return {**about_it, "metrics": row.get("global"), "floor": run.floor}
-    counts = run.partition
-    about_it["training"]["samples"] = sum(counts["train"][client])
-    return {**about_it, "metrics": _scores(run, client, t, moment), "floor": _floor(counts, client)}
+    about_it["training"]["samples"] = sum(run.partition["train"][client])
+    floor = run.floors[client] if run.floors else None
+    return {**about_it, "metrics": _scores(run, client, t, moment), "floor": floor}
 
 
 def card_of(experiment: Experiment, data: Choice, dataset: Dataset, of: dict[str, Any], licence: str) -> dict[str, Any]:
     """What is known wherever the model was made; `data` is where the samples come from."""
-    described = read_description(Path(data.make("data").path)) if data.name == OWN else None
+    path = data.options.get("path") if data.name == OWN else None  # none at the server of a federation
+    described = read_description(Path(path)) if path else None
     return {
         "task": dataset.task,
         "classes": list(dataset.classes),
@@ -59,9 +61,3 @@ def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None
     rounds = [r for r in seen if r == t or (r < t and moment == "post")]  # the last training may be some rounds ago
     found = seen[max(rounds)] if rounds else None
     return found and {part: scores for part, scores in dict(found).items() if scores}
-
-
-def _floor(counts: dict[str, Any], client: int) -> float | None:
-    """The accuracy on its test samples of always predicting its most frequent class."""
-    train, test = counts["train"][client], counts["test"][client]
-    return test[max(range(len(train)), key=train.__getitem__)] / sum(test) if sum(test) else None

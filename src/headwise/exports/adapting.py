@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.preprocessing.fitting import fit, measure
 from ..engine.host.process import one_thread
 from ..engine.joining import join
 from ..engine.plan import Plan
 from ..errors import DataError, RunError
-from ..settings.experiment import OWN
+from ..log.metrics import Score
 from .about import card_of
 from .inputs import Inputs
 from .making import TRIED, OwnInputs, inputs_of, make
 from .model import TrainedModel
 from .personal import Models
+from .quality.expected import expected
+from .quality.judging import scored
 from .ready import preparing
+from .samples import read
 
 
 class Newcomer:
@@ -29,13 +34,13 @@ class Newcomer:
 
     def __init__(self, models: Models, raw: Any, labels: Any) -> None:
         self.models, self.data, self.plan = models, models.data, models.plan
-        if self.data.dataset.task != "classification":
-            raise RunError(f"task is {self.data.dataset.task!r}, but only models of classification can be adapted yet.")
-        self._card = card_of(self.plan.experiment, self.plan.experiment.data, self.data.dataset, {}, "")
-        inputs = inputs_of(self.data, self.plan.clients[0], self._card["reading"])
-        self._x, self._y = inputs.encode(raw), self._numbers(labels)
-        if len(self._x) != len(self._y) or not len(self._y):
-            raise DataError(f"there are {len(self._x)} samples and {len(self._y)} labels, but each needs one.")
+        card = card_of(self.plan.experiment, self.plan.experiment.data, self.data.dataset, {}, "")
+        inputs = inputs_of(self.data, self.plan.clients[0], card["reading"])
+        self._x = inputs.encode(raw)
+        if len(self._x) != len(labels) or not len(labels):
+            raise DataError(f"there are {len(self._x)} samples and {len(labels)} labels, but each needs one.")
+        card["inputs"] = inputs.plain()
+        self._y = torch.from_numpy(expected(card, labels, lambda i: f"label {i}", in_files=False))
         self._inputs = _scaled(inputs, self._x) if self._per_client else inputs
 
     def model(self, epochs: int) -> TrainedModel:
@@ -55,17 +60,6 @@ class Newcomer:
     @property
     def _per_client(self) -> bool:
         return self.data.fitted is not None and len(self.data.fitted.mean) > 1
-
-    def _numbers(self, labels: Any) -> Tensor:
-        """The number of each class; public data sets may number them, and a user's own files write them."""
-        classes = self.data.dataset.classes
-        place = {} if self.plan.experiment.data.name == OWN else {str(k): k for k in range(len(classes))}
-        place |= {name: k for k, name in enumerate(classes)}
-        found = [place.get(str(label), -1) for label in np.asarray(labels).tolist()]
-        if -1 in found:
-            label = np.asarray(labels).tolist()[found.index(-1)]
-            raise DataError(f"label {label!r} is not one of the classes: {', '.join(classes[:20])}.")
-        return torch.tensor(found, dtype=torch.int64)
 
     def _with_me(self) -> Plan:
         """The plan with this client as its last one, which does not take part."""
@@ -90,3 +84,37 @@ def _scaled(inputs: Inputs, x: NDArray[Any]) -> Inputs:
     assert fitted is not None
     own = fit(fitted.recipe, measure(fitted.recipe, x))
     return replace(inputs, fitted=replace(fitted, mean=own.mean, std=own.std, fill=own.fill))
+
+
+class AdaptedClient(NamedTuple):
+    """One of the clients in some files."""
+
+    client: str
+    """its name; empty if the files don't say it"""
+    trained_on: int
+    measured_on: int
+    scores: dict[int, Score]
+    """on the samples that it did not train on, after each number of epochs; empty if there are none"""
+    model: TrainedModel
+
+
+def adapt_files(models: Models, data: Path, client: str, epochs: int, test: float) -> Iterator[AdaptedClient]:
+    """A model for each client in these files, or for one of them; a share of its samples is only measured with."""
+    reader = models.of(models.plan.clients[0])
+    batches = list(read(data, reader, labelled=True, client=client))
+    x = np.concatenate([reader.inputs.encode(batch.raw) for batch in batches])
+    y = np.concatenate([batch.y for batch in batches if batch.y is not None])
+    owners = np.array([name for batch in batches for name in batch.clients], dtype=object)
+    for owner in dict.fromkeys(owners):
+        mine = np.flatnonzero(owners == owner)
+        order = mine[np.random.default_rng(models.plan.experiment.seed).permutation(len(mine))]
+        held, rest = np.split(order, [round(test * len(mine))])
+        newcomer = Newcomer(models, x[np.sort(rest)], _named(reader, y[np.sort(rest)]))
+        made = {e: newcomer.model(e) for e in sorted({0, epochs})}
+        scores = {e: scored(model, model.answer(x[held]).scores, y[held]) for e, model in made.items() if len(held)}
+        yield AdaptedClient(owner, len(rest), len(held), scores, made[epochs])
+
+
+def _named(model: TrainedModel, y: NDArray[Any]) -> NDArray[Any]:
+    """Targets as `Newcomer` takes them: classes by their names."""
+    return np.array(model.classes, dtype=object)[y] if model.card["task"] == "classification" else y

@@ -16,6 +16,16 @@ from ..errors import ConfigError, DataError
 
 DTYPES = ("uint8", "int64", "float32", "float64")
 
+_STEPS: dict[str, tuple[list[str], list[str]]] = {
+    "number": (["fill and flag missing numbers", "scale numbers"], ["find missing cells"]),
+    "category": (["one-hot coding"], ["number categories by their place in preprocessing.values"]),
+    "text": (["count words"], ["split texts into words", "hash words by CRC-32"]),
+    "tokens": ([], ["split texts into words", "hash words by CRC-32"]),
+    "image": (["scale images"], ["decode and resize image files"]),
+    "array": (["fill missing numbers", "scale numbers"], []),
+}
+"""what happens to each kind of column or sample: inside the program, and before it"""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -53,7 +63,19 @@ class Inputs:
             "std": list(self.std),
             "missing": list(self.missing),
             "preprocessing": None if self.fitted is None else plain(self.fitted),
+            **self.steps(),
         }
+
+    def steps(self) -> dict[str, list[str]]:
+        """Which preprocessing is inside the program, and which `encode` does before, because ONNX can't."""
+        if self.fitted is None:
+            return {"inside": ["scale images"] if self.mean else [], "outside": []}
+        recipe = self.fitted.recipe
+        if recipe.form == "array" and recipe.vocabulary:  # token numbers already
+            return {"inside": [], "outside": []}
+        kinds = {c.kind for c in recipe.columns} | ({recipe.form} if recipe.form != "table" else set())
+        found = [_STEPS[kind] for kind in _STEPS if kind in kinds]
+        return {"inside": [s for inside, _ in found for s in inside], "outside": [s for _, out in found for s in out]}
 
 
 def inputs_from(card: Mapping[str, Any]) -> Inputs:

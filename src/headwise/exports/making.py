@@ -44,10 +44,11 @@ class OwnInputs(NamedTuple):
 
 
 def make(
-    plan: Plan, data: FederatedData, network: nn.Module, card: dict[str, Any], own: int | OwnInputs
+    plan: Plan, data: FederatedData | None, network: nn.Module, card: dict[str, Any], own: int | OwnInputs
 ) -> TrainedModel:
     """The network as a model that takes raw samples of a client, one of the data's or one with its own inputs."""
     if isinstance(own, int):
+        assert data is not None
         own = _of_client(data, own, card["reading"])
     inputs, samples = own
     card = {**card, "inputs": inputs.plain()}

@@ -19,11 +19,11 @@ from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import RunError
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.query import Run
-from ..settings.executors import SITES
 from ..settings.experiment import experiment_from
 from .about import about
 from .making import make
 from .model import TrainedModel
+from .served import DEPLOYED, Served, refuse
 
 
 class Models:
@@ -31,25 +31,33 @@ class Models:
 
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
         self.run, self._data_dir = run, data_dir
-        experiment = run.manifest["experiment"]
-        if experiment.get("engine", {}).get("kind") in SITES:
-            raise RunError(f"{run.path} has its clients at sites, and so are their models: headwise site export.")
+        self._deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
 
     @cached_property
     def data(self) -> FederatedData:
         manifest = self.run.manifest
+        if self._deployed:
+            refuse(self.run)
         data = divided(experiment_from(manifest["experiment"]), data_folder(self._data_dir or manifest["data_dir"]))
         if (now := data.summary.hash) != (before := manifest["partition"]["hash"]):
             raise RunError(f"{self.run.path} was run on partition {before[:12]}, but the data now gives {now[:12]}.")
         return data
 
     @cached_property
+    def _served(self) -> Served:
+        return Served(self.run)
+
+    @cached_property
     def plan(self) -> Plan:
+        if self._deployed:
+            return self._served.plan
         return plan_for(experiment_from(self.run.manifest["experiment"]), self.data)
 
     def of(self, who: str | int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
         """One client's model, after a download or as after its last training."""
         client = self.run.number_of(who)
+        if self._deployed:
+            refuse(self.run, client)
         if moment not in ("pre", "post"):
             raise RunError(f"moment is {moment!r}, but must be 'pre' or 'post'.")
         found = self.checkpoint(round)
@@ -78,6 +86,10 @@ class Models:
         made = self.plan.method.global_model(found.progress.server, ServerBench(self.plan, t, "evaluate"))
         if made is None:
             raise RunError(f"{self.run.method} has no global model: each client has its own.")
+        if self._deployed:
+            served = self._served
+            card = about(self.run, served.dataset, t=t, which=round, licence=licence)
+            return make(self.plan, None, made, {**card, "reading": served.reading()}, served.inputs())
         if self.data.fitted is not None and len(self.data.fitted.mean) > 1:
             raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
         card = about(self.run, self.data.dataset, t=t, which=round, licence=licence)

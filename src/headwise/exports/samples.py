@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.own.description import Description, read_description
+from ..data.own.description import PARTS, Description, read_description
 from ..data.own.findings import strictly
 from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.layouts import SUFFIXES, Piece, image_folders, pieces
+from ..data.own.readers.pictures import Pictures
+from ..data.own.readers.reading import read_raw
 from ..data.own.readers.tables import blocks
 from ..data.own.readers.values import written
 from ..data.preprocessing.states import CellError
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
+from .quality.expected import expected, expected_cells
 
 
 class Batch(NamedTuple):
@@ -29,15 +32,24 @@ class Batch(NamedTuple):
     """the number of each row in its file, or the file of each image"""
     raw: Any
     """as `TrainedModel.say` takes them"""
-    labels: NDArray[np.int64] | None
-    """[n] the classes, where the target was asked for"""
+    y: NDArray[Any] | None
+    """what the model should say, as `expected` has it, where it was asked for"""
+    clients: list[str]
+    """whose each sample is; empty names unless a data.toml says it"""
+
+
+class Asked(NamedTuple):
+    """Whether targets are wanted, and whose samples; empty: everybody's."""
+
+    labelled: bool
+    client: str
 
 
 def read(path: Path, model: TrainedModel, *, labelled: bool = False, client: str = "") -> Iterator[Batch]:
     """The samples in a table, an NPZ file, an image or a folder of images, or in what a data.toml describes."""
     d, found = _description(path, model), False
-    reader = {"npz": _arrays, "arrays": _arrays, "images": _images}.get(d.format, _tables)
-    for batch in reader(d, model, labelled, _files(path, d, client)):
+    reader = {"npz": _npz, "arrays": _arrays, "images": _images}.get(d.format, _tables)
+    for batch in reader(d, model, Asked(labelled, client), _files(path, d, client)):
         found = True
         yield batch
     if not found:
@@ -59,33 +71,38 @@ def _description(path: Path, model: TrainedModel) -> Description:
 
 
 def _files(path: Path, d: Description, client: str) -> list[Piece]:
-    """The files to read; of one client, if one is named."""
+    """The files to read; of one client, if one is named and files belong to clients."""
     if path.suffix.lower() != ".toml":
         if client:
             raise DataError(f"{path} does not say whose samples it has: only a data.toml does.")
-        return [Piece(path)]
+        return [Piece(path, "")]
+    if d.format == "arrays":
+        return [Piece(d.place)]
     if d.format == "images":
         found = [Piece(folder.path, folder.client) for folder in image_folders(d, strictly)]
     else:
-        found = [replace(piece, client=piece.client or client or None) for piece in pieces(d, strictly)]
-    kept = [piece for piece in found if not client or piece.client == client]
+        found = pieces(d, strictly)
+    kept = [piece for piece in found if not client or piece.client in (None, client)]
     if not kept:
         raise DataError(f"{path} has no client {client!r}.")
     return kept
 
 
-def _tables(d: Description, model: TrainedModel, labelled: bool, files: Sequence[Piece]) -> Iterator[Batch]:
+def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
     fitted, reading = model.inputs.fitted, model.card["reading"]
     if fitted is None:
         raise DataError(f"{d.place} is a table, but this model takes arrays: an NPZ file with x.")
     form, features = fitted.recipe.form, reading["features"]
     single = {"image": features["image"], "tokens": features["text"]}.get(form)
     columns = list(single) if single else [c.name for c in fitted.recipe.columns]
-    target = [_target(d, model)] if labelled else []
+    targets = list(d.target or reading.get("target", ())) if asked.labelled else []
+    if asked.labelled and not targets:
+        raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
-        whose = [d.client] if piece.client and d.client else []
-        for block in blocks(piece.path, d, [*columns, *target, *whose], strictly):
-            mine = [i for i in range(len(block)) if not whose or written(block.columns[d.client][i]) == piece.client]
+        whose = [d.client] if piece.client is None else []
+        for block in blocks(piece.path, d, [*columns, *targets, *whose], strictly):
+            owners = list(map(written, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
+            mine = [i for i, owner in enumerate(owners) if owner == asked.client or not (asked.client and whose)]
             for at in range(0, len(mine), ROWS):
                 rows = np.array(mine[at : at + ROWS])
                 cells = {name: block.columns[name][rows] for name in columns}
@@ -94,9 +111,9 @@ def _tables(d: Description, model: TrainedModel, labelled: bool, files: Sequence
                     raw: Any = [piece.path.parent / str(c) for c in cells[columns[0]]]
                 else:
                     raw = list(cells[columns[0]]) if form == "tokens" else _encoded(model, cells, piece.path, numbers)
-                said = block.columns[target[0]][rows] if target else None
-                labels = _labels(model, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
-                yield Batch(numbers, raw, labels)
+                said = [block.columns[name][rows] for name in targets]
+                y = expected_cells(model.card, d, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
+                yield Batch(numbers, raw, y, [owners[i] for i in rows])
 
 
 def _encoded(model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any]) -> NDArray[Any]:
@@ -107,53 +124,71 @@ def _encoded(model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, nu
         raise DataError(f"{path}, row {numbers[error.row]}, {error.said}") from None
 
 
-def _target(d: Description, model: TrainedModel) -> str:
-    target = d.target or tuple(model.card["reading"].get("target", ()))
-    if len(target) != 1:
-        raise DataError(f"{d.place} has no column to compare predictions with.")
-    return target[0]
-
-
-def _arrays(d: Description, model: TrainedModel, labelled: bool, files: Sequence[Piece]) -> Iterator[Batch]:
+def _npz(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
+    """x and y of each file, or those of all three parts."""
     for piece in files:
         found = load_npz(piece.path)
-        if "x" not in found or (labelled and "y" not in found):
-            needed = "x and y" if labelled else "x"
-            raise DataError(f"{piece.path} has {', '.join(found) or 'nothing'}, but must have {needed}.")
-        x, y = found["x"], found.get("y") if labelled else None
-        if y is not None and len(y) != len(x):
-            raise DataError(f"{piece.path} has {len(x)} samples in x, but {len(y)} labels in y.")
-        for at in range(0, len(x), ROWS):
-            part = range(at, min(at + ROWS, len(x)))
-            said = None if y is None else y[at : at + ROWS]
-            labels = _labels(model, said, lambda i, p=piece.path, at=at: f"{p}, sample {at + i}")
-            yield Batch(list(part), x[at : at + ROWS], labels)
+        for end in [""] if "x" in found else [f"_{part}" for part in PARTS if f"x_{part}" in found] or [""]:
+            x, y = found.get(f"x{end}"), found.get(f"y{end}") if asked.labelled else None
+            if x is None or (asked.labelled and y is None):
+                needed = f"x{end} and y{end}" if asked.labelled else "x"
+                raise DataError(f"{piece.path} has {', '.join(found) or 'nothing'}, but must have {needed}.")
+            if y is not None and len(y) != len(x):
+                raise DataError(f"{piece.path} has {len(x)} samples in x{end}, but {len(y)} targets in y{end}.")
+            yield from _rows(piece.path, model, x, y, [piece.client or ""] * len(x))
 
 
-def _images(d: Description, model: TrainedModel, labelled: bool, files: Sequence[Piece]) -> Iterator[Batch]:
-    """A folder's images, in folders that are named by classes where labels are asked for."""
+def _arrays(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
+    """A folder that `headwise.fit` stored: all clients in one array."""
+    raw = read_raw(d, strictly)
+    y = raw.y if raw.y is not None else np.array([*raw.cells[0], ""], dtype=object)[raw.labels[0]]
+    owners = np.array(raw.owners, dtype=object)[raw.owner]
+    mine = np.flatnonzero(owners == asked.client) if asked.client else np.arange(len(owners))
+    yield from _rows(d.place, model, raw.x[mine], y[mine] if asked.labelled else None, owners[mine].tolist())
+
+
+def _rows(
+    path: Path, model: TrainedModel, x: NDArray[Any], y: NDArray[Any] | None, clients: list[str]
+) -> Iterator[Batch]:
+    for at in range(0, len(x), ROWS):
+        part, said = slice(at, at + ROWS), None if y is None else y[at : at + ROWS]
+        if said is not None:
+            said = expected(model.card, said, lambda i, at=at: f"{path}, sample {at + i}", in_files=True)
+        yield Batch(list(range(len(x))[part]), x[part], said, clients[part])
+
+
+def _images(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
+    """A folder's images: where targets are asked for, in folders named by classes, or beside a folder of masks."""
     if model.inputs.fitted is None or model.inputs.fitted.recipe.form != "image":
         raise DataError(f"{d.place} holds images, but this model was not trained on image files.")
+    task = model.card["task"]
+    if asked.labelled and task not in ("classification", "segmentation"):
+        raise DataError(f"{d.place} holds images, but targets of {task} must be columns of a table with their paths.")
     for piece in files:
-        inside = [piece.path] if piece.path.is_file() else sorted(piece.path.rglob("*"))
+        pixels = task == "segmentation" and (piece.path / "images").is_dir()
+        inside = (
+            [piece.path] if piece.path.is_file() else sorted((piece.path / ("images" if pixels else "")).rglob("*"))
+        )
         paths = [p for p in inside if p.suffix.lower() in SUFFIXES["images"]]
         if not paths:
             raise DataError(f"{piece.path} has no images.")
         for at in range(0, len(paths), ROWS // 16):
             part = paths[at : at + ROWS // 16]
-            said = np.array([p.parent.name for p in part], dtype=object) if labelled else None
-            yield Batch([str(p) for p in part], part, _labels(model, said, lambda i, p=part: str(p[i])))
+            y = _image_targets(model, part) if asked.labelled else None
+            yield Batch([str(p) for p in part], part, y, [piece.client or ""] * len(part))
 
 
-def _labels(model: TrainedModel, cells: NDArray[Any] | None, where: Callable[[int], str]) -> NDArray[np.int64] | None:
-    """The number of each class; public data sets number them, and a user's own files write them."""
-    if cells is None:
-        return None
-    reading = model.card["reading"]
-    known = list(reading.get("classes") or model.classes) if reading else [str(k) for k in range(len(model.classes))]
-    place = {name: k for k, name in enumerate(known)}
-    found = [place.get(written(cell), -1) for cell in cells.tolist()]
-    if -1 in found:
-        i = found.index(-1)
-        raise DataError(f"{where(i)}: {cells[i]!r} is not one of the classes: {', '.join(known[:20])}.")
-    return np.array(found, np.int64)
+def _image_targets(model: TrainedModel, paths: Sequence[Path]) -> NDArray[Any]:
+    """The names of the images' folders, or the masks of the same names."""
+    if model.card["task"] == "classification":
+        said = np.array([p.parent.name for p in paths], dtype=object)
+        return expected(model.card, said, lambda i: str(paths[i]), in_files=True)
+    pictures, masks = Pictures(model.inputs.shape[1:], model.inputs.shape[0]), list[NDArray[np.int64]]()
+    for path in paths:
+        beside = path.parent.parent / "masks" / path.name
+        if not beside.is_file():
+            raise DataError(f"{path}: there is no mask {beside}.")
+        mask = pictures.read_mask(beside, strictly)
+        assert mask is not None  # `strictly` raises
+        masks.append(mask)
+    return expected(model.card, np.stack(masks), lambda i: str(paths[i]), in_files=True)

@@ -6,26 +6,30 @@ from pathlib import Path
 from statistics import fmean
 
 from ..disk.files import write_bytes
+from ..log.metrics import Metric, percent
 from ..runs.query import Run
-from .page import render_table
+from .joined import in_table
+from .page import capital, render_table
 from .tables import Table
 
 MOMENTS = {"pre": "after a download", "stale": "after its last training"}
 
 
 def forgotten_table(before: Run, after: Run) -> Table:
-    """Each other client's last accuracy in both runs and the difference, in per cent; their mean comes last."""
+    """The run's metric of each other client in both runs, and the difference; their mean comes last."""
+    metric = after.metric
     then, now = before.last_scores(), after.last_scores()
     moments = [m for m in MOMENTS if m in then and m in now]
     head = ["client", "test samples"]
     head += [f"{MOMENTS[m]}, {what}" for m in moments for what in ("with", "without", "change")]
     others = sorted({c for m in moments for c in now[m]})
     sizes = [sum(row) for row in after.partition["test"]]
-    rows = [
-        [_called(after, c), str(sizes[c]), *(cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c)))]
-        for c in others
-    ]
-    means = [_cells(*(fmean(s[m][c] for c in others if c in s[m]) for s in (then, now))) for m in moments if others]
+    rows: list[list[str]] = []
+    for c in others:
+        cells = [cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c), metric)]
+        rows.append([_called(after, c), str(sizes[c]), *cells])
+    both = {m: [fmean(s[m][c] for c in others if c in s[m]) for s in (then, now)] for m in moments if others}
+    means = [_cells(*values, metric) for values in both.values()]
     return head, [*rows, ["mean", str(sum(sizes[c] for c in others)), *(cell for cells in means for cell in cells)]]
 
 
@@ -33,7 +37,8 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
     head, rows = forgotten_table(before, after)
     gone = ", ".join(after.manifest["experiment"]["without"])
     same = "the others keep their numbers, samples and random draws"
-    said = f"The run {before.path.name} as if {gone} had never been there: {same}. Accuracy on own test samples, in %."
+    told = f"{capital(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
+    said = f"The run {before.path.name} as if {gone} had never been there: {same}. {told}."
     text = render_table(f"{before.method} without {gone}", said, head, rows)
     write_bytes(out, text.encode())
     return out
@@ -43,7 +48,6 @@ def _called(run: Run, c: int) -> str:
     return f"{c} ({run.names[c]})" if run.names else str(c)
 
 
-def _cells(then: float | None, now: float | None) -> list[str]:
-    if then is None or now is None:
-        return ["" if v is None else f"{100 * v:.2f}" for v in (then, now)] + [""]
-    return [f"{100 * then:.2f}", f"{100 * now:.2f}", f"{100 * (now - then):+.2f}"]
+def _cells(then: float | None, now: float | None, metric: Metric) -> list[str]:
+    cells = ["" if v is None else in_table(v, metric) for v in (then, now)]
+    return [*cells, "" if then is None or now is None else in_table(now - then, metric, "+")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, stdev
 
+from ..log.metrics import Metric, percent
 from .results import Line, Setting
 from .tables import Table
 
@@ -18,14 +19,18 @@ def joined_table(setting: Setting) -> Table | None:
     columns = list(dict.fromkeys(key for line in lines for key in _values(line)))
     head = ["method", "trained", *(HEAD[model].format(_epochs(e)) for model, e in columns)]
     rows = [
-        [line.name, _said(line.values("last", line.moment)) if line.measured else "", *_cells(line, columns)]
+        [
+            line.name,
+            _said(line.values("last", line.moment), line.metric) if line.measured else "",
+            *_cells(line, columns),
+        ]
         for line in lines
     ]
     return head, rows
 
 
 def _values(line: Line) -> dict[tuple[str, str], list[float]]:
-    """One accuracy per seed, by what it is of and by epochs."""
+    """One value per seed, by what it is of and by epochs."""
     found: dict[tuple[str, str], list[float]] = {}
     for summary in line.summaries:
         for model in HEAD:
@@ -36,14 +41,19 @@ def _values(line: Line) -> dict[tuple[str, str], list[float]]:
 
 def _cells(line: Line, columns: list[tuple[str, str]]) -> list[str]:
     found = _values(line)
-    return [_said(found.get(key, [])) for key in columns]
+    return [_said(found.get(key, []), line.metric) for key in columns]
 
 
-def _said(values: list[float]) -> str:
+def _said(values: list[float], metric: Metric) -> str:
     if not values:
         return ""
-    spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * fmean(values):.2f}{spread}"
+    spread = f" ± {in_table(stdev(values), metric)}" if len(values) > 1 else ""
+    return f"{in_table(fmean(values), metric)}{spread}"
+
+
+def in_table(value: float, metric: Metric, sign: str = "") -> str:
+    """Shares in per cent, without the sign that would be in every cell; others in their own unit."""
+    return f"{100 * value:{sign}.2f}" if metric.form is percent else f"{value:{sign}.4g}"
 
 
 def _epochs(count: str) -> str:

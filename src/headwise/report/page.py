@@ -102,7 +102,7 @@ def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def render_judged(**more: Any) -> str:
-    """A model's metrics, confusion table and reliability diagram."""
+    """How good one model is."""
     template = _templates().get_template("judged.html.j2")
     return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
 

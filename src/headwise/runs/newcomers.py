@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..disk.files import read_json
-from ..log.metrics import ACCURACY
+from ..log.metrics import Metric
 from .shapes import JOINED, check
 
 NEW_CLIENTS = "new_clients.json"
@@ -25,8 +25,8 @@ def read_new_clients(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def by_epochs(found: dict[str, Any]) -> dict[str, Any]:
-    """The accuracy of each kind of model, by epochs on the clients' own samples."""
-    rows = [row for row in found["rows"] if ACCURACY.name in row]
-    kinds = {m: {str(r["epochs"]): r[ACCURACY.name] for r in rows if r["model"] == m} for m in JOINED_AS}
+def by_epochs(found: dict[str, Any], metric: Metric) -> dict[str, Any]:
+    """This metric of each kind of model, by epochs on the clients' own samples."""
+    rows = [row for row in found["rows"] if isinstance(row.get(metric.name), float | int)]
+    kinds = {m: {str(r["epochs"]): r[metric.name] for r in rows if r["model"] == m} for m in JOINED_AS}
     return {"clients": found["clients"], **kinds}

@@ -208,7 +208,7 @@ class Run:
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
-            **({"new_clients": by_epochs(new)} if (new := self.new_clients) else {}),
+            **({"new_clients": by_epochs(new, self.metric)} if (new := self.new_clients) else {}),
             **({"failed": failed} if (failed := failures(rows)) else {}),
         }
 

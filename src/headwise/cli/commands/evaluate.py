@@ -15,24 +15,25 @@ from .predict import CLIENT, DATA, MODEL, telling
 @click.command(name="evaluate")
 @MODEL
 @DATA
-@click.option("-o", "--out", type=OUTPUT_FILE, help="page with confusion table and reliability diagram to write")
+@click.option(
+    "-o", "--out", type=OUTPUT_FILE, help="page to write, with pictures and a table of each class, label or quantity"
+)
 @CLIENT
 @json_option
 @quiet_option
 def command(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
     """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict."""
-    from ...exports.judging import judge, shown, write_judged
     from ...exports.loading import load
+    from ...exports.quality.judging import counted, judge, shown, write_judged
 
     loaded = load(model)
     judged = judge(loaded, data, told=telling(quiet or as_json), client=client)
     if out is not None:
         write_judged(loaded, data, judged, out)
     if as_json:
-        found = {**judged._asdict(), "bins": [b._asdict() for b in judged.bins], "classes": loaded.classes}
-        click.echo(to_json(found))
+        click.echo(to_json({**judged.plain(), "classes": loaded.classes}))
         return
-    click.echo(f"{int(judged.scores['n']):,} samples")
+    click.echo(counted(judged))
     for name, value in shown(judged):
         click.echo(f"{name:20} {value}")
     if out is not None:

@@ -54,7 +54,7 @@ def command(
     if not numbers and not world:
         raise ConfigError("--client is missing: name a client, or choose --all or --global.")
     models = Models(found, data_dir)
-    names = _folders([found.names[c] if found.names else f"client-{c}" for c in numbers])
+    names = folder_names([found.names[c] if found.names else f"client-{c}" for c in numbers])
     single = len(numbers) + world == 1
     wanted = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
     if taken := next((folder for folder, _ in wanted if folder.exists() and any(folder.iterdir())), None):
@@ -68,7 +68,7 @@ def command(
     click.echo(f"wrote {len(wanted) + world} model{'s' * (len(wanted) + world > 1)} to {out}")
 
 
-def _folders(names: list[str]) -> list[str]:
+def folder_names(names: list[str]) -> list[str]:
     """Clients' names as names of folders, each once."""
     found: dict[str, None] = {}
     for name in names:

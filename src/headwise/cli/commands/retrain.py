@@ -32,5 +32,5 @@ def command(
         found = retrain(run, without, out, data_dir=data_dir, observers=observers)
     show(found, as_json)
     if not as_json:
-        click.echo(table_text(*forgotten_table(Run(run), found), numbers_from=1, width=160))
+        click.echo(table_text(*forgotten_table(Run(run), found), numbers_from=1, width=100, wrapped=True))
         click.echo(f"on a page: {found.path / PAGE}")

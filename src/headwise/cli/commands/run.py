@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...app.early import expect_workers
 from ...disk.jsontext import to_json
 from ...log.choosing import extras, is_majority
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
@@ -43,6 +44,7 @@ def command(
 ) -> None:
     """Train with one method, configured by the TOML file CONFIG and flags."""
     experiment = experiment_of(config, changes, flags) if origin is None else _going_on(origin, config, changes, flags)
+    expect_workers(experiment)  # before torch is imported here, too
     from ...app import launch
     from ...trackers import trackers
     from ..display import watching

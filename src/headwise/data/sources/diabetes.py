@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
+from safetensors.numpy import load_file
 
 from ..dataset import Dataset, Source
 
@@ -19,5 +19,5 @@ class Diabetes(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read the copy in this package (scripts/embed_data.py); `folder` is not used."""
-        with np.load(Path(__file__).with_name("diabetes.npz")) as found:
-            return Dataset(found["x"], found["y"].reshape(-1, 1), ("progression",), task="regression")
+        found = load_file(Path(__file__).with_name("diabetes.safetensors"))
+        return Dataset(found["x"], found["y"].reshape(-1, 1), ("progression",), task="regression")

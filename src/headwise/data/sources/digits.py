@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from ..dataset import Dataset, Source
 
@@ -19,6 +20,6 @@ class Digits(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read the copy in this package (scripts/embed_data.py); `folder` is not used."""
-        with np.load(Path(__file__).with_name("digits.npz")) as found:
-            x = (found["x"] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
-            return Dataset(x, found["y"].astype(np.int64), tuple("0123456789"))
+        found = load_file(Path(__file__).with_name("digits.safetensors"))
+        x = (found["x"] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
+        return Dataset(x, found["y"].astype(np.int64), tuple("0123456789"))

@@ -17,12 +17,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ...errors import HeadwiseError
 
 Work = Callable[[Any], Any]
+START = "forkserver" if sys.platform == "linux" else "spawn"
+"""how workers start: on Linux as forks of a process that imports torch once, and computes nothing"""
+
+
+def start_server(module: str) -> None:
+    """Start that process, which imports this module while the caller does something else."""
+    if START == "forkserver":
+        from multiprocessing import forkserver  # Windows has none
+
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        forkserver.set_forkserver_preload([module])
+        with _without_main():
+            forkserver.ensure_running()
 
 
 class WorkerLostError(Exception):
@@ -30,7 +43,7 @@ class WorkerLostError(Exception):
 
 
 class _Worker(NamedTuple):
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Connection
 
 
@@ -39,7 +52,7 @@ class _Raised(NamedTuple):
 
 
 class Crew:
-    """At most `size` workers, each started when it is first needed.
+    """`size` workers; one that ended is replaced when it is needed.
 
     `begin(number)` runs once in each worker, with the worker's number, and returns the function that does its tasks.
     """
@@ -47,6 +60,8 @@ class Crew:
     def __init__(self, size: int, begin: Callable[[int], Work]) -> None:
         self.size, self._begin = size, begin
         self._workers: dict[int, _Worker] = {}
+        for number in range(size):
+            self._start(number)
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield results as they come; each task goes to the next free worker.
@@ -87,14 +102,18 @@ class Crew:
             if number not in busy:
                 return number
         number = next(k for k in range(self.size) if k not in self._workers)
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=_serve, args=(theirs, self._begin, number), daemon=True)
+        self._start(number)
+        return number
+
+    def _start(self, number: int) -> None:
+        context: Any = multiprocessing.get_context(START)
+        ours, theirs = context.Pipe()
+        args = theirs, self._begin, number, dict(os.environ)
+        process = context.Process(target=_serve, args=args, daemon=True)
         with _without_main():
             process.start()
         theirs.close()  # or the pipe would stay open when the worker dies
         self._workers[number] = _Worker(process, ours)
-        return number
 
     def _end(self, number: int) -> None:
         process, pipe = self._workers.pop(number)
@@ -122,20 +141,34 @@ def _lost_if_closed() -> Iterator[None]:
         raise WorkerLostError from error
 
 
-def _serve(pipe: Connection, begin: Callable[[int], Work], number: int) -> None:
+def _serve(pipe: Connection, begin: Callable[[int], Work], number: int, environment: dict[str, str]) -> None:
     """A worker's loop, until its driver is gone."""
+    os.environ.clear()
+    os.environ.update(environment)  # the server may have begun with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
-    work: Work | None = None
+    work = _begun(begin, number)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             task = pipe.recv()
             try:
-                work = work or begin(number)
                 result = work(task)
             except Exception as error:
                 result = _Raised(_portable(error))
             pipe.send(result)
+
+
+def _begun(begin: Callable[[int], Work], number: int) -> Work:
+    """What does the tasks; if it can't begin, every task is told why."""
+    try:
+        return begin(number)
+    except Exception as error:
+        why = error
+
+    def fail(_: Any) -> Any:
+        raise why
+
+    return fail
 
 
 def _portable(error: Exception) -> Exception:

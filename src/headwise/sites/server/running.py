@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from ...disk.files import write_json
 from ...errors import RunError
 from ..transport.family import STATUS, Family, claim, how
 from ..transport.health import Health, health_endpoint
-from ..transport.ports import wait_until_free
+from ..transport.ports import listens, wait_until_free
 from ..transport.processes import bind_server_app, bound, environment, here, superexec, superlink
 
 LOG = "flower.log"
@@ -31,19 +30,19 @@ def run_server(
         status = {"pid": os.getpid(), "since": now, "address": f"{host}:{port}", "version": __version__}
         write_json(home / STATUS, status)
         family, settings = Family(home / LOG), environment(home)
-        listens = False
+        ready = False
 
         def look() -> Health:
-            return Health("" if listens else "does not listen yet")
+            return Health("" if ready else "does not listen yet")
 
         with family.alive(), health_endpoint(health, look):
             family.start("superlink", bound(superlink(home, host, port, insecure)), settings)
             family.start("superexec", bound(superexec(home, host, port, insecure)), settings)
             while True:
-                news = family.next(None if listens else PAUSE)
+                news = family.next(None if ready else PAUSE)
                 if news is None:
-                    listens = socket.socket().connect_ex((here(host).strip("[]"), port)) == 0
-                    if listens:
+                    ready = listens(here(host).strip("[]"), port)
+                    if ready:
                         say(f"listens on {host}:{port}; Flower's log is in {home / LOG}")
                 elif "told" in news.event:
                     return 0

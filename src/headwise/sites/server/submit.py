@@ -68,9 +68,7 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
         follower.look()
         if end_file(out).exists():
             break
-        if running(home) is None:
-            raise RunError(f"the server in {home} has stopped: start it again, and run this command again to go on.")
-        status = flwr_json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if k % SELDOM == 0 else ""
+        status = _status(home, number, ask=k % SELDOM == 0)
         if status.startswith("finished") and not end_file(out).exists():
             raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")
     follower.look()
@@ -78,6 +76,19 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
     if why := end_file(out).read_text(encoding="utf-8"):
         raise RunError(why)
     return Run(out)
+
+
+def _status(home: Path, number: str, *, ask: bool) -> str:
+    """Flower's status of the run, if asked for; an error if the server has stopped."""
+    try:
+        status = flwr_json(home, "list", NAME, "--run-id", number)["runs"][0]["status"] if ask else ""
+    except RunError:
+        if running(home) is not None:
+            raise
+        status = ""
+    if running(home) is None:
+        raise RunError(f"the server in {home} has stopped: start it again, and run this command again to go on.")
+    return status
 
 
 class Follower:

@@ -136,8 +136,11 @@ class FlowerTransport:
             if reply.has_error():
                 reason = "late" if reply.error.code == EXPIRED else "no answer"
                 found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
-            else:
+                continue
+            try:
                 found.append((number, from_content(reply.content)))
+            except RunError as error:
+                found.append((number, Lost(str(error))))
         return found
 
 
@@ -181,8 +184,15 @@ def to_content(message: SiteMessage) -> RecordDict:
 
 
 def from_content(content: RecordDict) -> SiteMessage:
-    said: Mapping[str, Any] = content.config_records["message"]
-    if (small := said.get("records")) is not None:
-        return SiteMessage(str(said["text"]), [bytes(data) for data in small])
-    records = content.array_records["records"]
-    return SiteMessage(str(said["text"]), [records[str(k)].data for k in range(len(records))])
+    """The inverse; a `RunError` if this is no message of ours: anybody may run a site."""
+    try:
+        said: dict[str, Any] = dict(content.config_records["message"])
+        if "records" not in said:
+            arrays = content.array_records["records"]
+            said["records"] = [arrays[str(k)].data for k in range(len(arrays))]
+        text, records = said["text"], said["records"]
+        if not isinstance(text, str) or not all(isinstance(data, bytes) for data in records):
+            raise TypeError("text or records of another type")
+    except (KeyError, TypeError) as error:
+        raise RunError(f"this is not a message of Headwise: {error}.") from error
+    return SiteMessage(text, records)

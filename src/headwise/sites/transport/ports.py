@@ -1,4 +1,4 @@
-"""Ports on this machine: who has one, and which are free."""
+"""Ports on this machine: who has one, and whether it is free."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ LISTENS = "0A"
 """the state of a listening socket in /proc/net/tcp"""
 
 
-def free_port() -> int:
-    """A port of loopback that nobody has now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def wait_until_free(option: str, host: str, port: int) -> None:
     """Wait for a port that was used until just now; refuse one that somebody else keeps."""
     until = time.monotonic() + PATIENCE
@@ -33,6 +26,15 @@ def wait_until_free(option: str, host: str, port: int) -> None:
             by = f"process {who[0]} ({who[1]}) listens there: stop it, or" if who else f"it can't be used ({why}):"
             raise ConfigError(f"{option} is {port}, but {by} choose another port.")
         time.sleep(0.2)
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError:
+        return False
+    return True
 
 
 def _taken(host: str, port: int) -> str | None:

@@ -1,0 +1,153 @@
+"""The server's commands: who is registered and here, what deploy tells while it waits, and why a server has stopped."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import Inside, experiment, served, write_site
+from laboratory import free_port
+
+from headwise.cli import main
+from headwise.disk.files import write_json
+from headwise.errors import RunError
+from headwise.sites.server import registry, running, status, submit
+from headwise.sites.site.signing import node_key
+from headwise.sites.transport.family import STATUS, claim
+from headwise.sites.transport.ports import listens
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[None]:
+    """As if a server ran in this folder."""
+    home.mkdir()
+    with claim(home, "server"):
+        write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "nine o'clock"})
+        yield
+
+
+def ran(folder: Path) -> Path:
+    """A run of two rounds with two sites."""
+    sites = {k: write_site(folder / name, clients) for k, (name, clients) in enumerate({"a": [0], "b": [1]}.items(), 1)}
+    served(Inside(sites), experiment("fedavg", clients=2, rounds=2, sampling={"ratio": 1.0}), folder / "run")
+    return folder / "run"
+
+
+def test_a_client_that_two_sites_claim_is_refused_with_both_names(tmp_path: Path) -> None:
+    post = Inside({1: write_site(tmp_path / "oslo", [0]), 2: write_site(tmp_path / "rome", [0, 1])})
+    with pytest.raises(RunError, match="client 0 is claimed by oslo and by rome: each client must have one site"):
+        served(post, experiment("fedavg", clients=2), tmp_path / "run")
+    assert [(node, kind) for node, kind, _ in post.sent if kind != "query"] == [(2, "query.refused")], "rome is told"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_key_that_is_registered_already_does_not_end_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flower(home: Path, *words: str) -> dict[str, Any]:
+        if "oslo" in words:
+            raise RunError("flwr supernode failed: Public key already in use")
+        return {"node-id": 17}
+
+    monkeypatch.setattr(registry, "flwr_json", flower)
+    for name in ("oslo", "rome"):
+        (tmp_path / name).mkdir()
+        node_key(tmp_path / name / "site.key", name)
+    keys = [str(tmp_path / name / "site.key.pub") for name in ("oslo", "rome")]
+    with pytest.raises(SystemExit) as end:
+        main(["server", "register", str(tmp_path), *keys])
+    assert not end.value.code
+    assert capsys.readouterr().out == f"oslo ({keys[0]}) is already registered\nregistered rome ({keys[1]})\n"
+    assert registry.registered(tmp_path) == {"17": "rome"}
+
+
+def test_the_status_says_who_is_here_and_how_far_the_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        {"node-id": "17", "status": "online", "online-at": "ten o'clock", "offline-at": "N/A"},
+        {"node-id": "18", "status": "offline", "online-at": "N/A", "offline-at": "N/A"},
+    ]
+    monkeypatch.setattr(status, "flwr_json", lambda *words: {"nodes": nodes})
+    home, out = tmp_path / "server", ran(tmp_path)
+    with serving(home):
+        write_json(home / "sites.json", {"17": "rome", "18": "oslo"})
+        write_json(home / submit.LATEST, {"out": str(out)})
+        with pytest.raises(SystemExit):
+            main(["server", "status", str(home)])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "the server runs at 127.0.0.1:8000 since nine o'clock"
+        assert lines[1:3] == ["  rome  connected since ten o'clock", "  oslo  not connected since ever"]
+        assert lines[3] == f"{out}: round 2 of 2, finished"
+        with pytest.raises(SystemExit):
+            main(["server", "status", str(home), "--json"])
+        assert json.loads(capsys.readouterr().out)["sites"][0]["name"] == "rome"
+    assert next(status.server_status(home).lines()) == "the server does not run"
+
+
+def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:
+    out, told = ran(tmp_path), list[str]()
+    submit.said_file(out).write_text('{"said": "1 of 2 sites are here; b is missing"}\n')
+    follower = submit.Follower(out, told.append, rounds=1)
+    follower.look()
+    follower.look()
+    assert told[0] == "1 of 2 sites are here; b is missing"
+    assert [line.split(",")[0] for line in told[1:]] == ["round 2: 2 of 2 clients"], "each once, and none of before"
+
+
+@pytest.mark.parametrize("seldom", [40, 1], ids=["between questions", "in a question"])
+def test_deploy_does_not_wait_for_a_server_that_has_stopped(
+    seldom: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, told = tmp_path / "server", list[str]()
+    living = [{"pid": 1}]
+
+    def flower(home: Path, *words: str) -> dict[str, Any]:
+        if words[0] == "run":
+            return {"run-id": 4}
+        raise RunError("flwr list failed: Connection to the SuperLink is unavailable.")
+
+    monkeypatch.setattr(submit, "running", lambda _: living.pop() if living else None)
+    monkeypatch.setattr(submit, "flwr_json", flower)
+    monkeypatch.setattr(submit, "PAUSE", 0.0)
+    monkeypatch.setattr(submit, "SELDOM", seldom)
+    home.mkdir()
+    with pytest.raises(RunError, match=r"the server in .* has stopped: start it again, and run this command again"):
+        submit.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
+    assert told == ["the run is submitted; its server starts"]
+    with pytest.raises(RunError, match="does not run: start it with headwise server start"):
+        submit.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
+
+
+def test_a_server_whose_part_ends_stops_as_a_whole_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def child(command: list[str]) -> list[str]:
+        return [
+            sys.executable,
+            "-c",
+            "raise SystemExit(3)" if "superexec" in command[0] else "import time; time.sleep(1000)",
+        ]
+
+    monkeypatch.setattr(running, "bound", child)
+    with pytest.raises(
+        RunError, match=r"flower-superexec ended with code 3, so the server has stopped: see .*flower.log"
+    ):
+        running.run_server(tmp_path, "127.0.0.1", free_port(), True, print)
+    assert not (tmp_path / STATUS).exists()
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_server_that_listens_is_noticed(family: socket.AddressFamily, host: str) -> None:
+    with socket.socket(family) as line:
+        line.bind((host, 0))
+        port = line.getsockname()[1]
+        assert not listens(host, port)
+        line.listen()
+        assert listens(host, port)
