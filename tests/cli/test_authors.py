@@ -60,7 +60,7 @@ SLIPS = {
     "return Update(Shared": (
         "Update(Shared",
         ClientError,
-        "local_update must return an Update, but returned None: is a",
+        "local_update must return an Update, but returned None: a `return` may be missing.",
     ),
     "Head(h), m)": ("h, m)", ClientError, "an Update whose me is a Head, but returned one with a Params"),
     'm.params("body")': ("m.params()", ClientError, "local_update sends 'head.bias' in 'w', but was not sent it"),
@@ -76,6 +76,16 @@ def test_a_slip_is_told_at_the_authors_own_line(slip: str, tmp_path: Path) -> No
     with pytest.raises(error, match=r"slow_head.py, line \d+|averaging.py") as caught:
         play(toy_plan(cls(), rounds=1))
     assert said in str(caught.value)
+
+
+def test_a_run_names_the_authors_file_but_not_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = new(tmp_path), tmp_path / "run"
+    capsys.readouterr()
+    setting = ("--data=synthetic:60:3:4", "--partition=iid", "--clients=2", "--rounds=1", "--quiet")
+    with pytest.raises(SystemExit) as end:
+        main(["run", "--method", str(path), *setting, "--out", str(out)])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("slow_head.py on synthetic, 1 rounds")
 
 
 def test_a_method_copied_from_headwise_is_told_how_to_import(tmp_path: Path) -> None:

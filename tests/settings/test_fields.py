@@ -111,6 +111,10 @@ def test_defaults() -> None:
         ({"name": "a", "mode": "?"}, "mode is '?': allowed are fast, slow."),
         ({"name": "a", "limit": 0}, "limit is 0, but must be from 1 to 1,000,000,000."),
         ({"name": "a", "many": 3.0}, "many is 3.0, but must be a list."),
+        (
+            {"name": "a", "many": "[b]"},
+            "many is '[b]', but must be a list: in a shell, put the setting in single quotes.",
+        ),
         ({"name": "a", "many": [1.0, "x"]}, "many[1] is 'x', but must be a number."),
         ({"name": "a", "inner": 3}, "inner is 3, but must be a table with size."),
         ({"name": "a", "inner": {"size": 0}}, "inner.size is 0, but must be from 1 to 1,000,000,000."),

@@ -59,7 +59,7 @@ def personalize(method: AnyMethod, me: Record, down: Record, local: Local) -> Pr
 def _checked(value: Any, wanted: Any, function: Callable[..., Any], whose: str = "") -> Any:
     if not isinstance(value, wanted):
         was = "None" if value is None else _a(type(value))
-        hint = ": is a `return` missing?" if value is None and not whose else ""
+        hint = ": a `return` may be missing" if value is None and not whose else ""
         raise WrongReturnError(
             function, f"must return {whose}{_a(wanted)}, but returned {whose and 'one with '}{was}{hint}"
         )

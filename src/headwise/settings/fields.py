@@ -182,7 +182,8 @@ def convert(value: Any, kind: Any, at: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{at} is {value!r}, but must be a list.")
+            quotes = ": in a shell, put the setting in single quotes" if str(value).startswith("[") else ""
+            raise ConfigError(f"{at} is {value!r}, but must be a list{quotes}.")
         return tuple(convert(v, args[0], f"{at}[{i}]") for i, v in enumerate(value))
     if dataclasses.is_dataclass(kind):
         return _nested(value, kind, at)

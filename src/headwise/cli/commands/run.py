@@ -75,7 +75,8 @@ def show(run: Any, as_json: bool) -> None:
     if as_json:
         click.echo(to_json({**summary, "ended": run.ended}))
         return
-    click.echo(f"{summary['method']} on {summary['data']}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+    method, data = (Path(summary[of]).name for of in ("method", "data"))  # of your own file.py, not where it is
+    click.echo(f"{method} on {data}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
     others = [m for m in extras(run.metric, run.asked) if m.name != CLIENT_STD.name]
