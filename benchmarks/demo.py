@@ -84,7 +84,10 @@ def grid() -> Iterator[Federation]:
     for partition in ("dirichlet:0.1", "dirichlet:0.3"):
         yield Federation("synthetic:samples=2000", partition, 40)
     # sites with their own labels (Dirichlet 0.5), sizes and features
-    for (samples, sites), skew in itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4, *LATER)):
+    sizes = itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4, *LATER))
+    for (samples, sites), skew in sizes:
+        if samples == 4000 and skew in LATER:  # not measured for want of time
+            continue
         yield Federation(f"synthetic:samples={samples}:sites={sites}:feature_skew={skew}", "natural", sites)
 
 
