@@ -16,7 +16,7 @@ network are the same for all. Called again with the same OUT, it skips what is d
 
 What changed later, and when. The grid had 39 cells, and was cut to 12 for want of time before any result was seen.
 After two cells, the search began to leave a cell at its first draw that breaks the rule. After ten, of which none
-qualified, the skews `LATER` were added; after twelve, one cell with twice the rounds: that in which FedAvg was worse
+qualified, skews of 0.6 and 0.8 were added; after twelve, one cell with twice the rounds: that in which FedAvg was worse
 than alone and FedAH's lead was second largest, and for which issue 25 had reported a lead of 4.0 points after 40
 rounds. Rule 2 said "worse than training alone" until 14 cells had failed, this one with FedAvg 0.2 points above alone
 in the first draw; FedAH had not been run there yet. It led by 3.7 points, and in the second draw FedAvg was 2.7 points
@@ -84,7 +84,10 @@ def grid() -> Iterator[Federation]:
     for partition in ("dirichlet:0.1", "dirichlet:0.3"):
         yield Federation("synthetic:samples=2000", partition, 40)
     # sites with their own labels (Dirichlet 0.5), sizes and features
-    for (samples, sites), skew in itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4, *LATER)):
+    sizes = itertools.product(((1000, 20), (2000, 40), (4000, 40)), (0.2, 0.4, *LATER))
+    for (samples, sites), skew in sizes:
+        if samples == 4000 and skew in LATER:  # not measured for want of time
+            continue
         yield Federation(f"synthetic:samples={samples}:sites={sites}:feature_skew={skew}", "natural", sites)
 
 
@@ -182,11 +185,13 @@ def without_numbers(words: list[str]) -> set[str]:
 def page(out: Path) -> str:
     """What has been measured so far."""
     rule = (__doc__ or "").split("**The rule**")[1]
+    table = (out / "search.md").read_text(encoding="utf-8")
+    rows = table.splitlines()[2:]
     parts = ["# The demo", f"Made by `python benchmarks/demo.py page OUT`. **The rule**{rule}".rstrip()]
     parts += [
         "## The search",
-        "Accuracy in % (pre) in the last draw that was run.",
-        (out / "search.md").read_text(encoding="utf-8"),
+        f"Accuracy in % (pre) in the last draw that was run. {table.count('| yes')} of {len(rows)} qualify.",
+        table,
     ]
     if (out / "draws.md").exists():
         parts += ["## On ten other draws", (out / "draws.md").read_text(encoding="utf-8")]
