@@ -21,7 +21,7 @@ from headwise.errors import RunError
 from headwise.sites.server.submit import APP
 from headwise.sites.transport import node
 from headwise.sites.transport.envelope import Lost, SiteMessage
-from headwise.sites.transport.grid import FlowerTransport, from_content, to_content
+from headwise.sites.transport.grid import FlowerTransport, client_app, from_content, to_content
 from headwise.sites.transport.node import QUICK, SLOW, NodeConnection, Pace, refusal
 from headwise.sites.transport.processes import APPS
 
@@ -125,6 +125,14 @@ def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None
     assert from_content(link.answer().content).text == "train: two"
     assert not line.attend(), "nobody asks any more"
     assert link.apps == 1, "an app is fetched once per run"
+
+
+def test_a_virtual_node_answers_the_same_messages() -> None:
+    app = client_app(lambda message: echo("virtual", message))
+    context: Any = SimpleNamespace()
+    for records in ([b"ab"], [bytes(10**6)]):
+        message = Message(to_content(SiteMessage("one", records)), dst_node_id=7, message_type="train")
+        assert from_content(app(message, context).content) == ("virtual: one", [each[::-1] for each in records])
 
 
 @pytest.mark.parametrize(
