@@ -63,9 +63,9 @@ loop, 1 on an idle machine: **where it is above 1, other programs ran as well, a
 |---|---|---|---|---|---|---|---|---|---|---|
 {lines}
 
-What gives out first is the SuperLink: a message and its answer are 16 requests, and asking for messages comes on top,
-all in one Python process, which can use one core. Memory does not: the server keeps no more than the messages of a
-round. A node asks less often where the server answers slowly, so that more sites make rounds longer, not impossible.
+Most of the work is the SuperLink's, which gives out first: a message and its answer are 16 requests, and asking for
+messages comes on top, all in one Python process, which can use one core. A node asks less often where the server
+answers slowly, so that more sites make rounds longer, not impossible.
 """
 
 if __name__ == "__main__":

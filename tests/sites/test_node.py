@@ -21,7 +21,7 @@ from headwise.errors import RunError
 from headwise.sites.server.submit import APP
 from headwise.sites.transport import node
 from headwise.sites.transport.envelope import Lost, SiteMessage
-from headwise.sites.transport.grid import FlowerTransport, from_content, to_content
+from headwise.sites.transport.grid import FlowerTransport, client_app, from_content, to_content
 from headwise.sites.transport.node import QUICK, SLOW, NodeConnection, Pace, refusal
 from headwise.sites.transport.processes import APPS
 
@@ -70,8 +70,6 @@ class SuperLink:
 
     def __init__(self, *waiting: SiteMessage, app: str = APP) -> None:
         self.waiting = [Message(to_content(each), dst_node_id=7, message_type="train") for each in waiting]
-        self.ended: set[str] = set()
-        """messages whose run has ended while they were on the way"""
         self.objects: dict[str, bytes] = {}
         self.apps = 0
         self._app, self._sent = app, dict[str, bytes]()
@@ -87,8 +85,6 @@ class SuperLink:
         return message, get_object_tree(message)
 
     def pull(self, run: int, number: str) -> bytes:
-        if number in self.ended:
-            raise RunNotRunningException
         return self.objects[number]
 
     def send(self, reply: Message, tree: Any, seconds: float) -> tuple[set[str], str]:
@@ -131,6 +127,14 @@ def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None
     assert link.apps == 1, "an app is fetched once per run"
 
 
+def test_a_virtual_node_answers_the_same_messages() -> None:
+    app = client_app(lambda message: echo("virtual", message))
+    context: Any = SimpleNamespace()
+    for records in ([b"ab"], [bytes(10**6)]):
+        message = Message(to_content(SiteMessage("one", records)), dst_node_id=7, message_type="train")
+        assert from_content(app(message, context).content) == ("virtual: one", [each[::-1] for each in records])
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -162,13 +166,31 @@ def test_a_small_message_has_few_pieces() -> None:
     assert len(get_all_nested_objects(large)) > 4, "which can be sent side by side"
 
 
-def test_a_message_whose_run_has_ended_holds_up_no_other() -> None:
+@pytest.mark.parametrize("when", ["pull", "run", "send"])
+def test_a_message_whose_run_has_ended_holds_up_no_other(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*asked: object) -> None:
+        raise RunNotRunningException
+
     link = SuperLink(SiteMessage("stale", []), SiteMessage("fresh", []))
-    link.ended.add(link.waiting[0].object_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(link, when, ended)
+        line = NodeConnection(link.callbacks(), echo)
+        assert not line.attend()
     line = NodeConnection(link.callbacks(), echo)
-    assert not line.attend()
     assert line.attend()
     assert from_content(link.answer().content).text == "train: fresh"
+
+
+def test_a_server_that_refuses_to_say_ends_the_node() -> None:
+    """It is started again, and greets: that tells why."""
+
+    def refuses() -> None:
+        raise httpx.HTTPStatusError("no", request=httpx.Request("POST", "https://a"), response=httpx.Response(404))
+
+    link = SuperLink()
+    link.receive = refuses  # type: ignore[method-assign,assignment]
+    with pytest.raises(httpx.HTTPStatusError):
+        NodeConnection(link.callbacks(), echo).attend()
 
 
 def test_an_app_with_code_is_never_answered() -> None:

@@ -86,20 +86,18 @@ class NodeConnection:
         """runs whose app contains no code"""
 
     def attend(self) -> bool:
-        """Answer the next message; whether there was one."""
+        """Answer the next message; whether there was one. A server that refuses to say ends the node."""
         try:
             if (found := self._receive()) is None:
                 return False
-            message = self._content(*found)
-        except LOST as error:
-            logging.getLogger(__name__).warning("a message did not arrive: %s", error)
+        except RunNotRunningException:
             return False
-        begun = time.monotonic()
-        reply = self._reply(message)
         try:
-            self._deliver(reply, time.monotonic() - begun)
+            message, begun = self._content(*found), time.monotonic()
+            self._deliver(self._reply(message), time.monotonic() - begun)
         except LOST as error:
-            logging.getLogger(__name__).warning("an answer was not delivered: %s", error)
+            logging.getLogger(__name__).warning("a message is lost: %s", error or "its run has ended")
+            return False
         return True
 
     def _content(self, head: Message, tree: ObjectTree) -> Message:
