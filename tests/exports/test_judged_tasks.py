@@ -161,6 +161,9 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     hw.run(asked, tmp_path / "run").model("a").save(tmp_path / "model", "torch")
     said = say(capsys, "evaluate", tmp_path / "model", tmp_path / "data.toml")
     assert (said["scores"]["n"], said["clients"], np.sum(said["confusion"])) == (8, ["a", "b"], 8 * 64)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="is a table, but this model takes images: a folder of image files"):
+        list(read(tmp_path / "t.csv", hw.load(tmp_path / "model")))
     (tmp_path / "home" / "b" / "masks" / "0.png").unlink()
     with pytest.raises(SystemExit) as end:
         main(["evaluate", str(tmp_path / "model"), str(tmp_path / "data.toml")])
