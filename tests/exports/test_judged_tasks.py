@@ -36,7 +36,11 @@ def say(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
     return json.loads(said.out)
 
 
-@pytest.mark.parametrize("task", DATA)
+TASKS = [pytest.param(task, marks=[pytest.mark.long] if task == "segmentation" else []) for task in DATA]
+"""the folders of masks below show the quicker half of segmentation"""
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_a_model_is_judged_as_its_run_judged_it(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On the client's own test samples, from a file; then a newcomer with the same samples adapts."""
     asked = hw.Experiment(method="fedavg", data=DATA[task], partition="natural", rounds=1)
