@@ -36,7 +36,11 @@ def say(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
     return json.loads(said.out)
 
 
-@pytest.mark.parametrize("task", DATA)
+TASKS = [pytest.param(task, marks=[pytest.mark.long] if task == "segmentation" else []) for task in DATA]
+"""the folders of masks below show the quicker half of segmentation"""
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_a_model_is_judged_as_its_run_judged_it(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On the client's own test samples, from a file; then a newcomer with the same samples adapts."""
     asked = hw.Experiment(method="fedavg", data=DATA[task], partition="natural", rounds=1)
@@ -161,6 +165,9 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     hw.run(asked, tmp_path / "run").model("a").save(tmp_path / "model", "torch")
     said = say(capsys, "evaluate", tmp_path / "model", tmp_path / "data.toml")
     assert (said["scores"]["n"], said["clients"], np.sum(said["confusion"])) == (8, ["a", "b"], 8 * 64)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="is a table, but this model takes images: a folder of image files"):
+        list(read(tmp_path / "t.csv", hw.load(tmp_path / "model")))
     (tmp_path / "home" / "b" / "masks" / "0.png").unlink()
     with pytest.raises(SystemExit) as end:
         main(["evaluate", str(tmp_path / "model"), str(tmp_path / "data.toml")])

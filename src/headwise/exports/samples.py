@@ -90,12 +90,14 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
 
 def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
     fitted, reading = model.inputs.fitted, model.card["reading"]
-    if fitted is None:
+    if fitted is None or not reading or fitted.recipe.form == "array":
         raise DataError(f"{d.place} is a table, but this model takes arrays: an NPZ file with x.")
-    form, features = fitted.recipe.form, reading["features"]
-    single = {"image": features["image"], "tokens": features["text"]}.get(form)
+    form, known = fitted.recipe.form, build(Description, {**reading, "path": ""})
+    single = {"image": known.features.image, "tokens": known.features.text}.get(form)
     columns = list(single) if single else [c.name for c in fitted.recipe.columns]
-    targets = list(d.target or reading.get("target", ())) if asked.labelled else []
+    if not columns:
+        raise DataError(f"{d.place} is a table, but this model takes images: a folder of image files.")
+    targets = list(d.target or known.target) if asked.labelled else []
     if asked.labelled and not targets:
         raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
