@@ -21,9 +21,9 @@ from ..report.joined import joined_table
 from ..report.page import write_page
 from ..report.results import Line, Setting
 from ..report.tables import Table, markdown, results
-from ..report.titles import title_of
 from ..report.words import words
 from ..runs.query import Run
+from ..runs.titles import title_of
 from ..settings.experiment import Choice, Experiment
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare

@@ -17,8 +17,8 @@ from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import portable
 from ..runs.query import Run, find_runs
+from ..runs.titles import title_of
 from ..settings import catalog
-from .titles import title_of
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""

@@ -55,7 +55,7 @@ def show(
     from ...app.prepare import divided
     from ...disk.files import write_bytes
     from ...report.partition import partition_words, render_partition
-    from ...report.titles import title_of
+    from ...runs.titles import title_of
     from ...settings.fields import dump
 
     found = divided(experiment, data_folder(data_dir))
