@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .exports.loading import load
     from .exports.model import TrainedModel
     from .exports.personal import Models
+    from .models.composing import Composed
     from .models.split import SplitModel, split
     from .params import Params, mean
     from .records import Nothing, Record
@@ -35,6 +36,7 @@ __all__ = [
     "Averaging",
     "Central",
     "ClassMeans",
+    "Composed",
     "Count",
     "Experiment",
     "HeadwiseError",
@@ -77,6 +79,7 @@ _HOMES = {
     "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
     "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
+    "models.composing": ("Composed",),
     "models.split": ("SplitModel", "split"),
     "params": ("Params", "mean"),
     "records": ("Nothing", "Record"),

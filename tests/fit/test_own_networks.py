@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from headwise.app import inputs
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
@@ -186,11 +187,14 @@ def test_resume_needs_no_object_where_others_can_build_the_network(tmp_path: Pat
 
 
 @pytest.mark.parametrize("instance", [False, True])
-def test_a_network_of_a_notebook_is_passed_again(tmp_path: Path, instance: bool) -> None:
+def test_a_network_of_a_notebook_is_passed_again(
+    tmp_path: Path, instance: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = main_only(own_nets.Small)
     model = kind() if instance else kind
     whole = hw.fit(CLIENTS, method="fedah", model=model, rounds=3, out=tmp_path / "whole")
     interrupted(tmp_path / "cut", model, method="fedah")
+    monkeypatch.setattr(inputs, "_PASSED", {})  # another session
     with pytest.raises(RunError) as error:
         hw.resume(tmp_path / "cut")
     assert str(error.value) == (
@@ -199,6 +203,17 @@ def test_a_network_of_a_notebook_is_passed_again(tmp_path: Path, instance: bool)
     )
     again = kind() if instance else kind  # with other weights: those of the run count
     assert rounds(hw.resume(tmp_path / "cut", model=again)) == rounds(whole)
+
+
+def test_a_session_has_the_models_of_its_own_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, x = main_only(own_nets.Small), CLIENTS["va"][0]
+    run = hw.fit(CLIENTS, method="fedah", model=kind(), rounds=1, out=tmp_path / "run")
+    found = run.model("va").predict_proba(x)
+    monkeypatch.setattr(inputs, "_PASSED", {})  # another session
+    with pytest.raises(RunError, match=r"pass it again, as in headwise\.resume"):
+        hw.Run(tmp_path / "run").model("va")
+    again = hw.resume(tmp_path / "run", model=kind())
+    assert np.array_equal(again.model("va").predict_proba(x), found)
 
 
 def test_another_network_is_refused_on_resume(tmp_path: Path) -> None:

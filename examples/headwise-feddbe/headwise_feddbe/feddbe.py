@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from headwise import (
     Central,
+    Composed,
     Local,
     Method,
     NonNegative,
@@ -37,7 +38,6 @@ from headwise import (
     Update,
 )
 from headwise.contract.method import Sums
-from headwise.models.composing import Composed
 
 
 class Global(Record):

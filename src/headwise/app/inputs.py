@@ -119,6 +119,7 @@ def stored_again(experiment: Experiment, model: Any, folder: Path) -> Experiment
     trace = Path(experiment.sampling.trace)
     if experiment.sampling.trace and hashlib.sha256(_content(trace)).hexdigest()[:16] != trace.stem[-16:]:
         raise RunError(f"{trace} is damaged: it has changed since the run began.")
+    model = _PASSED.get(folder.resolve()) if model is None else model
     again = model if isinstance(model, Sequence) and not isinstance(model, str) else [model]
     wanted = [c.options["called"] for c in _choices(experiment) if c.options.get("session")]
     if wanted and (model is None or len(again) != len(wanted)):
@@ -135,6 +136,16 @@ def stored_again(experiment: Experiment, model: Any, folder: Path) -> Experiment
     models = tuple(given(c) for c in experiment.model)
     server = experiment.server_model and given(experiment.server_model)
     return dataclasses.replace(experiment, model=models, server_model=server)
+
+
+def remember(experiment: Experiment, folder: Path) -> None:
+    """Keep a run's networks for the rest of this Python session, which may ask for its models."""
+    if found := session_models(experiment):
+        _PASSED[folder.resolve()] = found
+
+
+_PASSED: dict[Path, list[Any]] = {}
+"""by the folder of the run that they were passed to"""
 
 
 def session_models(experiment: Experiment) -> list[Any]:

@@ -37,7 +37,7 @@ from ..settings.fields import dump
 from .early import expect_workers
 from .functions import check_augment, session_functions, with_functions
 from .going_on import beginning
-from .inputs import check_processes, new_inputs, session_models, stored, stored_again
+from .inputs import check_processes, new_inputs, remember, session_models, stored, stored_again
 from .prepare import Prepared, plan_from_json, prepare
 
 
@@ -102,6 +102,8 @@ def resume(
     manifest = read_manifest(folder)
     if _is_complete(run := Run(folder)):
         run.check()
+        if model is not None:
+            remember(stored_again(experiment_from(manifest["experiment"]), model, folder), folder)
         return run
     if manifest["format"] < FORMAT:
         raise RunError(
@@ -165,6 +167,7 @@ def _is_complete(run: Run) -> bool:
 
 def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], backend: Backend) -> Run:
     keep_freed_memory()
+    remember(experiment, folder)
     opened = closing(RunStore(folder, record_types(type(plan.method)), keep_best=plan.keeps("best")))
     with one_thread(), politely_interrupted() as interrupted, opened as store:
         start = store.load()

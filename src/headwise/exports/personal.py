@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..app.inputs import stored_again
 from ..app.launch import data_folder
 from ..app.prepare import divided, plan_for
 from ..contract.method import record_types
@@ -19,7 +20,7 @@ from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import RunError
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.query import Run
-from ..settings.experiment import experiment_from
+from ..settings.experiment import Experiment, experiment_from
 from .about import about
 from .making import make
 from .model import TrainedModel
@@ -34,11 +35,15 @@ class Models:
         self._deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
 
     @cached_property
+    def experiment(self) -> Experiment:
+        return stored_again(experiment_from(self.run.manifest["experiment"]), None, self.run.path)
+
+    @cached_property
     def data(self) -> FederatedData:
         manifest = self.run.manifest
         if self._deployed:
             refuse(self.run)
-        data = divided(experiment_from(manifest["experiment"]), data_folder(self._data_dir or manifest["data_dir"]))
+        data = divided(self.experiment, data_folder(self._data_dir or manifest["data_dir"]))
         if (now := data.summary.hash) != (before := manifest["partition"]["hash"]):
             raise RunError(f"{self.run.path} was run on partition {before[:12]}, but the data now gives {now[:12]}.")
         return data
@@ -51,7 +56,7 @@ class Models:
     def plan(self) -> Plan:
         if self._deployed:
             return self._served.plan
-        return plan_for(experiment_from(self.run.manifest["experiment"]), self.data)
+        return plan_for(self.experiment, self.data)
 
     def of(self, who: str | int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
         """One client's model, after a download or as after its last training."""

@@ -41,7 +41,7 @@ def command(data_dir: Path | None) -> None:
         hint = f"needs {', '.join(missing)}: pip install 'headwise[{extra}]'"
         _say(not missing, f"[{extra}]", hint if missing else "installed")
     folder = data_folder(data_dir)
-    files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    files = sorted(p.name for p in folder.iterdir() if p.name != "native") if folder.is_dir() else []
     there = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
     _say(bool(files), "data", there if files else f"{folder} is empty: set HEADWISE_DATA or use --data-dir")
     free = shutil.disk_usage(Path.cwd()).free / 2**30

@@ -119,8 +119,7 @@ def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Rec
     assert isinstance(model, nn.Module)
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
-        part = model.get_submodule(at)
-        here = on(value, plan.device)
+        part, here = model.get_submodule(at), on(value, plan.device)
         setattr(part, last, here if last in part._buffers else nn.Parameter(here))  # shapes may differ
     return model
 
