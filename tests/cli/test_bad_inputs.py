@@ -102,7 +102,7 @@ NUMBERS = [
     *((f"server start s --name {v}", "--name", repr(v)) for v in ("ü.example", "-", "a..b", "x" * 65, "a." * 200)),
     ("server start s --name=", "--name is ''"),
     ("server start s --host=", "--host is ''"),
-    ("site start s --superlink a:1 --port 99999", "--port", "99999"),
+    ("site start s --superlink a:1 --health 99999", "--health", "99999"),
 ]
 TOGETHER = [
     ("run --partition natural", "partition is 'natural'", "no natural clients"),

@@ -226,8 +226,8 @@ def messages_are_large(lab: Laboratory) -> None:
             "Invalid value for '--port': 99999 is not in the range 1<=x<=65535.",
         ),
         (
-            ["site", "start", "s", "--superlink", "a:1", "--port", "0"],
-            "Invalid value for '--port': 0 is not in the range 1<=x<=65535.",
+            ["site", "start", "s", "--superlink", "a:1", "--health", "0"],
+            "Invalid value for '--health': 0 is not in the range 1<=x<=65535.",
         ),
         (["server", "register", "s", "no.pub"], "no.pub can't be read: No such file or directory."),
         (["site", "list", "s"], "s/site.toml can't be read: No such file or directory."),

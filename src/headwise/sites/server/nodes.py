@@ -232,11 +232,11 @@ class Nodes:
             kinds = {(t.classes, t.kind) for t in (first, *told.values())}
             alike = len(kinds) == 1 and all(same_features(first.sums, t.sums) for t in told.values())
             return None if alike else "has other features, preprocessing or classes than other sites"
-        other = next((t for t in told.values() if t.task != first.task), None)
-        if other is None:
-            return None
-        one, two = (f"{t.task} for {t.kind}" for t in (other, first))
-        return f"has data of the form {one}, but other sites have {two}"
+        other = next((t for t in told.values() if t.task != first.task), first)
+        if other.kind != first.kind:
+            return f"has data for {other.kind}, but other sites have data for {first.kind}"
+        differs = f"has data of the form {other.task}, but other sites have {first.task}"
+        return None if other is first else differs
 
 
 def _pauses() -> Iterator[float]:
