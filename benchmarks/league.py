@@ -101,6 +101,9 @@ def main(names: Sequence[str]) -> None:
     lines = sorted([*map(line, rows), *(kept(names) if names else [])], key=best, reverse=True)
     head = ["method", "pre %", "stale %", "worst decile %", "lr", "KB down", "KB up", "s / round"]
     table = "\n".join([f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1), *lines])
+    later = (
+        f"\nRows run again after their rules changed, seconds on a busier machine: {', '.join(names)}." if names else ""
+    )
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(f"""# Every method on digits
 
@@ -110,7 +113,7 @@ over {len(SEEDS)} seeds on one partition; 60 % training, 15 % validation, 25 % t
 methods' defaults.
 The majority-class floor is **{rows[0]["floor"] * 100:.1f} %**. *pre* is what a client would use after a fresh download,
 *stale* what it kept of its own last training; traffic is per participating client and round; time is on one core of a
-shared two-core machine.
+shared two-core machine.{later}
 
 {table}
 """)
