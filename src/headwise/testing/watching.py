@@ -28,10 +28,12 @@ class Watched(Method[Record, Record, Record, Record]):
 
     up: ClassVar[str] = "?"  # what is sent back is checked for the method itself
 
+    def __new__(cls, method: AnyMethod) -> Watched:
+        """Of a class with the method's census: the engine asks the class for it, not the instance."""
+        return object.__new__(type(cls.__name__, (cls,), {"census": method.census}))
+
     def __init__(self, method: AnyMethod) -> None:
         self.method, self.complaints = method, list[str]()
-        if method.census is not Watched.census:  # the engine asks the class, not the instance
-            self.__class__ = type("Watched", (Watched,), {"census": method.census})
 
     def question(self, local: Local) -> Record:
         return self.method.question(local)
