@@ -32,7 +32,7 @@ ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("mlflow", "mlflow", lambda: trackers(["mlflow"], Path())),
     ("privacy", "opacus", lambda: rehearse(toy_plan(FedAvg()))),
     ("tables", "pyarrow.parquet", lambda: tables._arrow_file(Path("a.parquet"))),
-    ("tensorboard", "torch.utils.tensorboard", lambda: trackers(["tensorboard"], Path())),
+    ("tensorboard", "torch.utils.tensorboard.writer", lambda: trackers(["tensorboard"], Path())),
     ("wandb", "wandb", lambda: trackers(["wandb"], Path())),
 ]
 ELSEWHERE = {"watch": "tests/cli/test_watch_command.py"}

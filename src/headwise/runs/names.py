@@ -45,7 +45,7 @@ def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) ->
     """The number of the client with this name or number; a name comes first, even if it looks like a number."""
     if isinstance(who, str) and who in names:
         return names.index(who)
-    c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() else who
+    c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() and len(who) < 10 else who
     if isinstance(c, int) and not isinstance(c, bool) and 0 <= c < clients:
         return c
     hint = f"its clients are 0 to {clients - 1}."
