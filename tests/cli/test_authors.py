@@ -124,6 +124,7 @@ def test_doctor_says_what_is_missing(
     assert hw.__version__ in printed and "kernels" in printed
 
 
+@pytest.mark.long
 def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
     """It runs a pool of workers, and checks its own method, whose class the workers import from this very script."""
     path = new(tmp_path)

@@ -93,6 +93,7 @@ def one_import_of_torch() -> Iterator[None]:
     """Fork the workers of all pools from one clean process: the same isolation, without waiting for torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headwise.testing", "pytest", "torch._dynamo"])
+    forkserver._forkserver._stop()  # type: ignore[attr-defined] # one without torch, from an earlier test
     forkserver.ensure_running()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crew, "multiprocessing", SimpleNamespace(get_context=lambda name: context))

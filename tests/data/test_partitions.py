@@ -365,7 +365,7 @@ def test_natural_errors():
         Pathological(),
         Pathological(assignment="shards"),
         Dirichlet(),
-        Dirichlet(1e-6),
+        pytest.param(Dirichlet(1e-6), marks=pytest.mark.long),
         ExDir(5),
         Shamsian(10),
         Natural(),

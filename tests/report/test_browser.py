@@ -184,6 +184,7 @@ def test_hostile_names_are_shown_as_text(tab: Browser, tmp_path: Path) -> None:
     assert tab.requests() == []
 
 
+@pytest.mark.long
 def test_a_large_page_opens_with_little_to_do(tab: Browser, tmp_path: Path) -> None:
     """Compared with a tiny one: browsers spend time on layout, and charts are drawn only when scrolled to."""
 
