@@ -23,7 +23,7 @@ from headwise.sites.site.signing import node_key
 from headwise.sites.site.site import open_site
 from headwise.sites.transport.envelope import SiteMessage
 from headwise.sites.transport.messages import experiment_in
-from headwise.sites.transport.node import NodeConnection, Pace, http_request_response, site_key
+from headwise.sites.transport.node import NodeConnection, attend, http_request_response, site_key
 
 HEARTBEAT = 30.0
 """seconds in which all sites connect: Flower's nodes send heartbeats that often, and all at once they would jam"""
@@ -63,15 +63,10 @@ def registered(server: Path, keys: list[Path]) -> None:
 
 
 def live(client: int, home: Path, address: str, ca: bytes, worker: Worker) -> None:
-    key, pace = site_key(home / f"site{client}"), Pace()
+    key = site_key(home / f"site{client}")
     with http_request_response(address, False, ca, (key, key.public_key())) as callbacks:
         connection = NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message))
-        while True:
-            asked = time.monotonic()
-            if connection.attend():
-                pace.answered()
-            else:
-                time.sleep(pace.pause(time.monotonic() - asked))
+        attend(connection)
 
 
 def main(home: Path, port: int) -> None:

@@ -109,7 +109,8 @@ def resume(
         raise RunError(
             f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
         )
-    if backend is None and experiment_from(manifest["experiment"]).engine.kind == "flower":
+    said = experiment_from(manifest["experiment"])
+    if backend is None and said.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
     if where := moved(manifest):
         logging.getLogger("headwise").warning(
@@ -118,9 +119,8 @@ def resume(
             where,
         )
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
-    expect_workers(experiment_from(manifest["experiment"]))
-    began = stored_again(experiment_from(manifest["experiment"]), model, folder)
-    began = with_functions(began, augment, folder)
+    expect_workers(said)
+    began = with_functions(stored_again(said, model, folder), augment, folder)
     if verify and began.data.name == OWN:
         began.data.make("data").check_content()
     experiment, plan, summary, histograms = backend.make(began)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -199,6 +199,17 @@ class _Connection(logging.Filter):
         return True
 
 
+def attend(connection: NodeConnection) -> NoReturn:
+    """Answer messages until the process ends."""
+    pace = Pace()
+    while True:
+        asked = time.monotonic()
+        if connection.attend():
+            pace.answered()
+        else:
+            time.sleep(pace.pause(time.monotonic() - asked))
+
+
 def main() -> None:
     bind()
     secret = received_secret()
@@ -213,15 +224,10 @@ def main() -> None:
     os.chdir(home)  # for the socket's short name
     key = None if ca is None else site_key(home)
     with http_request_response(address, ca is None, ca, key and (key, key.public_key())) as callbacks:
-        connection, pace = NodeConnection(callbacks, Courier(secret).ask), Pace()
+        connection = NodeConnection(callbacks, Courier(secret).ask)
         write_json(home / REMEMBERED, {"node": connection.node})
         tell(connected=connection.node)
-        while True:
-            asked = time.monotonic()
-            if connection.attend():
-                pace.answered()
-            else:
-                time.sleep(pace.pause(time.monotonic() - asked))
+        attend(connection)
 
 
 if __name__ == "__main__":
