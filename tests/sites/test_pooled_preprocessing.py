@@ -14,7 +14,8 @@ from federations import Inside, served, server_of
 import headwise as hw
 from headwise.app.prepare import divided, prepare
 from headwise.cli import main
-from headwise.data.preprocessing.sharing import added, read, shape_of
+from headwise.data.preprocessing.fitting import fit
+from headwise.data.preprocessing.sharing import added, read
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.records import same
 from headwise.sites.site.own_data import own_data
@@ -76,7 +77,7 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
         assert torch.equal(mine.x, theirs.x)
     known = json.loads((tmp_path / "out" / "sites.json").read_text())["told"]
     assert added([t["sums"] for t in known]) == run.manifest["experiment"]["data"]["statistics"]
-    assert shape_of(run.manifest["experiment"]["data"]["statistics"]) == (7,)
+    assert fit(*read(run.manifest["experiment"]["data"]["statistics"])).shape == (7,)
 
 
 def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
@@ -170,6 +171,9 @@ def test_signed_lists_stay_valid() -> None:
     with_sums = asked(data={"name": "own", "statistics": GOOD})
     assert experiment_hash(usual) == experiment_hash(with_sums)
     assert experiment_hash(usual) != experiment_hash(asked(train={"clip": 1.0}))
+    assert experiment_hash(usual) != experiment_hash(asked(target_range=[0, 1]))
+    assert "target_range" in usual.plain()
+    assert experiment_hash(usual) == "95b6c8dc3a1af89d082ea83589ab575fc93b4b4571711fde416eb5476ce7f760"
 
 
 def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.app.prepare import prepare
 from headwise.audit.auditing import audit
 from headwise.audit.members import losses
 from headwise.audit.scene import scene_of
 from headwise.cli import main
 from headwise.errors import ConfigError
+from headwise.settings.experiment import experiment_from
 from headwise.tasks.registry import objective_of
 
 DATA = {
@@ -38,14 +40,19 @@ def test_labels_and_pixels_can_be_private(task: str, level: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("level", ["client", "example"])
-def test_quantities_can_not_be_private(level: str, tmp_path: Path) -> None:
+def test_quantities_are_private_within_a_declared_range(level: str, tmp_path: Path) -> None:
+    privacy = {"clip": 0.5, "level": level, "source": "seed"}
     with pytest.raises(ConfigError) as error:
-        run(tmp_path / "run", "regression", privacy={"clip": 0.5, "level": level})
+        run(tmp_path / "run", "regression", privacy=privacy)
     assert str(error.value) == (
         "privacy.clip is 0.5, but task is 'regression', and the mean and the deviation of its targets are measured "
-        "without protection: with privacy, predict classes, labels or the classes of pixels."
+        "without protection: set target_range to the lowest and highest value that a target can have, such as [0, 350]."
     )
     assert not (tmp_path / "run").exists()
+    found = run(tmp_path / "run", "regression", privacy=privacy, target_range=[[-10, 30]] * 3)
+    assert f"of one {level} against the server" in found.privacy
+    task = prepare(experiment_from(found.manifest["experiment"]), tmp_path).plan.data.task
+    assert (task.centre, task.spread) == ((10,) * 3, (10,) * 3), "whatever the samples are"
 
 
 @pytest.mark.parametrize("task", DATA)

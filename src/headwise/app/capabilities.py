@@ -44,9 +44,9 @@ def check_task(experiment: Experiment, method: Method[Any, Any, Any, Any], task:
     check_options(task, train.class_weights, train.label_smoothing)
     if privacy.clip is None:
         return
-    if task.kind == "regression":
+    if task.kind == "regression" and experiment.target_range is None:
         measured = "the mean and the deviation of its targets are measured without protection"
-        can = "with privacy, predict classes, labels or the classes of pixels"
+        can = "set target_range to the lowest and highest value that a target can have, such as [0, 350]"
         raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is 'regression', and {measured}: {can}.")
     if privacy.level == "example" and train.class_weights == "balanced":
         raise ConfigError("privacy.level is 'example', but train.class_weights is 'balanced', which counts examples.")

@@ -66,7 +66,12 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     if experiment.privacy.clip is not None:
         _check_preprocessing(experiment.privacy.clip, data.dataset)
     usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
-    experiment = dataclasses.replace(experiment, model=experiment.model or (usual,), task=data.task.kind)
+    experiment = dataclasses.replace(
+        experiment,
+        model=experiment.model or (usual,),
+        task=data.task.kind,
+        target_range=data.dataset.target_range,
+    )
     plan = plan_for(experiment, data)
     experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
     counts = data.histograms()
@@ -116,6 +121,7 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     dataset = source.load(data_dir)
     if experiment.task not in (None, dataset.task):
         raise ConfigError(f"task is {experiment.task!r}, but {experiment.data.name} is data for {dataset.task}.")
+    dataset = dataset.with_range(experiment.target_range)
     if experiment.fraction < 1:
         rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])

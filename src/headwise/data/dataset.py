@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ConfigError
 from ..settings.fields import Checked
 from ..settings.options import TaskName
+from ..settings.target_range import TargetRange
 from .strata import Strata, strata
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class Dataset:
     """what a user should know about this copy of the data, such as that it is a subset"""
     task: TaskName = "classification"
     """the kind of prediction, which decides the type and shape of the targets"""
+    target_range: TargetRange | None = None
+    """of a regression, if it was declared; none: the mean and deviation of training targets are measured"""
     part: NDArray[np.int8] | None = None
     """[n] 0, 1 or 2: training, validation or test, if the data assigns each sample to a part"""
     split: str = "75/25"
@@ -57,6 +61,20 @@ class Dataset:
     def strata(self) -> Strata:
         """A class for each sample, whatever the task."""
         return strata(self.task, self.y, self.classes)
+
+    def with_range(self, asked: TargetRange | None) -> Dataset:
+        """With the target's range as the experiment declares it; the data may declare the same, or none."""
+        if (known := self.target_range or asked) is None:
+            return self
+        if asked not in (None, known):
+            raise ConfigError(f"target_range is {asked.plain()}, but the data says {known.plain()}.")
+        if self.task != "regression":
+            raise ConfigError(f"target_range is {known.plain()}, but task is {self.task!r}, which has no quantities.")
+        if len(known.pairs) != len(self.classes):
+            raise ConfigError(
+                f"target_range is {known.plain()}, but needs a pair for each target: {', '.join(self.classes)}."
+            )
+        return replace(self, target_range=known)
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
         test = None if self.official_test is None else self.official_test[kept]

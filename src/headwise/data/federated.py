@@ -15,9 +15,12 @@ from torch import Tensor
 from ..errors import DataError
 from ..memory import aligned
 from ..models.base import Task
+from ..settings.target_range import TargetRange
 from .dataset import Dataset
 from .own.readers.large import mapped
 from .preprocessing.fitting import Fitted, Sums, fit, fit_all, measure
+from .preprocessing.moments import mean_and_deviation, sums_over
+from .preprocessing.sharing import read
 from .splits import Parts
 from .stats import Floor, Summary, histograms, partition_hash, summarize
 
@@ -129,14 +132,14 @@ class FederatedData:
 
     @cached_property
     def task(self) -> Task:
-        """What a model must know; quantities are measured by all clients' training samples."""
+        """What a model must know; quantities are measured by their range, or by the samples of those who train."""
         data, shape = self.dataset, self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
         task = Task(shape, len(data.classes), data.vocabulary, data.task)
-        if data.task != "regression" or not self.parts:
+        if data.task != "regression":
             return task
-        y = data.y[np.concatenate([p.train for p in self.parts])].astype(np.float64)
-        spread = np.where((deviation := y.std(0)) > 0, deviation, 1.0)
-        return replace(task, centre=tuple(y.mean(0).tolist()), spread=tuple(spread.tolist()))
+        trains = [p.train for c, p in enumerate(self.parts) if c not in self._newcomers]
+        sums = self._sums.targets if self._sums is not None else sums_over(data.y, trains)
+        return _measured(task, data.target_range, sums)
 
     @cached_property
     def fitted(self) -> Fitted | None:
@@ -202,6 +205,21 @@ class FederatedData:
         return torch.empty(
             shape, dtype=like.dtype, memory_format=torch.channels_last if last else torch.contiguous_format
         )
+
+
+def task_at_sites(task: Task, statistics: str, target_range: TargetRange | None) -> Task:
+    """A task as sites tell it, with the inputs and the scale of quantities that follow from the sums of all sites."""
+    if not statistics:
+        return task if target_range is None else _measured(task, target_range, np.zeros((3, 0)))
+    recipe, sums = read(statistics)
+    task = replace(task, shape=fit(recipe, sums).shape)
+    return _measured(task, target_range, sums.targets) if task.kind == "regression" else task
+
+
+def _measured(task: Task, target_range: TargetRange | None, sums: NDArray[np.float64]) -> Task:
+    """With quantities measured by the middle of their range, or else by their mean."""
+    scale = [a.tolist() for a in mean_and_deviation(sums)] if target_range is None else target_range.scale()
+    return replace(task, centre=tuple(scale[0]), spread=tuple(scale[1]))
 
 
 def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:

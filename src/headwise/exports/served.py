@@ -10,7 +10,7 @@ import torch
 
 from ..app.prepare import plan_for
 from ..data.dataset import Dataset
-from ..data.federated import Clients
+from ..data.federated import Clients, task_at_sites
 from ..data.own.description import Description, Features
 from ..data.preprocessing.fitting import fit
 from ..data.preprocessing.sharing import read
@@ -39,14 +39,15 @@ class Served:
         self._fitted = fit(*read(statistics)) if statistics else None
         if experiment.data.name == OWN and (self._fitted is None or self._fitted.recipe.options.fit == "client"):
             raise RunError("each site has its own preprocessing, so a global model has no inputs of its own.")
-        shape = self._fitted.shape if self._fitted else tuple(told["shape"])
-        task = Task(shape, told["classes"], told["vocabulary"])
+        task = Task(tuple(told["shape"]), told["classes"], told["vocabulary"], experiment.task or "classification")
+        task = task_at_sites(task, statistics, experiment.target_range)
         count = run.manifest["experiment"]["clients"]
-        nothing = torch.empty((0, *shape))
+        nothing = torch.empty((0, *task.shape))
         data = Clients(task, nothing, torch.empty(0, dtype=torch.int64), np.zeros((count, 3), np.int64), {})
         self.plan: Plan = plan_for(experiment, data)
         classes = tuple(map(str, range(task.classes)))
-        self.dataset = Dataset(np.empty((0, *shape)), np.empty(0, np.int64), classes, vocabulary=task.vocabulary)
+        x, y = np.empty((0, *task.shape)), np.empty(0, np.int64)
+        self.dataset = Dataset(x, y, classes, vocabulary=task.vocabulary, task=task.kind)
 
     def inputs(self) -> OwnInputs:
         """Raw samples of a user's own data; of public data, samples as the networks take them."""

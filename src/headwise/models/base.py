@@ -22,7 +22,7 @@ class Task:
     kind: TaskName = field(default="classification", repr=False)
     """what these outputs are"""
     centre: tuple[float, ...] = field(default=(), repr=False)
-    """with `spread`, what quantities are measured from and in: their mean and standard deviation"""
+    """with `spread`, what quantities are measured from and in: as their mean and standard deviation"""
     spread: tuple[float, ...] = field(default=(), repr=False)
 
 

@@ -22,6 +22,7 @@ from .fields import Natural, Parsed, Range, Share, build, check_names, convert, 
 from .history import Drift, Origin
 from .networks import NETWORK, made_network, own_network
 from .options import Engine, Evaluate, Privacy, Robust, Sampling, Secure, Stop, TaskName, Train
+from .target_range import TargetRange
 
 _BASES: dict[catalog.Kind, tuple[str, str]] = {
     "method": ("contract.method", "Method"),
@@ -115,6 +116,9 @@ class Experiment:
     task: TaskName | None = None
     """what to predict: classes, labels (several per sample), quantities, or a class for each pixel; none: the data
     says it, or it is guessed from the target"""
+    target_range: TargetRange | None = None
+    """the lowest and highest value that a regression's target can have, such as [0, 350], or a list of such pairs;
+    none: as the data says, or the mean and deviation of all clients' targets are measured"""
     server_model: Choice | None = None
     """the server's own network, for methods that share a smaller one; none: the same as the first client's"""
     split: str = ""

@@ -34,7 +34,7 @@ class ClientFacts:
     labels: tuple[tuple[Natural, ...], ...] | None
     """samples per class in each part; None if the site does not share them"""
     sums: str = ""
-    """sums of the features of its training samples, for preprocessing; empty if the site does not share them"""
+    """sums of its training samples' features and quantities, for their scale; empty if the site does not share them"""
     kind: TaskName = "classification"
 
     @property
@@ -48,12 +48,10 @@ class ClientFacts:
         if len(self.sizes) != len(PARTS) or (self.labels is not None and [len(row) for row in self.labels] != lengths):
             return "reports sizes or classes that contradict each other"
         try:
-            if self.sums:
-                read(self.sums)
+            if self.sums and read(self.sums)[1].targets.shape[1] not in (0, self.classes):
+                return "reports sums of other targets than it has"
         except DataError as error:
             return f"reports what can't be true: {error}"
-        if self.kind == "regression":
-            return "has data for regression, which sites can't do yet"
         large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
         return "reports data of an implausible size" if large or not self.classes else None
 

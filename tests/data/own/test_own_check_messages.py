@@ -11,7 +11,9 @@ from own_files import HEAD, ROWS, TABLE, described, findings, npz, picture, pict
 from headwise.data.own.description import Description, read_description
 from headwise.data.own.objects import store
 from headwise.data.own.readers import pictures as reader
+from headwise.data.own.source import load
 from headwise.errors import ConfigError
+from headwise.settings.target_range import TargetRange
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
 NPZ = 'format = "npz"\npath = "clients"\n'
@@ -62,6 +64,49 @@ def test_targets_that_do_not_fit_the_task(tmp_path: Path, text: str, row: str, s
         text = text.replace('task = "classification"', "").replace("[features]", 'task = "classification"\n[features]')
     found = errors(table(tmp_path, [row], text=text))
     assert any(each.endswith(said) for each in found), found
+
+
+QUANTITY = 'target = "ill"\ntask = "regression"\ntarget_range = '
+
+
+def test_targets_outside_their_range(tmp_path: Path) -> None:
+    d = table(
+        tmp_path,
+        ["va,1,f,350", "va,2,m,0", "va,3,f,412.5"],
+        text=TABLE.replace('target = "ill"', f"{QUANTITY}[0, 350]"),
+    )
+    found = [str(f) for f in findings(d) if f.kind == "outside target_range"]
+    said = "row 4, column 'ill', client 'va': 412.5 is outside target_range, which is 0 to 350."
+    assert found == [f"{d.place}, {said}"]
+    load(d)  # a scale, not a filter: a run does not mind
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("[350, 0]", "target_range is [350, 0], but must be [lowest, highest], or a list with such a pair"),
+        ('"0-350"', "target_range is '0-350', but must be [lowest, highest]"),
+        ("[]", "target_range is [], but must be"),
+        ("[0, inf]", "target_range is [0, inf], but must be"),
+        ("[[0, 1], 2]", "target_range is [[0, 1], 2], but must be"),
+        ("[[0, 1], [0, 2]]", "target_range is [[0.0, 1.0], [0.0, 2.0]], but needs a pair for each target: ill."),
+    ],
+)
+def test_ranges_that_are_none(tmp_path: Path, declared: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(table(tmp_path, ["va,1,f,5", "va,2,m,6"], text=TABLE.replace('target = "ill"', QUANTITY + declared)))
+    assert said in str(error.value)
+
+
+def test_ranges_of_no_quantities_or_of_others(tmp_path: Path) -> None:
+    classes = table(tmp_path, text=TABLE.replace('target = "ill"', 'target = "ill"\ntarget_range = [0, 1]'))
+    with pytest.raises(
+        ConfigError, match=r"target_range is \[\[0.0, 1.0\]\], but task is 'classification', which has no"
+    ):
+        load(classes)
+    d = table(tmp_path, ["va,1,f,5", "va,2,m,6"], text=TABLE.replace('target = "ill"', f"{QUANTITY}[0, 9]"))
+    with pytest.raises(ConfigError, match=r"target_range is \[\[0.0, 8.0\]\], but the data says \[\[0.0, 9.0\]\]."):
+        load(d).dataset.with_range(TargetRange(((0.0, 8.0),)))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ data = {data}                  # the data set's name in experiments
 [allow]                        # headwise site settings lists all settings
 methods = {methods}                   # empty: all methods of the installed Headwise
 labels = {labels}                 # whether to tell the server how many samples of each class there are
-sums = {sums}                   # whether to tell sums of the features, to fit preprocessing on all sites
+sums = {sums}                   # whether to tell sums of features and of a regression's targets, for all sites' scale
 # scores = false               # whether to send scores; default: only without an epsilon
 # epsilon = 3.0                # the most one run may spend per client; default: runs need no privacy
 # epsilon_total = 3.0          # the most all runs together may spend per client; default: the same as epsilon
@@ -58,7 +58,7 @@ def command() -> None:
 @click.option("--name", help="the site's name in reports; default: the folder's name")
 @click.option("--method", "methods", multiple=True, help="a method that may run here; repeatable; default: all")
 @click.option("--tell-labels", is_flag=True, help="tell the server how many samples of each class there are")
-@click.option("--tell-sums", is_flag=True, help="tell the server sums of the features, for preprocessing")
+@click.option("--tell-sums", is_flag=True, help="tell the server sums of features and of a regression's targets")
 @click.option("--download", is_flag=True, help="download public data that are missing; without it, a site never does")
 @click.option("--check", "config", type=INPUT_FILE, help="check that this experiment can run here")
 def init(

@@ -53,4 +53,5 @@ def _write(found: FederatedData, c: int, name: str, home: Path) -> None:
     known, written = dataset.classes, tuple(map(str, range(len(dataset.classes))))
     classes = {"classification": (written, known), "regression": ((), known)}.get(dataset.task, (known, known))
     d = replace(write_arrays(pieces, home), preprocess=how, task=dataset.task, classes=classes[0], names=classes[1])
+    d = replace(d, target_range=dataset.target_range)
     (home / "data.toml").write_text(toml_of(d, "."), "utf-8")

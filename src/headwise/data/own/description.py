@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from ...errors import ConfigError
 from ...settings.fields import Count, Range, build
 from ...settings.options import TaskName
+from ...settings.target_range import TargetRange
 from ..splits import parse
 
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
@@ -98,6 +99,8 @@ class Description:
     """the column or columns to predict; images are labelled by their folders' names, arrays by y"""
     task: TaskName | None = None
     """the kind of prediction; none: guessed from the target"""
+    target_range: TargetRange | None = None
+    """the lowest and highest value that a regression's target can have, or a list of such pairs; none: measured"""
     classes: tuple[str, ...] = ()
     """the classes as written in the files, in the order of their labels; empty: all that occur, sorted"""
     names: tuple[str, ...] = ()

@@ -46,12 +46,13 @@ def load(d: Description, report: Report = strictly, known: Hashes | None = None)
         vocabulary=recipe.vocabulary,
         notes=(f"task is {found.task}: {found.guessed}.",) if found.guessed else (),
         task=found.task,
+        target_range=d.target_range,
         part=_parts(raw, d, report),
         split=d.split.ratio,
         recipe=recipe,
         model=_model(recipe, found.task),
     )
-    return Loaded(raw, found, dataset)
+    return Loaded(raw, found, dataset.with_range(None))
 
 
 def recipe_of(raw: Raw, d: Description) -> Preprocessing:

@@ -139,6 +139,10 @@ def _quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.fl
     for i in np.flatnonzero(~np.isfinite(y).all(1)):
         if not any(codes[i] < 0 for codes in raw.labels) or raw.y is not None:
             report(raw.finding("error", "missing label", int(i), "the target is not a finite number."))
+    for k, (low, high) in enumerate(d.target_range.pairs[: y.shape[1]] if d.target_range else ()):
+        for i in np.flatnonzero((y[:, k] < np.float32(low)) | (y[:, k] > np.float32(high))):
+            text = f"{y[i, k]:g} is outside target_range, which is {low:g} to {high:g}."
+            report(raw.finding("warning", "outside target_range", int(i), text, names[k]))
     return y, names
 
 
@@ -147,12 +151,12 @@ def _numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
     columns: list[NDArray[np.float64]] = []
     for k, (codes, cells) in enumerate(zip(raw.labels, raw.cells, strict=True)):
         table = np.full(len(cells) + 1, np.nan)
+        first = dict(zip(*(a.tolist() for a in np.unique(codes, return_index=True)), strict=True))
         for j, cell in enumerate(cells):
             try:
                 table[j] = float(cell)
             except (ValueError, TypeError):
-                i = int(np.flatnonzero(codes == j)[0])
-                report(raw.finding("error", "not a number", i, f"{cell!r} is not a number.", _column(d, k)))
+                report(raw.finding("error", "not a number", first[j], f"{cell!r} is not a number.", _column(d, k)))
                 table[j] = 0
         columns.append(table[codes])
     return np.stack(columns, axis=1).astype(np.float32)

@@ -31,6 +31,7 @@ def commented(found: Look, path: str, classes: tuple[str, ...], guess: str) -> s
         f"# task = {to_toml(guess)}  # classification, multilabel, regression or segmentation; guessed"
         if d.task is None
         else f"task = {to_toml(d.task)}",
+        *([f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"] if guess == "regression" else []),
         *(_lines(Description, head, ["classes"]) if classes else []),
         *(_lines(Description, head, ["missing"]) if d.is_table else []),
         *(_lines(Description, head, ["delimiter"]) if d.delimiter != "," else []),

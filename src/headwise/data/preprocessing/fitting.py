@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ..own.description import Preprocess
 from ..own.readers.raw import Form
 from ..own.readers.values import BAG, bags
-
-Floats = NDArray[np.float64]
+from .moments import Floats, mean_and_deviation, sums_from, sums_over
 
 
 @dataclass(frozen=True)
@@ -74,33 +73,28 @@ class Sums:
     """[3, scaled]: the number of values present, their sum, and the sum of their squares"""
     values: Mapping[str, Mapping[str, int]]
     """for each category column, how often each category occurs"""
+    targets: Floats
+    """[3, targets]: the same of the targets, if they are quantities"""
 
     def __add__(self, other: Sums) -> Sums:
         values = {
             name: {v: mine.get(v, 0) + other.values[name].get(v, 0) for v in {**mine, **other.values[name]}}
             for name, mine in self.values.items()
         }
-        return Sums(self.n + other.n, self.numbers + other.numbers, values)
+        return Sums(self.n + other.n, self.numbers + other.numbers, values, self.targets + other.targets)
 
 
-def nothing(recipe: Preprocessing) -> Sums:
+def nothing(recipe: Preprocessing, targets: int = 0) -> Sums:
     """The sums of no samples."""
-    return Sums(0, np.zeros((3, recipe.scaled)), {c.name: {} for c in recipe.columns if c.kind == "category"})
+    values = {c.name: {} for c in recipe.columns if c.kind == "category"}
+    return Sums(0, np.zeros((3, recipe.scaled)), values, np.zeros((3, targets)))
 
 
-def measure(recipe: Preprocessing, x: NDArray[Any]) -> Sums:
-    """The sums of one client's encoded samples."""
-    return Sums(len(x), _sums(_numbers(recipe, x), np.zeros(1, np.int64))[0], _values(recipe, x))
-
-
-def _sums(numbers: Floats, starts: NDArray[np.int64]) -> Floats:
-    """[starts, 3, scaled]: over the rows from each start to the next, bit for bit what each client computes alone."""
-    there = ~np.isnan(numbers)
-    filled = np.where(there, numbers, 0)
-    if not len(numbers):
-        return np.zeros((len(starts), 3, numbers.shape[1]))
-    each = (there.astype(np.float64), filled, filled * filled)
-    return np.stack([np.add.reduceat(a, starts, axis=0) for a in each], axis=1)
+def measure(recipe: Preprocessing, x: NDArray[Any], y: NDArray[Any] | None = None) -> Sums:
+    """The sums of one client's encoded samples, and of its targets if they are given."""
+    numbers = sums_from(_numbers(recipe, x), np.zeros(1, np.int64))[0]
+    targets = sums_over(y, [np.arange(len(y))]) if y is not None else np.zeros((3, 0))
+    return Sums(len(x), numbers, _values(recipe, x), targets)
 
 
 def _values(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[str, int]]:
@@ -122,11 +116,12 @@ def fit_all(
         rows = x[np.concatenate([trains[c] for c in group])]
         numbers = _numbers(recipe, rows)
         sizes = np.array([len(trains[c]) for c in group]) * (len(numbers) // len(rows))
-        found = _sums(numbers, np.cumsum(sizes) - sizes)
+        found = sums_from(numbers, np.cumsum(sizes) - sizes)
         for k, c in enumerate(group if own else ()):
-            own[c] = Sums(len(trains[c]), found[k], {})
+            own[c] = Sums(len(trains[c]), found[k], {}, every.targets)
         added = np.add.accumulate(np.concatenate([every.numbers[None], found]), axis=0)[-1]  # client after client
-        every = Sums(every.n + len(rows), added, (every + Sums(0, every.numbers, _values(recipe, rows))).values)
+        values = (every + replace(every, values=_values(recipe, rows))).values
+        every = Sums(every.n + len(rows), added, values, every.targets)
     return fit(recipe, every, own)
 
 
@@ -169,15 +164,11 @@ def fit(recipe: Preprocessing, every: Sums, own: Sequence[Sums] = ()) -> Fitted:
 def _scale(recipe: Preprocessing, sums: Sums) -> tuple[Floats, Floats, Floats]:
     """Mean, standard deviation, and what a missing number becomes; a constant column is only centred."""
     o = recipe.options
-    count, total, square = sums.numbers
-    n = np.maximum(count, 1)
-    mean = total / n
+    mean, deviation = mean_and_deviation(sums.numbers)
     fill = mean if o.fill == "mean" else np.zeros_like(mean)
     if (o.images if recipe.form == "image" else o.numbers) != "standardise":
         return np.zeros_like(mean), np.ones_like(mean), fill
-    variance = square / n - mean * mean
-    varies = variance > 1e-12 * np.maximum(mean * mean, 1e-12)
-    return mean, np.sqrt(np.where(varies, variance, 1)), fill
+    return mean, deviation, fill
 
 
 @dataclass(frozen=True)

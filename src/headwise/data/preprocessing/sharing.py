@@ -12,7 +12,7 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError, DataError
 from ...settings.fields import build, dump
 from ..own.description import Preprocess
-from .fitting import FeatureColumn, Preprocessing, Sums, fit, nothing
+from .fitting import FeatureColumn, Preprocessing, Sums, nothing
 
 LARGEST = 10**7
 """most characters of one client's sums"""
@@ -27,7 +27,9 @@ def written(recipe: Preprocessing, sums: Sums) -> str:
         "columns": [dump(c) for c in recipe.columns],
     }
     values = {name: dict(sorted(counts.items())) for name, counts in sums.values.items()}
-    return to_json({"of": of, "n": sums.n, "numbers": sums.numbers.tolist(), "values": values}, sort_keys=True)
+    targets = {"targets": sums.targets.tolist()} if sums.targets.size else {}
+    numbers = {"n": sums.n, "numbers": sums.numbers.tolist(), "values": values}
+    return to_json({"of": of, **numbers, **targets}, sort_keys=True)
 
 
 def read(text: str) -> tuple[Preprocessing, Sums]:
@@ -41,32 +43,28 @@ def read(text: str) -> tuple[Preprocessing, Sums]:
         recipe = Preprocessing(of["form"], tuple(map(int, of["shape"])), build(Preprocess, of["options"]), columns)
         numbers = np.array(said["numbers"], np.float64).reshape(3, recipe.scaled)
         values = {str(name): {str(v): int(k) for v, k in found.items()} for name, found in said["values"].items()}
-        counts = [*numbers[0], *(k for found in values.values() for k in found.values())]
-        if not np.isfinite(numbers).all() or n < 0 or min(counts, default=0) < 0 or (numbers[2] < 0).any():
+        targets = np.array(said.get("targets", [[], [], []]), np.float64).reshape(3, -1)
+        every = np.concatenate([numbers, targets], axis=1)
+        counts = [n, *every[0], *(k for found in values.values() for k in found.values())]
+        if not np.isfinite(every).all() or min(counts) < 0 or (every[2] < 0).any():
             raise ValueError("they are not counts and sums")
         if values.keys() != nothing(recipe).values.keys():
             raise ValueError("their categories are not those of the columns")
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, ConfigError) as error:
         raise DataError(f"sums for preprocessing can't be used: {error}.") from error
-    return recipe, Sums(n, numbers, values)
+    return recipe, Sums(n, numbers, values, targets)
 
 
 def same_features(a: str, b: str) -> bool:
-    """Whether both are sums of the same columns, with the same options."""
-    return read(a)[0] == read(b)[0]
+    """Whether both are sums of the same columns and targets, with the same options."""
+    (recipe, sums), (other, others) = read(a), read(b)
+    return recipe == other and sums.targets.shape == others.targets.shape
 
 
 def added(texts: Sequence[str]) -> str:
     """The sums of all clients together, in this order."""
-    recipe, total = read(texts[0])[0], nothing(read(texts[0])[0])
-    for text in texts:
-        total = total + read(text)[1]
-    return written(recipe, total)
-
-
-def shape_of(text: str) -> tuple[int, ...]:
-    """The shape of a sample as the network takes it, once fitted on these sums."""
-    return fit(*read(text)).shape
+    recipe, first = read(texts[0])
+    return written(recipe, sum((read(text)[1] for text in texts), nothing(recipe, first.targets.shape[1])))
 
 
 def matching(recipe: Preprocessing, text: str) -> Sums:

@@ -33,7 +33,7 @@ class Own(Source):
     files: str = ""
     "list of these files with their sizes, times and hashes, so that a resumed run can say which changed; filled in"
     statistics: str = ""
-    "sums of the features over all sites, for preprocessing; filled in by the server of a federation"
+    "sums of features and quantities over all sites, for their scale; filled in by the server of a federation"
 
     def __post_init__(self) -> None:
         """Make the path absolute, because a run may resume from another folder."""
@@ -45,7 +45,10 @@ class Own(Source):
 
     def _fingerprint(self, known: Hashes | None = None) -> str:
         description = read_description(Path(self.path))
-        said = to_json({**dump(description), "path": ""})
+        described = dump(description)
+        if description.target_range is None:  # newer than the first of these hashes
+            del described["target_range"]
+        said = to_json({**described, "path": ""})
         return hashlib.sha256(f"{said}\n{fingerprint(description, known)}".encode()).hexdigest()
 
     def hashes(self) -> Hashes:

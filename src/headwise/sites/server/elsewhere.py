@@ -11,8 +11,7 @@ import torch
 
 from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
-from ...data.federated import Clients
-from ...data.preprocessing.sharing import shape_of
+from ...data.federated import Clients, task_at_sites
 from ...data.stats import Floor, Spread, Summary, majority_floor
 from ...disk.files import digest
 from ...disk.jsontext import to_json
@@ -25,12 +24,10 @@ from .nodes import Roster
 class Elsewhere:
     """What the sites have told about their clients' data."""
 
-    def __init__(
-        self, told: Mapping[int, ClientFacts], clients: int, statistics: str = "", names: tuple[str, ...] = ()
-    ) -> None:
-        self._told, self._count, self._names = told, clients, names
-        task = next(iter(told.values())).task
-        self.task = dataclasses.replace(task, shape=shape_of(statistics)) if statistics else task
+    def __init__(self, told: Mapping[int, ClientFacts], experiment: Experiment, names: tuple[str, ...] = ()) -> None:
+        self._told, self._count, self._names = told, experiment.clients or 0, names
+        statistics = experiment.data.options.get(STATISTICS, "")
+        self.task = task_at_sites(next(iter(told.values())).task, statistics, experiment.target_range)
 
     @property
     def clients(self) -> Clients:
@@ -72,7 +69,7 @@ def _spread(values: list[int]) -> Spread:
 def prepared_from(experiment: Experiment, known: Roster) -> Prepared:
     asked = for_sites(experiment)
     names = site_names(known.homes, known.names, asked.clients or 0)
-    data = Elsewhere(known.told, asked.clients or 0, asked.data.options.get(STATISTICS, ""), names)
+    data = Elsewhere(known.told, asked, names)
     if data.task.kind != "classification":
         asked = dataclasses.replace(asked, task=data.task.kind)
     plan, counts = plan_for(asked, data.clients), data.histograms()

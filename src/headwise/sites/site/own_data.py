@@ -36,9 +36,10 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
     first, *others = found.values()
     if experiment.task not in (None, first.task):
         raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {first.task}.")
-    if first.task == "regression":
-        wanted = "it needs the mean and deviation of all clients' targets, which sites do not tell"
-        raise DataError(f"{site.name} has data for regression, which sites can't do yet: {wanted}.")
+    declared, asked = first.target_range, experiment.target_range
+    if declared not in (None, asked):
+        said = f"{site.name} declares target_range = {declared.plain()}"
+        raise DataError(f"{said}, but the experiment {asked.plain() if asked else 'does not'}: both must be the same.")
     for other in others:
         kinds = [
             (
@@ -49,6 +50,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
                 d.std,
                 d.vocabulary,
                 d.task,
+                d.target_range,
                 d.recipe,
                 d.part is None,
                 d.split,
@@ -65,7 +67,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
         official_test=np.concatenate(tests) if len(tests) == len(found) else None,
         part=None if first.part is None else np.concatenate([d.part for d in found.values() if d.part is not None]),
         owner=None,
-    )
+    ).with_range(asked)
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
@@ -83,11 +85,25 @@ def _of_one(dataset: Dataset, source: str) -> Dataset:
 
 
 def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
-    """Sums of each client's training samples; empty unless there is preprocessing to fit."""
-    recipe = data.dataset.recipe
+    """Sums of each client's training samples, and of quantities without a range; empty without preprocessing to fit."""
+    dataset, recipe = data.dataset, data.dataset.recipe
     if recipe is None:
         return {}
-    return {c.id: written(recipe, measure(recipe, data.dataset.x[data.parts[c.id].train])) for c in site.clients}
+    trains = {c.id: data.parts[c.id].train for c in site.clients}
+    y = dataset.y if dataset.task == "regression" and dataset.target_range is None else None
+    sums = {c: measure(recipe, dataset.x[t], None if y is None else y[t]) for c, t in trains.items()}
+    return {c: written(recipe, each) for c, each in sums.items()}
+
+
+def check_scale(site: SiteSettings, data: FederatedData, experiment: Experiment) -> None:
+    """Refuse a regression whose targets could only be measured by this site's own; privacy has its own sentence."""
+    dataset, tells = data.dataset, data.dataset.recipe is not None
+    if dataset.task != "regression" or dataset.target_range or experiment.privacy.clip is not None:
+        return
+    if not (tells and site.allow.sums):
+        how = "set target_range in the experiment" + (", or allow.sums = true in each site.toml" if tells else "")
+        said = "needs a scale of the targets that is the same for all sites"
+        raise DataError(f"{site.name} has data for regression, which {said}: {how}.")
 
 
 def tell(

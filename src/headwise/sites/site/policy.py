@@ -24,7 +24,7 @@ from ..facts import Introduction
 from ..states import SiteStates
 from ..transport.messages import Order, SiteJob, SiteMessage
 from .ledger import Ledger
-from .own_data import own_data, sums_of, tell
+from .own_data import check_scale, own_data, sums_of, tell
 from .signing import experiment_hash
 from .site_file import SiteSettings, check_networks, check_privacy, permitted
 
@@ -182,6 +182,7 @@ def _planned(site: SiteSettings, home: Path, experiment: str) -> tuple[Plan, dic
     """Cached: data are read once per run."""
     asked = permitted(site, home, experiment)
     data = own_data(site, home, asked)
+    check_scale(site, data, asked)
     check_networks(site, asked, data.task)
     plan = plan_for(asked, data)
     check_privacy(site, plan)

@@ -138,7 +138,9 @@ def _told(site: SiteSettings, plan: Plan, asks: bool) -> Iterator[str]:
         if facts.labels is not None:
             yield f"client {facts.client}: how many samples of each class it has (allow.labels)"
     if site.allow.sums and not plan.privacy.protects:
-        yield "sums, counts and categories of the features, if there is preprocessing to fit (allow.sums)"
+        targets = plan.data.task.kind == "regression" and plan.experiment.target_range is None
+        what = "features, and of the targets" if targets else "features"
+        yield f"sums, counts and categories of the {what}, if there is preprocessing to fit (allow.sums)"
     if asks and site.allow.labels:
         yield "in each round, which classes a client has"
     moments = plan.experiment.evaluate.moments

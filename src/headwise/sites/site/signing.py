@@ -44,7 +44,7 @@ PURPOSE = b"headwise experiments\n"
 
 def experiment_hash(experiment: Experiment) -> str:
     """Identifies an experiment on a signed list: covers every setting except those of the machine."""
-    plain = {k: v for k, v in experiment.plain().items() if k != "engine"}
+    plain = {k: v for k, v in experiment.plain().items() if k != "engine" and (k, v) != ("target_range", None)}
     usual = dump(Train())
     plain["data"].pop(STATISTICS, None)  # which the server only knows once sites have told it
     plain["train"] = {k: v for k, v in plain["train"].items() if k not in LATER or v != usual[k]}

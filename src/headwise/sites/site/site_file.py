@@ -59,7 +59,8 @@ class Allow:
     labels: bool = False
     """whether to tell the server how many samples of each class a client has"""
     sums: bool = False
-    """whether to tell the server sums, counts and categories of the features, to fit preprocessing on all sites"""
+    """whether to tell the server sums, counts and categories of the features, to fit preprocessing on all sites, and
+    sums of a regression's targets"""
     scores: bool | None = None
     """whether to send scores on a client's own samples; default: only without an epsilon, which does not cover them"""
     largest: Count = 500
