@@ -1,4 +1,6 @@
-"""What a client that was not there gets, by hand: the five methods, FedBABU, and the default.
+"""What a client that was not there gets, by hand: FedFTHA, FedAH, FedGMH, FedBABU, and the default.
+
+`test_joining_from_papers` has FedGH and FedAFK.
 
 Batches hold all samples, so an epoch is one step of `byhand.descend`. The run has decayed its learning rate by then;
 a newcomer begins at the undecayed one.
@@ -11,19 +13,17 @@ from typing import Any
 import pytest
 import torch
 from byhand import BODY, CLIENTS, HEAD, START, Weights, close, descend, drawn, gradient
-from tiny import bench, floats, plan_of
+from tiny import floats, plan_of
 
-from headwise.contract.averaging import Averaged, Shared
+from headwise.contract.averaging import Averaged
 from headwise.engine.joining import join
 from headwise.engine.plan import Plan
 from headwise.methods.ditto import Ditto
-from headwise.methods.fedafk import FedAFK
 from headwise.methods.fedah import FedAH
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedavg_ft import FedAvgFT
 from headwise.methods.fedbabu import FedBABU
 from headwise.methods.fedftha import FedFTHA, Server
-from headwise.methods.fedgh import FedGH
 from headwise.methods.fedgmh import FedGMH, Heads
 from headwise.params import Params
 
@@ -76,24 +76,6 @@ def test_fedgmh_combines_the_heads_of_its_labels(epochs: int) -> None:
     heads = [drawn(5 + s, HEAD) for s in range(3)]
     start = START | {k: heads[1][k] / 3 + heads[2][k] * 2 / 3 for k in HEAD}
     gets(FedGMH(), Heads({s: floats(h) for s, h in enumerate(heads)}), epochs, descend(start, X, Y, LR, epochs))
-
-
-@EPOCHS
-def test_fedgh_gives_the_header(epochs: int) -> None:
-    header = drawn(8, HEAD)
-    gets(FedGH(), Shared(floats(header)), epochs, descend(START | header, X, Y, LR, epochs))
-
-
-@pytest.mark.parametrize("epochs", [0, 1])
-def test_fedafk_gives_the_global_body_and_the_head_it_was_trained_with(epochs: int) -> None:
-    """With theta_i = theta_G the divergence and its gradient are 0, and mu stays 1/2.
-
-    So theta_i steps by (1 - lambda) of what theta_G steps by, and their mean by 1 - lambda/2; then phi_i steps.
-    """
-    method, G = FedAFK(lam=0.3), drawn(9, BODY)
-    phi = {k: t.double() for k, t in bench(plan(method), NEW).random_head("fedafk").items()}
-    w = descend(G | phi, X, Y, LR * (1 - 0.3 / 2), epochs, only=BODY)
-    gets(method, Averaged(floats(G), None, None), epochs, descend(w, X, Y, LR, epochs, only=HEAD))
 
 
 @EPOCHS

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import RunError
 from .jsontext import to_json
@@ -24,7 +24,14 @@ DEPTH = 50
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write to a temporary name, flush to disk, rename; only the owner can read a `private` file.
+    """The whole file at once; only the owner can read a `private` one."""
+    with replacing(path, private=private) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Write to a temporary name, flush to disk, rename: the file appears whole or not at all.
 
     A symbolic link stays and its target is replaced. Devices, pipes and folders are refused.
     """
@@ -33,7 +40,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     with failing_clearly(path):
         try:
             with open(temporary, "wb", opener=partial(os.open, mode=0o600) if private else None) as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)

@@ -79,6 +79,11 @@ def output_folder(text: str | Path, at: str) -> Path:
     return path
 
 
+def output_path(text: str | Path, at: str) -> Path:
+    """A file to write, or a folder if the name has no ending."""
+    return output_file(text, at) if path_of(text, at).suffix else output_folder(text, at)
+
+
 def kept_file(text: str | Path, at: str) -> Path:
     """A file that is read if it exists and created otherwise."""
     path = path_of(text, at)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,23 @@ _SHAPE = judge_of({
 
 
 def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write all at once: the folder appears with its last file, or not at all."""
+    with new_folder(folder) as draft:
+        told = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in files.items()}
+        for name, data in files.items():
+            write_bytes(draft / name, data)
+        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": told}))
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A draft of the folder, which appears with its last file, or not at all."""
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
         draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
         draft.mkdir(parents=True)
     try:
-        told = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in files.items()}
-        for name, data in files.items():
-            write_bytes(draft / name, data)
-        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": told}))
+        yield draft
         with failing_clearly(folder):
             draft.replace(folder)
     except BaseException:

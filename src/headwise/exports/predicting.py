@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk.files import failing_clearly
+from ..disk.files import replacing
 from ..disk.jsontext import to_json
-from ..disk.paths import behind_links, draft_of
 from ..errors import ConfigError
+from .masks import predict_masks
 from .model import TrainedModel
 from .samples import Batch, read
 
@@ -22,14 +21,17 @@ Write = Callable[[list[list[Any]]], None]
 
 
 def predict_file(model: TrainedModel, data: Path, out: Path, *, told: Callable[[int], None], client: str = "") -> int:
-    """Write a row for each sample: its place, what is predicted, and probabilities; return how many."""
+    """Write a row for each sample: its place, what is predicted, and probabilities; or masks. Return how many."""
+    if model.card["task"] == "segmentation":
+        return predict_masks(model, data, out, told, client)
     kind = WRITERS.get(out.suffix.lower())
     if kind is None:
         raise ConfigError(f"-o is {str(out)!r}, but must end in {', '.join(WRITERS)}.")
-    n, head = 0, ["sample", *_head(model)]
-    with _replaced(out) as file, kind(file, head) as write:
+    whose = data.suffix.lower() == ".toml"  # then rows of several files may have the same number
+    n, head = 0, ["sample", *(["client"] if whose else []), *_head(model)]
+    with replacing(out) as file, kind(file, head) as write:
         for batch in read(data, model, client=client):
-            write(_columns(model, batch))
+            write([batch.names, *([batch.clients] if whose else []), *_columns(model, batch)])
             n += len(batch.names)
             told(n)
     return n
@@ -39,32 +41,14 @@ def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     said = model.say(batch.raw)
     task, found = model.card["task"], model.named(said)
     several = [found.tolist()] if task == "classification" else found.T.tolist()
-    return [batch.names, *several, *([] if task == "regression" else said.probabilities.T.tolist())]
+    return [*several, *([] if task == "regression" else said.probabilities.T.tolist())]
 
 
 def _head(model: TrainedModel) -> list[str]:
     """Names of columns: one prediction, or one for each label or quantity; then probabilities, where there are any."""
     task, names = model.card["task"], model.classes
-    if task == "segmentation":
-        raise ConfigError("task is 'segmentation', whose masks are no rows of a table: use predict from Python.")
     likely = [] if task == "regression" else [f"p({name})" for name in names]
     return [*(["prediction"] if task == "classification" else names), *likely]
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears whole or not at all."""
-    target = behind_links(path)
-    draft = draft_of(target)
-    try:
-        with failing_clearly(path), draft.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        with failing_clearly(path):
-            draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -29,13 +29,15 @@ class Batch(NamedTuple):
     """Some samples of one file."""
 
     names: list[Any]
-    """the number of each row in its file, or the file of each image"""
+    """the number of each row in its file, after the name of its part if it has several; or the file of each image"""
     raw: Any
     """as `TrainedModel.say` takes them"""
     y: NDArray[Any] | None
     """what the model should say, as `expected` has it, where it was asked for"""
     clients: list[str]
     """whose each sample is; empty names unless a data.toml says it"""
+    file: Path
+    """that holds them; of images, their folder"""
 
 
 class Asked(NamedTuple):
@@ -54,6 +56,11 @@ def read(path: Path, model: TrainedModel, *, labelled: bool = False, client: str
         yield batch
     if not found:
         raise DataError(f"{path} has no samples{f' of client {client!r}' if client else ''}.")
+
+
+def place_of(path: Path, model: TrainedModel) -> Path:
+    """Where the files are that `read` reads."""
+    return _description(path, model).place
 
 
 def _description(path: Path, model: TrainedModel) -> Description:
@@ -115,7 +122,7 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
                     raw = list(cells[columns[0]]) if form == "tokens" else _encoded(model, cells, piece.path, numbers)
                 said = [block.columns[name][rows] for name in targets]
                 y = expected_cells(model.card, d, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
-                yield Batch(numbers, raw, y, [owners[i] for i in rows])
+                yield Batch(numbers, raw, y, [owners[i] for i in rows], piece.path)
 
 
 def _encoded(model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any]) -> NDArray[Any]:
@@ -137,7 +144,8 @@ def _npz(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piec
                 raise DataError(f"{piece.path} has {', '.join(found) or 'nothing'}, but must have {needed}.")
             if y is not None and len(y) != len(x):
                 raise DataError(f"{piece.path} has {len(x)} samples in x{end}, but {len(y)} targets in y{end}.")
-            yield from _rows(piece.path, model, x, y, [piece.client or ""] * len(x))
+            for batch in _rows(piece.path, model, x, y, [piece.client or ""] * len(x)):
+                yield batch._replace(names=[f"{end[1:]}-{i}" for i in batch.names]) if end else batch
 
 
 def _arrays(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
@@ -156,7 +164,7 @@ def _rows(
         part, said = slice(at, at + ROWS), None if y is None else y[at : at + ROWS]
         if said is not None:
             said = expected(model.card, said, lambda i, at=at: f"{path}, sample {at + i}", in_files=True)
-        yield Batch(list(range(len(x))[part]), x[part], said, clients[part])
+        yield Batch(list(range(len(x))[part]), x[part], said, clients[part], path)
 
 
 def _images(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
@@ -171,13 +179,18 @@ def _images(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
         inside = (
             [piece.path] if piece.path.is_file() else sorted((piece.path / ("images" if pixels else "")).rglob("*"))
         )
-        paths = [p for p in inside if p.suffix.lower() in SUFFIXES["images"]]
+        paths = [p for p in inside if p.suffix.lower() in SUFFIXES["images"] and not _is_mask(p, task)]
         if not paths:
             raise DataError(f"{piece.path} has no images.")
         for at in range(0, len(paths), ROWS // 16):
             part = paths[at : at + ROWS // 16]
             y = _image_targets(model, part) if asked.labelled else None
-            yield Batch([str(p) for p in part], part, y, [piece.client or ""] * len(part))
+            yield Batch([str(p) for p in part], part, y, [piece.client or ""] * len(part), piece.path)
+
+
+def _is_mask(path: Path, task: str) -> bool:
+    """Of a folder of images beside it."""
+    return task == "segmentation" and path.parent.name == "masks" and (path.parent.parent / "images").is_dir()
 
 
 def _image_targets(model: TrainedModel, paths: Sequence[Path]) -> NDArray[Any]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from ..options import quiet_option
-from ..paths import OUTPUT_FILE
+from ..paths import OUTPUT_PATH
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 DATA = click.argument("data", type=click.Path(path_type=Path))
+WRITTEN = "file to write: .csv, .json or .parquet; for masks .npz, or a folder of PNG files"
 CLIENT = click.option("--client", default="", metavar="NAME", help="only this client's samples of a data.toml")
 
 
@@ -25,7 +26,7 @@ def telling(quiet: bool) -> Callable[[int], None]:
 @click.command(name="predict")
 @MODEL
 @DATA
-@click.option("-o", "--out", required=True, type=OUTPUT_FILE, help="file to write: .csv, .json or .parquet")
+@click.option("-o", "--out", required=True, type=OUTPUT_PATH, help=WRITTEN)
 @CLIENT
 @quiet_option
 def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> None:
