@@ -21,9 +21,11 @@ from headwise.disk.jsontext import to_json
 from headwise.sites.server import registry
 from headwise.sites.site.signing import node_key
 from headwise.sites.site.site import open_site
+from headwise.sites.transport.direct import LARGEST, connection
 from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.transport.greeting import site_key
 from headwise.sites.transport.messages import experiment_in
-from headwise.sites.transport.node import NodeConnection, attend, http_request_response, site_key
+from headwise.sites.transport.node import NodeConnection, attend
 
 HEARTBEAT = 30.0
 """seconds in which all sites connect: Flower's nodes send heartbeats that often, and all at once they would jam"""
@@ -63,10 +65,8 @@ def registered(server: Path, keys: list[Path]) -> None:
 
 
 def live(client: int, home: Path, address: str, ca: bytes, worker: Worker) -> None:
-    key = site_key(home / f"site{client}")
-    with http_request_response(address, False, ca, (key, key.public_key())) as callbacks:
-        connection = NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message))
-        attend(connection)
+    with connection(address, ca, site_key(home / f"site{client}")) as callbacks:
+        attend(NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message), lambda: LARGEST))
 
 
 def main(home: Path, port: int) -> None:

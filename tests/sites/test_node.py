@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,19 +9,18 @@ import httpx
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
+from superlink import SuperLink, connected, echo, identity  # noqa: F401 (the last is a fixture)
 
 from headwise.disk.jsontext import to_json
 from headwise.errors import RunError
 from headwise.sites.server.submit import APP
 from headwise.sites.transport import node
 from headwise.sites.transport.envelope import Lost, SiteMessage
+from headwise.sites.transport.greeting import refusal
 from headwise.sites.transport.grid import FlowerTransport, client_app, from_content, to_content
-from headwise.sites.transport.node import QUICK, SLOW, NodeConnection, Pace, refusal
-from headwise.sites.transport.processes import APPS
+from headwise.sites.transport.node import QUICK, SLOW, Pace
 
 
 def refused(status: int, code: int | None = None) -> tuple[str, bool]:
@@ -58,67 +55,10 @@ def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.Monk
         assert pace.pause(0.005) == pytest.approx(pause)
 
 
-@pytest.fixture(autouse=True)
-def server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower asks who sends a message."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-class SuperLink:
-    """Flower's side of a node's connection: messages to be fetched piece by piece, and the answers."""
-
-    def __init__(self, *waiting: SiteMessage, app: str = APP) -> None:
-        self.waiting = [Message(to_content(each), dst_node_id=7, message_type="train") for each in waiting]
-        self.objects: dict[str, bytes] = {}
-        self.apps = 0
-        self._app, self._sent = app, dict[str, bytes]()
-
-    def callbacks(self) -> tuple[Any, ...]:
-        return 7, self.receive, self.send, self.run, self.fab, self.pull, self.push, lambda run, number: None
-
-    def receive(self) -> tuple[Message, Any] | None:
-        if not self.waiting:
-            return None
-        message = self.waiting.pop(0)
-        self.objects = {k: each.deflate() for k, each in get_all_nested_objects(message).items()}
-        return message, get_object_tree(message)
-
-    def pull(self, run: int, number: str) -> bytes:
-        return self.objects[number]
-
-    def send(self, reply: Message, tree: Any, seconds: float) -> tuple[set[str], str]:
-        self._head = tree.object_id
-        return {*get_all_nested_objects(reply)}, "session"
-
-    def push(self, run: int, session: str, number: str, content: bytes) -> None:
-        self._sent[number] = content
-
-    def run(self, run: int) -> SimpleNamespace:
-        self.apps += 1
-        return SimpleNamespace(fab_hash="hash")
-
-    def fab(self, name: str, run: int) -> SimpleNamespace:
-        bundle = io.BytesIO()
-        with zipfile.ZipFile(bundle, "w") as file:
-            file.writestr("pyproject.toml", self._app.format(order='""', **APPS))
-        return SimpleNamespace(content=bundle.getvalue())
-
-    def answer(self) -> Message:
-        """The answer that was sent last."""
-        found = inflate_object_from_contents(self._head, {**self._sent})
-        assert isinstance(found, Message)
-        return found
-
-
-def echo(kind: str, message: SiteMessage) -> SiteMessage:
-    return SiteMessage(f"{kind}: {message.text}", [each[::-1] for each in message.records])
-
-
 @pytest.mark.parametrize("records", [[], [b"", b"\0\1"], [bytes(range(256)) * 9000]], ids=["none", "small", "large"])
 def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None:
     link = SuperLink(SiteMessage("one", records), SiteMessage("two", records))
-    line = NodeConnection(link.callbacks(), echo)
+    line = connected(link, echo)
     assert line.attend()
     assert from_content(link.answer().content) == ("train: one", [each[::-1] for each in records])
     assert line.attend()
@@ -174,9 +114,9 @@ def test_a_message_whose_run_has_ended_holds_up_no_other(when: str, monkeypatch:
     link = SuperLink(SiteMessage("stale", []), SiteMessage("fresh", []))
     with monkeypatch.context() as patched:
         patched.setattr(link, when, ended)
-        line = NodeConnection(link.callbacks(), echo)
+        line = connected(link, echo)
         assert not line.attend()
-    line = NodeConnection(link.callbacks(), echo)
+    line = connected(link, echo)
     assert line.attend()
     assert from_content(link.answer().content).text == "train: fresh"
 
@@ -190,13 +130,13 @@ def test_a_server_that_refuses_to_say_ends_the_node() -> None:
     link = SuperLink()
     link.receive = refuses  # type: ignore[method-assign,assignment]
     with pytest.raises(httpx.HTTPStatusError):
-        NodeConnection(link.callbacks(), echo).attend()
+        connected(link, echo).attend()
 
 
 def test_an_app_with_code_is_never_answered() -> None:
     asked: list[str] = []
     link = SuperLink(SiteMessage("one", []), app=APP.replace("{clientapp}", "evil:app"))
-    NodeConnection(link.callbacks(), lambda kind, message: asked.append(kind) or message).attend()
+    connected(link, lambda kind, message: asked.append(kind) or message).attend()
     assert "this site only runs its own Headwise, but the app names" in link.answer().error.reason
     assert not asked
 
@@ -206,5 +146,5 @@ def test_a_worker_that_fails_is_an_error_of_the_site() -> None:
         raise RunError("the site's worker died 3 times of one message: its log says more.")
 
     link = SuperLink(SiteMessage("one", []))
-    assert NodeConnection(link.callbacks(), dies).attend()
+    assert connected(link, dies).attend()
     assert link.answer().error.reason.startswith("RunError: the site's worker died")

@@ -21,13 +21,14 @@ from headwise.sites.transport.reach import check_certificate, problem
 
 
 @contextmanager
-def server(home: Path | None, *, status: int = 401, ahead: float = 0.0) -> Iterator[int]:
+def server(home: Path | None, *, status: int = 401, ahead: float = 0.0, date: str | None = None) -> Iterator[int]:
     """A server that answers anything with this status, and whose clock is this many seconds ahead."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response_only(status)
-            self.send_header("Date", format_datetime(datetime.now(UTC) + timedelta(seconds=ahead), usegmt=True))
+            now = format_datetime(datetime.now(UTC) + timedelta(seconds=ahead), usegmt=True)
+            self.send_header("Date", now if date is None else date)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -134,6 +135,18 @@ def test_a_wrong_clock_is_named(home: Path, ahead: float, way: str) -> None:
 def test_a_clock_that_flower_accepts_is_fine(home: Path) -> None:
     with server(home, ahead=120.0) as port:
         assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Mon, 99 Foo 20000 00:00:00 GMT"])
+def test_a_date_that_is_none_says_nothing(home: Path, date: str) -> None:
+    with server(home, date=date) as port:
+        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+
+
+def test_a_server_that_speaks_something_else_is_named(home: Path) -> None:
+    with server(home, date="\r\n" * 3, status=42) as port:
+        why = f"the server 127.0.0.1:{port} does not speak HTTP: check the address."
+        assert said(port, check_certificate(home / "ca.crt")) == (why, True)
 
 
 @pytest.mark.parametrize(

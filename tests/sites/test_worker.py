@@ -192,8 +192,8 @@ def test_messages_that_are_none_do_not_end_the_worker(tmp_path: Path, monkeypatc
         for kind in ("train", "query"):
             assert "error" in json.loads(worker.answer(kind, SiteMessage(text, [])).text)
     assert set(said) == {"refused a message that is not an order"}
-    worker.answer("query.refused", SiteMessage(to_json({"refused": "claims client 1\x1b[2J"}), []))
-    assert said[-1] == "the server does not use this site: it claims client 1 [2J."
+    worker.answer("query.refused", SiteMessage(to_json({"refused": "claims client 1"}), []))
+    assert said[-1] == "the server does not use this site: it claims client 1."
 
 
 def reply(**values: object) -> SiteMessage:

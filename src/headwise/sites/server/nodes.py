@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from ...errors import ConfigError
 from ...settings.experiment import Experiment
 from ...settings.fields import build
 from ..facts import ClientFacts, Introduction
-from ..transport.envelope import Lost, NodeSeen, SiteMessage
+from ..transport.envelope import Lost, NodeSeen, SiteMessage, printable
 
 QUICK, PAUSE, GROWTH = 0.05, 0.5, 1.3
 """seconds between polls, each of which is a request to the SuperLink: at first, at last, and from one to the next"""
@@ -195,6 +196,7 @@ class Nodes:
             said = build(Introduction, json.loads(reply.text))
         except (ValueError, TypeError, AttributeError, ConfigError) as error:
             said = Introduction(f"node {node}", (), (), f"its introduction can't be read: {error}")
+        said = replace(said, name=printable(said.name), refusal=said.refusal and printable(said.refusal))
         refusal = f"refuses: {said.refusal}" if said.refusal else self._contradiction(node, said)
         if refusal is None:
             self.known.told.update({t.client: t for t in said.told})

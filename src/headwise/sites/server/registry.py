@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ...disk.files import failing_clearly, read_json, write_json
 from ...errors import RunError
+from ..transport.envelope import printable
 from ..transport.processes import NAME, flwr_json
 
 KNOWN = "sites.json"
@@ -29,7 +30,7 @@ def name_in(key: Path) -> str:
     with failing_clearly(key):
         words = key.read_text(encoding="utf-8", errors="replace").split(maxsplit=2)
     if len(words) == 3:
-        return words[2].strip()
+        return printable(words[2].strip())
     return key.parent.name if key.name == "site.key.pub" else key.name.removesuffix(".pub")
 
 

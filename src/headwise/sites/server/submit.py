@@ -15,6 +15,7 @@ from ...errors import RunError
 from ...log.schema import Round
 from ...runs.query import Run
 from ...settings.experiment import Experiment
+from ..transport.envelope import printable
 from ..transport.family import running
 from ..transport.processes import APPS, NAME, flwr_json
 from .registry import registered
@@ -74,7 +75,7 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
     follower.look()
     said_file(out).unlink(missing_ok=True)
     if why := end_file(out).read_text(encoding="utf-8"):
-        raise RunError(why)
+        raise RunError(printable(why))
     return Run(out)
 
 
@@ -102,7 +103,7 @@ class Follower:
         if said_file(self._out).exists():
             lines = said_file(self._out).read_text(encoding="utf-8").splitlines()
             for line in lines[self._said :]:
-                self._tell(json.loads(line)["said"])
+                self._tell(printable(json.loads(line)["said"]))
             self._said = len(lines)
         if (self._out / "manifest.json").exists():
             rows = Run(self._out).rounds

@@ -17,6 +17,7 @@ from ... import __version__
 from ...disk.files import read_json, write_json
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, HeadwiseError, RunError
+from ..transport.envelope import printable
 from ..transport.family import STATUS, Family, News, claim, how
 from ..transport.health import Health, health_endpoint
 from ..transport.processes import environment, split_address
@@ -107,7 +108,7 @@ class RunningSite:
         return False
 
     def _heed(self, news: News) -> None:
-        event = news.event
+        event: dict[str, Any] = {k: printable(v) if isinstance(v, str) else v for k, v in news.event.items()}
         if "say" in event:
             self._tell(event["say"])
         elif "why" in event:

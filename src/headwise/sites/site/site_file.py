@@ -28,6 +28,7 @@ from ...settings.fields import Count, Natural, Positive, Range, build
 from ...settings.options import Engine
 from ...settings.overrides import read_toml
 from ..facts import STATISTICS
+from ..transport.envelope import LARGEST
 from .signing import experiment_hash, signed_hashes
 
 MOST_CLIENTS, MOST_MODELS = 100_000, 100
@@ -63,7 +64,7 @@ class Allow:
     sums of a regression's targets"""
     scores: bool | None = None
     """whether to send scores on a client's own samples; default: only without an epsilon, which does not cover them"""
-    largest: Count = 500
+    largest: Count = LARGEST
     """most megabytes of a message, and of all networks of an experiment"""
     plain: bool = True
     """whether unmasked uploads may leave; if not, only experiments with `secure.sums` run"""

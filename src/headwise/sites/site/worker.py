@@ -19,7 +19,7 @@ from ...disk.files import read_json, write_json
 from ...errors import ConfigError, HeadwiseError, RunError
 from ...records import RecordError
 from ...settings.fields import Natural, build
-from ..transport.envelope import SiteMessage
+from ..transport.envelope import SiteMessage, printable
 from ..transport.lifeline import bind, received_secret, tell
 from ..transport.local import serve
 from ..transport.messages import experiment_in, pack_error
@@ -47,20 +47,21 @@ class Activity:
 
     def after(self, message: SiteMessage, reply: SiteMessage, line: str) -> Activity:
         asked = json.loads(message.text)
-        experiment, run = json.loads(asked["experiment"]), str(asked["run"])
+        experiment, run = json.loads(asked["experiment"]), printable(asked["run"])
         same = self if self.run == run else Activity(run)
         told = asked["asked"]["t"] if "stage" in asked else max(job["t"] for job in asked["site_jobs"])
-        return replace(
+        new = replace(
             same,
-            method=experiment["method"]["name"],
-            data=experiment["data"]["name"],
+            method=printable(experiment["method"]["name"]),
+            data=printable(experiment["data"]["name"]),
             round=told,
             rounds=experiment["rounds"],
             sent=same.sent + reply.size,
             messages=same.messages + 1,
             at=datetime.now(UTC).isoformat(timespec="seconds"),
-            line=line or same.line,
+            line=printable(line) or same.line,
         )
+        return build(Activity, asdict(new))
 
 
 def activity(home: Path) -> Activity:
@@ -88,11 +89,6 @@ def line_about(message: SiteMessage, reply: SiteMessage) -> str:
     return f"round {t}: {what}{why}, sent {reply.size / 1000:,.1f} KB{masked}"
 
 
-def plain(text: str) -> str:
-    """What a server writes, safe for a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text[:300])
-
-
 class SiteWorker:
     def __init__(self, path: Path) -> None:
         self._path, self._home = path, path.parent
@@ -103,7 +99,7 @@ class SiteWorker:
         try:
             site, policy = open_site(self._path)
             if kind == "query.refused":
-                tell(say=f"the server does not use this site: it {plain(str(json.loads(message.text)['refused']))}.")
+                tell(say=f"the server does not use this site: it {json.loads(message.text)['refused']}.")
                 return SiteMessage("{}", [])
             if kind == "query":
                 forget_data()  # a run begins, or this site comes back to it
@@ -124,7 +120,7 @@ class SiteWorker:
         try:
             line = line_about(message, reply)
             self._done = self._done.after(message, reply, line)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):  # not an order: the reply says so
+        except (ValueError, LookupError, TypeError, AttributeError, ConfigError):  # not an order: the reply says so
             line = "refused a message that is not an order"
         write_json(self._home / ACTIVITY, asdict(self._done))
         if line:

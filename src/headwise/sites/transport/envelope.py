@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+LARGEST = 500
+"""megabytes of a message that a site accepts unless it says otherwise"""
+
+
+def printable(text: str) -> str:
+    """What another machine wrote, safe for a terminal and a log."""
+    return "".join(c if c.isprintable() else " " for c in text[:2000])
+
 
 class SiteMessage(NamedTuple):
     text: str

@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from ...disk.files import failing_clearly, read_json
 from ...errors import RunError
+from .envelope import printable
 from .lifeline import EVENTS
 
 LARGEST, BACKUPS = 5_000_000, 3
@@ -125,7 +126,7 @@ class Family:
     def _keep(self, name: str, output: IO[bytes]) -> None:
         with output:
             for line in output:
-                self._log.info("%s: %s", name, line.decode(errors="replace").rstrip())
+                self._log.info("%s: %s", name, printable(line.decode(errors="replace").rstrip()))
 
     def _hear(self, name: str, heard: int) -> None:
         with open(heard, encoding="utf-8") as lines:

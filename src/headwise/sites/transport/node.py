@@ -14,18 +14,15 @@ import os
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Error, Message
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -37,15 +34,13 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_and_inflate_object_from_tree,
     push_objects,
 )
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.fleet_http_connection import http_request_response
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from ...disk.files import read_json, write_json
-from ...errors import HeadwiseError
+from ...disk.files import write_json
+from ...errors import HeadwiseError, RunError
+from .direct import connection
+from .envelope import LARGEST
+from .greeting import REMEMBERED, greet, site_key
 from .grid import from_content, to_content
 from .lifeline import bind, received_secret, tell
 from .local import Answers, Courier
@@ -54,13 +49,12 @@ from .processes import check_app
 QUICK, SLOW, SHARE, TIMES = 0.1, 3.0, 0.2, 10.0
 """seconds between questions to the server: least, most, as a share of the time since the last message, and as a
 multiple of the time that the last question took, so that a busy server is asked less"""
-NOTICED = 2.0
-"""seconds for the server to notice that a node was away"""
 RAISED = 2
 """Flower's code for an app that failed"""
-REMEMBERED = "node.json"
 LOST = (RunNotRunningException, ObjectPullError, ObjectPushError, httpx.HTTPError)
 """a message that is of no use any more: its run has ended, or the server has forgotten it"""
+SLACK = 2 * 10**6
+"""bytes that Flower may add to a message; whether the message itself is too large, the worker says"""
 
 
 class Pace:
@@ -79,9 +73,9 @@ class Pace:
 class NodeConnection:
     """Takes messages from the server with Flower's callbacks, and returns the answers of the site's worker."""
 
-    def __init__(self, callbacks: tuple[Any, ...], answer: Answers) -> None:
+    def __init__(self, callbacks: tuple[Any, ...], answer: Answers, largest: Callable[[], int]) -> None:
         self.node, self._receive, self._send, self._run, self._fab, self._pull, self._push, self._confirm = callbacks
-        self._answer = answer
+        self._answer, self._largest = answer, largest
         self._checked: set[int] = set()
         """runs whose app contains no code"""
 
@@ -93,29 +87,41 @@ class NodeConnection:
         except RunNotRunningException:
             return False
         try:
-            message, begun = self._content(*found), time.monotonic()
-            self._deliver(self._reply(message), time.monotonic() - begun)
+            begun = time.monotonic()
+            self._deliver(self._reply(*found), time.monotonic() - begun)
         except LOST as error:
             logging.getLogger(__name__).warning("a message is lost: %s", error or "its run has ended")
             return False
         return True
 
-    def _content(self, head: Message, tree: ObjectTree) -> Message:
-        run = head.metadata.run_id
-        pull, confirm = partial(self._pull, run), partial(self._confirm, run)
-        message = pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
-        message.metadata.__dict__["_message_id"] = tree.object_id  # which it does not contain
-        return message
-
-    def _reply(self, message: Message) -> Message:
+    def _reply(self, head: Message, tree: ObjectTree) -> Message:
+        head.metadata.__dict__["_message_id"] = tree.object_id
         try:
-            self._check(message.metadata.run_id)
+            self._check(head.metadata.run_id)
+            message = self._content(head.metadata.run_id, tree)
             said = self._answer(message.metadata.message_type, from_content(message.content))
-            return Message(to_content(said), reply_to=message)
-        except Exception as error:
-            if not isinstance(error, HeadwiseError):
-                logging.getLogger(__name__).exception("a message failed")
-            return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(to_content(said), reply_to=head)
+        except LOST:
+            raise
+        except HeadwiseError as error:
+            why = f"{type(error).__name__}: {error}"
+        except Exception as error:  # whatever the server sends; an error text may reveal data
+            logging.getLogger(__name__).exception("a message failed")
+            why = f"{type(error).__name__}: see the site's log"
+        return Message(Error(RAISED, why), reply_to=head)
+
+    def _content(self, run: int, tree: ObjectTree) -> Message:
+        """The message, piece by piece; one that is too large is not fetched to its end."""
+        most, sizes = self._largest() + SLACK, list[int]()
+
+        def pull(number: str) -> bytes:
+            piece = self._pull(run, number)
+            sizes.append(len(piece))
+            if sum(sizes) > most:
+                raise RunError(f"this site accepts messages of at most {most - SLACK:,} bytes, but this one has more.")
+            return piece
+
+        return pull_and_inflate_object_from_tree(tree, pull, partial(self._confirm, run), return_type=Message)
 
     def _check(self, run: int) -> None:
         if run not in self._checked:
@@ -130,63 +136,6 @@ class NodeConnection:
             push_objects(get_all_nested_objects(reply), partial(self._push, run, session), object_ids_to_push=wanted)
 
 
-class _FlowerVersion:
-    """Tells the server Flower's version; unlike Flower's own, ends nothing."""
-
-    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
-        context.request.headers.update(dict(RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()))
-        return call_next(context)
-
-
-def site_key(home: Path) -> Any:
-    return load_ssh_private_key((home / "site.key").read_bytes(), None)
-
-
-def greet(address: str, ca: bytes, home: Path) -> dict[str, Any] | None:
-    """Whether the server lets this site in: None, or why not.
-
-    Flower refuses a key that is already connected, and takes a minute to notice that its node was killed. The site
-    itself knows that its last node is gone, and says so.
-    """
-    key = site_key(home)
-    public = public_key_to_bytes(key.public_key())
-    remembered = home / REMEMBERED
-    client = FleetHttpClient.from_server_address(
-        address, False, ca, [_FlowerVersion(), NodeAuthHttpInterceptor(key, key.public_key())]
-    )
-    try:
-        if remembered.exists():
-            with suppress(httpx.HTTPStatusError):  # it was not connected, or this server does not know it
-                client.DeactivateNode(DeactivateNodeRequest(node_id=read_json(remembered)["node"]))
-                time.sleep(NOTICED)
-        found = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=30))
-        client.DeactivateNode(DeactivateNodeRequest(node_id=found.node_id))
-    except httpx.HTTPStatusError as error:
-        return refusal(error)
-    except httpx.HTTPError as error:
-        return {"why": f"the server {address} can't be reached ({error}).", "lasting": False}
-    finally:
-        client._client.close()
-    return None
-
-
-def refusal(error: httpx.HTTPStatusError) -> dict[str, Any]:
-    said = FlowerError.from_json(error.response.text)
-    code = said.code if said else None
-    if code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-        why = (
-            "the server does not know this site's key, or somebody else is connected with it: "
-            "ask for headwise server register with this site's site.key.pub."
-        )
-        return {"why": why, "lasting": False}
-    if code == ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE:
-        detail = " ".join(f"{said.message} {said.public_details or ''}".split()) if said else ""
-        return {"why": f"this site's version of Flower does not fit the server's: {detail}", "lasting": True}
-    if error.response.status_code == httpx.codes.UNAUTHORIZED:
-        return {"why": "the server does not accept this site's signature: check both clocks.", "lasting": False}
-    return {"why": f"the server refuses this site: {error}", "lasting": False}
-
-
 class _Connection(logging.Filter):
     """Reports when Flower loses the server, and finds it again."""
 
@@ -199,12 +148,17 @@ class _Connection(logging.Filter):
         return True
 
 
-def attend(connection: NodeConnection) -> NoReturn:
+def largest(home: Path) -> int:
+    """Bytes of a message that the site accepts now; without torch, which reading the whole file needs."""
+    return tomllib.loads((home / "site.toml").read_text()).get("allow", {}).get("largest", LARGEST) * 10**6
+
+
+def attend(node: NodeConnection) -> NoReturn:
     """Answer messages until the process ends."""
     pace = Pace()
     while True:
         asked = time.monotonic()
-        if connection.attend():
+        if node.attend():
             pace.answered()
         else:
             time.sleep(pace.pause(time.monotonic() - asked))
@@ -216,18 +170,21 @@ def main() -> None:
     settings: Mapping[str, Any] = json.loads(sys.argv[1])
     home, address = Path(settings["home"]), settings["superlink"]
     ca = None if settings["ca"] is None else Path(settings["ca"]).read_bytes()
-    if ca is not None and (refused := greet(address, ca, home)):
+    try:
+        refused = None if ca is None else greet(address, ca, home)
+    except HeadwiseError as error:
+        refused = {"wrong": str(error)}
+    if refused:
         tell(**refused)
         sys.exit(1)
     logging.getLogger("flwr").addFilter(_Connection())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the connection then tells the server that it ends
     os.chdir(home)  # for the socket's short name
-    key = None if ca is None else site_key(home)
-    with http_request_response(address, ca is None, ca, key and (key, key.public_key())) as callbacks:
-        connection = NodeConnection(callbacks, Courier(secret).ask)
-        write_json(home / REMEMBERED, {"node": connection.node})
-        tell(connected=connection.node)
-        attend(connection)
+    with connection(address, ca, None if ca is None else site_key(home)) as callbacks:
+        node = NodeConnection(callbacks, Courier(secret).ask, partial(largest, home))
+        write_json(home / REMEMBERED, {"node": node.node})
+        tell(connected=node.node)
+        attend(node)
 
 
 if __name__ == "__main__":

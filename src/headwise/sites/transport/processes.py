@@ -105,12 +105,13 @@ def flower_config(home: Path, host: str, port: int, insecure: bool) -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Variables for Flower's processes: no telemetry, and no child that outlives them."""
+    """Variables for Flower's processes: no telemetry, no proxy between them, and no child that outlives them."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    direct = {"NO_PROXY": "*", "no_proxy": "*"}
     quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
     path = ":".join([str(home / "bin"), str(BIN), os.environ.get("PATH", "")])
     usual = {"FLWR_HOME": str(home), "OMP_NUM_THREADS": "1", "PATH": path}
-    return {**os.environ, **quiet, **quick, **usual}
+    return {**os.environ, **quiet, **direct, **quick, **usual}
 
 
 def bind_server_app(home: Path) -> None:
@@ -138,9 +139,9 @@ def flwr_json(home: Path, *arguments: str) -> dict[str, Any]:
     try:
         found = json.loads(said)
     except ValueError:
-        found = {"error-message": said.strip().splitlines()[-1:]}
+        found = {"error-message": said.strip().rpartition("\n")[2]}
     if not found.get("success"):
-        raise RunError(f"flwr {arguments[0]} failed: {found.get('error-message')}.")
+        raise RunError(f"flwr {arguments[0]} failed: {str(found.get('error-message')).rstrip('.')}.")
     return found
 
 

@@ -54,7 +54,8 @@ def problem(host: str, port: int, trust: ssl.SSLContext | None) -> Problem | Non
     except ssl.SSLError:
         return Problem(f"{server} does not speak TLS: check the address, or whether it runs insecurely.", lasting=True)
     except http.client.HTTPException:
-        return Problem(f"{server} does not speak HTTP without TLS: leave out --insecure-loopback, give --ca.", True)
+        hint = "leave out --insecure-loopback, give --ca" if trust is None else "check the address"
+        return Problem(f"{server} does not speak HTTP{' without TLS' * (trust is None)}: {hint}.", lasting=True)
     except socket.gaierror:
         return Problem(f"the server's name {host!r} is unknown here: check --superlink, or the network.", lasting=False)
     except TimeoutError:
@@ -81,9 +82,16 @@ def _talk(connection: socket.socket, host: str, server: str) -> Problem | None:
         return Problem(f"{server} does not offer {PATH.rpartition('/')[0]}/: is it Headwise's, or its proxy?", True)
     if answer.status in (502, 503, 504):
         return Problem(f"{server} is a proxy that can't reach the real one (status {answer.status}).", lasting=False)
-    date = answer.getheader("Date")
-    ahead = 0.0 if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+    ahead = _ahead(answer.getheader("Date", ""))
     if -BEHIND < ahead < AHEAD + 1:  # the header has whole seconds
         return None
     way = "ahead of" if ahead > 0 else "behind"
     return Problem(f"this machine's clock is {abs(ahead):.0f} seconds {way} the server's: set both right.", False)
+
+
+def _ahead(date: str) -> float:
+    """Seconds that this machine's clock is ahead of the server's; 0 if the server does not say."""
+    try:
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
