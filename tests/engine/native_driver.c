@@ -12,8 +12,7 @@
 #define PREDICT NAMED(headwise_predict, HEADWISE_BUILD)
 
 int64_t BYTES(const Layer *, int32_t, int32_t, const Rates *);
-int64_t TRAIN(const Layer *, int32_t, const Rates *, const Goal *, const float *, int64_t, const int64_t *, int64_t,
-              int32_t, char *);
+void TRAIN(Phase *, int64_t, char *);
 void PREDICT(const Layer *, int32_t, const float *, int64_t, int32_t, float *, char *);
 
 static uint64_t state, digest = 14695981039346656037u;
@@ -94,7 +93,9 @@ static void run(void) {
     else
         goal.targets = targets, goal.weights = weights;
     char *memory = block(BYTES(layers, count, size, &rates)), *less = block(BYTES(layers, count, rows, NULL));
-    if (TRAIN(layers, count, &rates, &goal, x, samples, batches, steps, size, memory) != -1) abort();
+    Phase phase = {layers, &rates, &goal, x, batches, samples, steps, count, size, 0};
+    TRAIN(&phase, 1, memory);
+    if (phase.bad != -1) abort();
     PREDICT(layers, count, x, samples, rows, said, less);
     for (int i = 0; i < samples * classes; i++)
         if (said[i] != said[i]) abort();

@@ -793,36 +793,41 @@ int64_t EXPORT(headwise_bytes)(const Layer *layers, int32_t count, int32_t rows,
     return (int64_t)a.used;
 }
 
-/* Takes all steps of a phase; each row of `batches` holds the indices of a batch, padded with -1.
-   Checks first: returns the first sample that does not exist or has an invalid class, else -1. */
-int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *rates, const Goal *goal, const float *x,
-                               int64_t samples, const int64_t *batches, int64_t steps, int32_t size, char *memory) {
+/* The first sample of the phase that does not exist or has an invalid class, else -1. */
+static int64_t first_bad(const Phase *p) {
+    const int64_t *y = p->goal->classes;
+    const int32_t classes = p->layers[p->count - 1].oc;
+    for (int64_t i = 0; i < p->steps * p->size; i++) {
+        const int64_t at = p->batches[i];
+        if (at >= p->samples || (y && at >= 0 && (y[at] < 0 || y[at] >= classes))) return at;
+    }
+    return -1;
+}
+
+static void take_steps(const Phase *p, char *memory) {
     Stage s[LAYERS + 1];
     Layer end;
     Arena a = {memory, 0};
     int first = 0;
-    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w, *y = goal->classes;
-    for (int64_t i = 0; i < steps * size; i++) {
-        const int64_t at = batches[i];
-        if (at >= samples || (y && at >= 0 && (y[at] < 0 || y[at] >= layers[count - 1].oc))) return at;
-    }
-    lay_out(s, layers, count, size, rates, &end, &a);
-    int64_t *picked = take(&a, 8 * size);
+    const Layer *layers = p->layers;
+    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w, *batch = p->batches;
+    lay_out(s, layers, p->count, p->size, p->rates, &end, &a);
+    int64_t *picked = take(&a, 8 * p->size);
     while (!layers[first].trained) first++;
-    for (int64_t t = 0; t < steps; t++, batches += size) {
+    for (int64_t t = 0; t < p->steps; t++, batch += p->size) {
         int n = 0;
-        for (int i = 0; i < size; i++)
-            if (batches[i] >= 0) {
-                take_sample(s, x + batches[i] * each, n);
-                picked[n++] = batches[i];
+        for (int i = 0; i < p->size; i++)
+            if (batch[i] >= 0) {
+                take_sample(s, p->x + batch[i] * each, n);
+                picked[n++] = batch[i];
             }
         if (!n) continue;
-        pass(s, count, n, 1);
-        slope_of(s + count, goal, picked, n);
-        pass_back(s, count, first, n, rates);
-        step(s, count, rates);
+        pass(s, p->count, n, 1);
+        slope_of(s + p->count, p->goal, picked, n);
+        pass_back(s, p->count, first, n, p->rates);
+        step(s, p->count, p->rates);
     }
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < p->count; i++) {
         const Layer *l = layers + i;
         const int64_t features = (int64_t)l->c * l->h * l->w;
         if (!l->trained) continue;
@@ -830,7 +835,12 @@ int64_t EXPORT(headwise_train)(const Layer *layers, int32_t count, const Rates *
         for (int o = 0; s[i].owned && o < l->oc; o++) memcpy(l->weight + o * features, s[i].w + o * s[i].width, 4 * features);
         if (l->bias) memcpy(l->bias, s[i].b, 4 * l->oc);
     }
-    return -1;
+}
+
+/* Takes all steps of each phase, one phase after the other in the same memory; a phase with a bad sample takes none. */
+void EXPORT(headwise_train)(Phase *phases, int64_t clients, char *memory) {
+    for (Phase *p = phases; p < phases + clients; p++)
+        if ((p->bad = first_bad(p)) < 0) take_steps(p, memory);
 }
 
 /* The chain's output for n samples, [n][outputs], computed `rows` at a time. */

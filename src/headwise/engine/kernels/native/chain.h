@@ -35,6 +35,18 @@ typedef struct {
     const float *targets, *weights; /* [sample][output], [sample][wide] */
 } Goal;
 
+/* One client's phase of training. Must match `NativePhase` in program.py. */
+typedef struct {
+    const Layer *layers;
+    const Rates *rates;
+    const Goal *goal;
+    const float *x;
+    const int64_t *batches; /* [step][size]: the indices of each batch, padded with -1 */
+    int64_t samples, steps;
+    int32_t count, size; /* layers; samples of a batch, at most */
+    int64_t bad;         /* after training: the first sample that does not exist or has an invalid class, else -1 */
+} Phase;
+
 /* The vector width of this build, in floats. Bits never depend on it: lanes are different results, never parts of one
    sum. */
 #if defined(HEADWISE_AVX512)

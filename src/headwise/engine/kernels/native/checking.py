@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from ctypes import byref
+from ctypes import addressof, byref
 from functools import cache
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .library import LIMIT, Found, Library, find
-from .program import NativeGoal, NativeLayer, NativeRates, described
+from .program import NativeGoal, NativeLayer, NativePhase, NativeRates, described
 
 CLOSE = 1e-5
 LR = 0.1
@@ -37,15 +37,12 @@ def difference(library: Library) -> float:
     """The largest difference to autograd's weights after two training steps of a network with every kind of layer."""
     ours, theirs = _network(), _network()
     x, y, batches = _waves(5, 2, 9, 8), torch.arange(5) % 3, torch.tensor([[3, 0, 4], [1, 2, -1]])
-    told = described(ours, (2, 9, 8), lambda _: True)
-    layers, rates, images = (
-        (NativeLayer * len(told))(*told),
-        NativeRates(LR),
-        x.permute(0, 2, 3, 1).contiguous(),
-    )
+    made = described(ours, (2, 9, 8), lambda _: True)
+    layers, rates, images = (NativeLayer * len(made))(*made), NativeRates(LR), x.permute(0, 2, 3, 1).contiguous()
     memory = torch.empty(library.bytes(layers, len(layers), 3, byref(rates)), dtype=torch.uint8)
-    goal, numbers = NativeGoal(classes=y.data_ptr()), (images.data_ptr(), 5, batches.data_ptr(), 2, 3)
-    library.train(layers, len(layers), byref(rates), byref(goal), *numbers, memory.data_ptr())
+    goal, numbers = NativeGoal(classes=y.data_ptr()), (images.data_ptr(), batches.data_ptr(), 5, 2)
+    phase = *map(addressof, (layers, rates, goal)), *numbers, len(layers), 3
+    library.train(byref(NativePhase(*phase)), 1, memory.data_ptr())
     with torch.enable_grad():
         for i in (batches[0], batches[1, :2]):
             loss = cross_entropy(nn.Sequential(*theirs)(x[i]), y[i])

@@ -25,7 +25,7 @@ class Library(NamedTuple):
 
     build: str
     bytes: Callable[..., int]
-    train: Callable[..., int]
+    train: Callable[..., None]
     predict: Callable[..., None]
 
 
@@ -95,7 +95,7 @@ def _functions(lib: CDLL, name: str) -> Library:
     layers, rates, numbers = (c_void_p, c_int32), c_void_p, c_void_p
     kinds: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "bytes": (c_int64, (*layers, c_int32, rates)),
-        "train": (c_int64, (*layers, rates, c_void_p, numbers, c_int64, numbers, c_int64, c_int32, c_void_p)),
+        "train": (None, (c_void_p, c_int64, c_void_p)),
         "predict": (None, (*layers, numbers, c_int64, c_int32, numbers, c_void_p)),
     }
     found: dict[str, Any] = {}

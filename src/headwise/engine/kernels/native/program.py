@@ -55,6 +55,15 @@ class NativeGoal(Structure):
     )
 
 
+class NativePhase(Structure):
+    """`Phase` of chain.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("layers", "rates", "goal", "x", "batches")),
+        *(("samples", c_int64), ("steps", c_int64), ("count", c_int32), ("size", c_int32), ("bad", c_int64)),
+    )
+
+
 class MisfitError(ValueError):
     """Samples of this shape do not fit the layers."""
 
