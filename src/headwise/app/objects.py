@@ -19,7 +19,7 @@ _PASSED: dict[tuple[Path, str], list[Any]] = {}
 """by the folder of the run that they were passed to, and the argument of `resume` that takes them again"""
 
 
-def passed(experiment: Experiment) -> dict[str, list[Any]]:
+def passed(experiment: Experiment) -> dict[str, Any]:
     """The objects, by the argument of `resume` that takes them again."""
     return {
         "model": [c.given for c in _networks(experiment) if c.given is not None],
