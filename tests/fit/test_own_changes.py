@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import headwise as hw
+from headwise.app import objects
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.sites.facts import for_sites
@@ -59,19 +60,43 @@ class Stop:
             raise KeyboardInterrupt
 
 
-def test_a_function_of_a_notebook_is_passed_again(tmp_path: Path) -> None:
-    def mine(x: Tensor, rng: torch.Generator) -> Tensor:
-        return own_changes.noisy(x, rng)
+def mine(x: Tensor, rng: torch.Generator) -> Tensor:
+    return own_changes.noisy(x, rng)
 
+
+mine.__module__ = "__main__"  # as in a notebook
+
+
+def test_a_function_of_a_notebook_is_passed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fitted(tmp_path / "whole", [mine], workers="auto")
     assert rows(whole) == rows(fitted(tmp_path / "known", ["own_changes:noisy"]))
     with pytest.raises(KeyboardInterrupt):
         fitted(tmp_path / "cut", [mine], observers=[Stop()])
-    with pytest.raises(RunError, match=r"uses mine: resume it as headwise.resume\('.*/cut', augment=\[mine\]\)\.$"):
+    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    with pytest.raises(RunError) as error:
         hw.resume(tmp_path / "cut")
+    assert str(error.value) == (
+        f"{tmp_path / 'cut'} uses mine, defined in a notebook or script: pass it again, as in "
+        f"headwise.resume('{tmp_path / 'cut'}', augment=mine)."
+    )
     assert rows(hw.resume(tmp_path / "cut", augment=mine)) == rows(whole)
     with pytest.raises(HeadwiseError, match=r"train.augment is mine, defined in a notebook or script, where other"):
         fitted(tmp_path / "two", [mine], workers=2)
+
+
+def test_a_session_has_its_own_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To resume, and where a method trains to make a model; in another session, only that needs them."""
+    known = fitted(tmp_path / "known", ["own_changes:noisy"], method="fedavg-ft")
+    with pytest.raises(KeyboardInterrupt):
+        fitted(tmp_path / "cut", [mine], method="fedavg-ft", observers=[Stop()])
+    run, x = hw.resume(tmp_path / "cut"), CLIENTS["va"][0]
+    found = known.model("va").predict_proba(x)
+    assert np.array_equal(run.model("va").predict_proba(x), found)
+    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    assert hw.Run(run.path).global_model().predict(x).shape == (20,)
+    with pytest.raises(HeadwiseError, match=r"train.augment is mine, defined in .*resume\(folder, augment=mine\)\.$"):
+        hw.Run(run.path).model("va")
+    assert np.array_equal(hw.resume(run.path, augment=mine).model("va").predict_proba(x), found)
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ START: Weights = {
 }
 
 
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    """Random weights of these parameters; the others take their share of the draws."""
+def drawn(seed: int, names: tuple[str, ...] = (), like: Weights = START) -> Weights:
+    """Random weights of these parameters, or of all; the others take their share of the draws."""
     rng = torch.Generator().manual_seed(seed)
-    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-    return {k: every[k] for k in names}
+    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in like.items()}
+    return {k: every[k] for k in names or every}
 
 
 CLIENTS = [  # of 1, 2 and 3 samples; one hidden unit is off for some of them

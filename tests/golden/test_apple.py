@@ -12,7 +12,7 @@ import math
 
 import pytest
 import torch
-from byhand import START, Weights, close, gradient
+from byhand import START, Weights, close, drawn, gradient
 from tiny import bench, floats, plan_of, run
 from torch.testing import assert_close
 
@@ -25,11 +25,6 @@ SIZES = [6, 3, 9]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
 P_0 = [1 / 3, 1 / 6, 1 / 2]
 P = [0.2, 0.5, 0.4]
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
 
 
 def mixture(p: list[float], cores: list[Weights]) -> Weights:

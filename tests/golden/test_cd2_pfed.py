@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, C, V, Weights, close
+from byhand import BODY, HEAD, START, A, B, C, V, Weights, close, drawn
 from tiny import bench, floats, plan_of, run
 from torch import Tensor
 
@@ -29,11 +29,6 @@ KEEP: Weights = {
     V: torch.tensor([[1.0, 0.0]] * 3),
     C: torch.ones(3),
 }
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
 
 
 def shared(w: Weights) -> Weights:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import START, Weights, close, gradient
+from byhand import START, Weights, close, drawn, gradient
 from tiny import bench, floats, plan_of
 from torch.testing import assert_close
 
@@ -23,18 +23,13 @@ LR, EPOCHS, N = 0.2, 3, 6
 CLIENTS = [(torch.randn(5, 2, generator=torch.Generator().manual_seed(c)), torch.arange(5) % 3) for c in range(N)]
 
 
-def drawn(seed: int, size: float = 1.0) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: size * torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-
-
 def average(models: list[Weights]) -> Weights:
     return {k: sum(w[k] for w in models) / len(models) for k in START}
 
 
 def grouped(groups: list[int]) -> list[Weights]:
     """Models near one of several that are far apart."""
-    return [{k: drawn(100 + g)[k] + drawn(i, 0.05)[k] for k in START} for i, g in enumerate(groups)]
+    return [{k: drawn(100 + g)[k] + 0.05 * drawn(i)[k] for k in START} for i, g in enumerate(groups)]
 
 
 def after(method: ClusterFL, models: dict[int, Weights], server: Clusters | None = None) -> Clusters:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, Weights, close, gradient, weighted
+from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, gradient, weighted
 from tiny import Client, bench, floats, plan_of
 from torch import Tensor, nn
 
@@ -23,11 +23,6 @@ from headwise.params import Params
 
 BATCH, LR, DECAY, EPOCHS = 4, 0.2, 0.5, 2
 SIZES = [11, 6]
-
-
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(START[k].shape, generator=rng).double() for k in names}
 
 
 def client(n: int) -> Client:

@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from byhand import START, Weights, close, gradient
+from byhand import START, Weights, close, drawn, gradient
 from tiny import bench, floats, plan_of
 
 from headwise.contract.averaging import Shared
@@ -23,9 +23,8 @@ LR, EPOCHS, SIZES = 0.2, 3, [5, 4, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
 
 
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: START[k] + 0.2 * torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
+def near(seed: int) -> Weights:
+    return {k: START[k] + 0.2 * t for k, t in drawn(seed).items()}
 
 
 def distance(a: Weights, b: Weights) -> float:
@@ -43,10 +42,10 @@ def cloud(w_i: Weights, others: list[Weights], alpha: float, sigma: float) -> We
 @pytest.mark.parametrize(("alpha", "sigma", "beyond"), [(0.3, 0.5, False), (0.1, 2.0, False), (10.0, 10.0, True)])
 def test_server_half(alpha: float, sigma: float, beyond: bool) -> None:
     """Weights below one in sum, at two widths of attention, and above it."""
-    method, models = FedAMP(alpha=alpha, sigma=sigma), [drawn(c) for c in range(3)]
+    method, models = FedAMP(alpha=alpha, sigma=sigma), [near(c) for c in range(3)]
     central = ServerBench(plan_of(method, CLIENTS), 2)
     replies = [Reply(c, Shared(floats(w)), SIZES[c]) for c, w in enumerate(models)]
-    server = method.aggregate(Models({1: floats(drawn(9))}), replies, central)
+    server = method.aggregate(Models({1: floats(near(9))}), replies, central)
     for i, w_i in enumerate(models):
         others = [w for j, w in enumerate(models) if j != i]
         total = sum(alpha * math.exp(-distance(w_i, w) / sigma) / sigma for w in others)
@@ -55,7 +54,7 @@ def test_server_half(alpha: float, sigma: float, beyond: bool) -> None:
 
 
 def test_a_client_that_never_trained_has_the_initial_model_and_counts_for_nobody() -> None:
-    method, w = FedAMP(), drawn(0)
+    method, w = FedAMP(), near(0)
     central = ServerBench(plan_of(method, CLIENTS), 2)
     close(dict(method.broadcast(Models({}), 2, central).w), START)
     close(dict(method.broadcast(Models({0: floats(w)}), 2, central).w), cloud(START, [w], 10.0, 10.0))
@@ -75,7 +74,7 @@ def test_a_client_that_never_trained_has_the_initial_model_and_counts_for_nobody
 )
 def test_client_half(method: FedAMP, pull: float, from_cloud: bool) -> None:
     """w <- w - lr (dL/dw + lam / alpha (w - u)), E times, full batches; without its gradient, the term is nothing."""
-    mine, u = drawn(1), drawn(2)
+    mine, u = near(1), near(2)
     local = bench(plan_of(method, CLIENTS, lr=LR, epochs=EPOCHS), 0)
     update = method.local_update(Own(floats(mine)), Shared(floats(u)), local)
     w = u if from_cloud else mine

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import START, Weights, close, descend
+from byhand import START, Weights, close, descend, drawn
 from tiny import bench, floats, plan_of
 
 from headwise.contract.method import Reply
@@ -24,11 +24,6 @@ MASKS = [  # in the order of the 4 + 2 + 6 + 3 parameters; 7 each, as tau = 0.5 
     [1, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0],  # differs from the first in 2 entries
     [0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1, 0, 0],  # in 6 from the first, in 6 from the second
 ]
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
 
 
 def mask_of(bits: list[int]) -> Params:

@@ -12,7 +12,7 @@ import math
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, C, V, Weights, close, features, weighted
+from byhand import BODY, HEAD, START, A, B, C, V, Weights, close, drawn, features, weighted
 from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
@@ -26,12 +26,7 @@ from headwise.methods.fedcp import FedCP, Head
 K, BATCH, LR, EPOCHS, SIZES = 2, 4, 0.2, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
 POLICY = {"cpn.0.weight": (2 * K, K), "cpn.0.bias": (2 * K,), "cpn.1.weight": (2 * K,), "cpn.1.bias": (2 * K,)}
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    shapes = {**{k: tuple(t.shape) for k, t in START.items()}, **POLICY}
-    return {k: torch.randn(shape, generator=rng).double() for k, shape in shapes.items()}
+WHOLE = START | {k: torch.empty(shape) for k, shape in POLICY.items()}
 
 
 def plan(method: FedCP) -> Plan:
@@ -76,7 +71,7 @@ def train(w: Weights, world: Weights, c: int, lam: float, rng: torch.Generator) 
 
 def situation(c: int) -> tuple[Weights, Weights]:
     """What the client works with, its own head on the global body, and what it was sent."""
-    world, own = drawn(9), drawn(c + 10)
+    world, own = drawn(9, like=WHOLE), drawn(c + 10, like=WHOLE)
     return {**world, V: own[V], C: own[C]}, world
 
 
@@ -106,7 +101,7 @@ def test_personal_model_before_training() -> None:
 def test_server_half() -> None:
     """n-weighted means of the extractor, the mixed head and the policy network; at first a common draw of all."""
     method = FedCP()
-    central, ups = ServerBench(plan(method), 1), [drawn(5), drawn(6)]
+    central, ups = ServerBench(plan(method), 1), [drawn(seed, like=WHOLE) for seed in (5, 6)]
     first = method.server_init(central)
     close({k: first.w[k] for k in BODY + HEAD}, START)
     assert {k: tuple(t.shape) for k, t in first.w.items() if k in POLICY} == POLICY

@@ -13,7 +13,7 @@ P[i, n] <- P[i, n] + w_n, and client i is sent the M models of the largest P[i, 
 from __future__ import annotations
 
 import torch
-from byhand import START, A, B, C, V, Weights, close, descend
+from byhand import START, A, B, C, V, Weights, close, descend, drawn
 from tiny import bench, floats, plan_of, run
 from torch import Tensor
 from torch.testing import assert_close
@@ -25,11 +25,6 @@ from headwise.methods.fedfomo import Down, FedFomo, Own, Server, Up
 
 LR, EPOCHS = 0.2, 2
 CLIENTS = [(torch.randn(10, 2, generator=torch.Generator().manual_seed(c)), torch.arange(10) % 3) for c in range(5)]
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
 
 
 def local_of(method: FedFomo) -> ClientBench:

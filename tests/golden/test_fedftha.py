@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, Weights, close, gradient
+from byhand import BODY, HEAD, START, Weights, close, drawn, gradient
 from tiny import bench, plan_of
 from torch import Tensor
 
@@ -29,12 +29,6 @@ CLIENTS = [(torch.randn(len(y), 2, generator=torch.Generator().manual_seed(len(y
 
 def plan(method: FedFTHA) -> Plan:
     return plan_of(method, CLIENTS, batch=BATCH, lr=LR, momentum=MOMENTUM, epochs=SYNC)
-
-
-def drawn(seed: int, names: tuple[str, ...] = BODY + HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    every = {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
-    return {k: every[k] for k in names}
 
 
 def floats(w: Weights, names: tuple[str, ...]) -> Params:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient
+from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gradient
 from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
@@ -30,11 +30,6 @@ LARS = [([0, 2], [[0.5, 1.0], [2.0, 0.25]]), ([1], [[1.0, 1.5]]), ([0, 1, 2], [[
 
 def plan(method: FedGH) -> Plan:
     return plan_of(method, CLIENTS, batch=BATCH, lr=LR, epochs=EPOCHS)
-
-
-def drawn(seed: int, names: tuple[str, ...]) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(START[k].shape, generator=rng).double() for k in names}
 
 
 def replies() -> list[Reply[ClassMeans]]:

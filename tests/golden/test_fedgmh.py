@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, Weights, close, features, gradient
+from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gradient
 from tiny import bench, floats, plan_of
 from torch.testing import assert_close
 
@@ -33,13 +33,8 @@ def plan(method: FedGMH, labels: list[list[int]] = LABELS) -> Plan:
     return plan_of(method, clients, batch=BATCH, lr=LR, epochs=EPOCHS)
 
 
-def drawn(seed: int, names: tuple[str, ...] = HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(START[k].shape, generator=rng).double() for k in names}
-
-
-PHI, H = drawn(1, BODY), drawn(2)
-GLOBAL = {s: drawn(10 + s) for s in (0, 1, 2)}
+PHI, H = drawn(1, BODY), drawn(2, HEAD)
+GLOBAL = {s: drawn(10 + s, HEAD) for s in (0, 1, 2)}
 """global heads of the three labels"""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import START, Weights, close
+from byhand import START, Weights, close, drawn
 from tiny import bench, floats, model_of, plan_of
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -28,11 +28,6 @@ from headwise.records import nbytes
 BATCH, LR, EPOCHS = 5, 0.2, 2
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in (10, 6)]
 EXACT = FedKD(energy_start=1.0, energy_end=1.0)
-
-
-def drawn(like: Weights, seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in like.items()}
 
 
 def raw(w: Weights) -> Params:
@@ -70,9 +65,9 @@ def test_client_half(clip: float, total: bool) -> None:
     object.__setattr__(plan, "server_model", model_of())
     local, rng, (x, y) = bench(plan, 0), torch.Generator(), CLIENTS[0]
     rng.set_state(local.rng.get_state())
-    own, change = drawn(dict(plan.models[0].state_dict()), 1), drawn(START, 2)
-    W = drawn({"W": torch.zeros(4, 2)}, 3)["W"]
-    known = drawn(START, 4)
+    own, change = drawn(1, like=dict(plan.models[0].state_dict())), drawn(2)
+    W = drawn(3, like={"W": torch.zeros(4, 2)})["W"]
+    known = drawn(4)
     update = method.local_update(Own(floats(own), W.float(), floats(known)), Down(raw(change), total), local)
     start = {k: (START if total else known)[k] + change[k] for k in START}
     mentee, clipped = start, False
@@ -103,7 +98,7 @@ def test_compression(t: int, share: float) -> None:
     body = nn.Sequential(nn.Conv2d(2, 12, 3), nn.Flatten(), nn.Linear(12, 20), nn.ReLU())
     model, method = SplitModel(body, nn.Linear(20, 3)), FedKD(energy_start=0.9, energy_end=0.7)
     central = ServerBench(plan_of(method, CLIENTS, model=model, rounds=10), t)
-    change = drawn(dict(model.state_dict()), 4)
+    change = drawn(4, like=dict(model.state_dict()))
     for k, scale in (("body.0.weight", 18), ("body.2.weight", 12)):  # singular values that fall
         flat = change[k].flatten(1)
         change[k] = (flat * torch.logspace(0, -2, scale).double()).view_as(change[k])
@@ -138,7 +133,7 @@ def test_server_half() -> None:
     central = ServerBench(plan_of(EXACT, CLIENTS), 1)
     first = EXACT.server_init(central)
     assert all(not restored(first.total, k).any() for k in START)
-    old, ups = drawn(START, 5), [drawn(START, 6), drawn(START, 7)]
+    old, ups = drawn(5), [drawn(6), drawn(7)]
     server = Server(raw(old), torch.tensor([False, False]), raw(old))
     server = EXACT.aggregate(server, [Reply(c, Change(raw(ups[c])), (10, 6)[c]) for c in (0, 1)], central)
     mean = {k: (ups[0][k] + ups[1][k]) / 2 for k in START}
@@ -151,7 +146,7 @@ def test_who_took_part_is_sent_the_last_change_and_others_all() -> None:
     central = ServerBench(plan_of(EXACT, CLIENTS), 2)
     first = EXACT.server_init(central)
     assert [EXACT.broadcast(first, c, central).total for c in (0, 1)] == [True, True]
-    server = EXACT.aggregate(first, [Reply(1, Change(raw(drawn(START, 6))), 6)], central)
+    server = EXACT.aggregate(first, [Reply(1, Change(raw(drawn(6))), 6)], central)
     down = [EXACT.broadcast(server, c, central) for c in (0, 1)]
     assert [d.total for d in down] == [True, False]
     assert down[0].w is server.total and down[1].w is server.last

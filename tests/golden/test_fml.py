@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import START, A, B, C, V, Weights, close, features, weighted
+from byhand import START, A, B, C, V, Weights, close, drawn, features, weighted
 from tiny import bench, floats, plan_of
 from torch import Tensor
 
@@ -21,11 +21,6 @@ from headwise.methods.fml import FML, Own
 
 BATCH, LR, EPOCHS, SIZES = 4, 0.3, 2, [10, 6]
 CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 3) for n in SIZES]
-
-
-def drawn(seed: int) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(t.shape, generator=rng).double() for k, t in START.items()}
 
 
 def predictions(w: Weights, x: Tensor) -> Tensor:

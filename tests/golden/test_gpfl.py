@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, C, V, Weights, close, features, weighted
+from byhand import BODY, HEAD, START, C, V, Weights, close, drawn, features, weighted
 from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
@@ -30,13 +30,8 @@ CLIENTS = [
 GUIDES = {"gce.weight": (3, K)}
 for part in ("gamma", "beta"):
     GUIDES |= {f"{part}.0.weight": (K, K), f"{part}.0.bias": (K,), f"{part}.2.weight": (K,), f"{part}.2.bias": (K,)}
-
-
-def drawn(seed: int, *, without: tuple[str, ...] = HEAD) -> Weights:
-    rng = torch.Generator().manual_seed(seed)
-    shapes = {**{k: tuple(t.shape) for k, t in START.items()}, **GUIDES}
-    every = {k: torch.randn(shape, generator=rng).double() for k, shape in shapes.items()}
-    return {k: t for k, t in every.items() if k not in without}
+WHOLE = START | {k: torch.empty(shape) for k, shape in GUIDES.items()}
+SHARED = (*BODY, *GUIDES)
 
 
 def plan(method: GPFL) -> Plan:
@@ -78,7 +73,7 @@ def loss(w: Weights, received: Weights, c: int, x: Tensor, y: Tensor, method: GP
 @pytest.mark.parametrize("method", [GPFL(), GPFL(lam=0.7, mu=0.0), GPFL(lam=0.0, mu=0.5)], ids=repr)
 def test_client_half(method: GPFL, c: int) -> None:
     """Client 1 does not hold class 1, whose embedding has no share in its condition but still is a wrong answer."""
-    received, own = drawn(9), drawn(c + 10, without=(*BODY, *GUIDES))
+    received, own = drawn(9, SHARED, WHOLE), drawn(c + 10, HEAD)
     local, rng, (x, y) = bench(plan(method), c), torch.Generator(), CLIENTS[c]
     rng.set_state(local.rng.get_state())
     update = method.local_update(Head(floats(own)), Shared(floats(received)), local)
@@ -94,7 +89,7 @@ def test_client_half(method: GPFL, c: int) -> None:
 
 
 def test_personal_model_before_training() -> None:
-    received, own, (x, _) = drawn(9), drawn(11, without=(*BODY, *GUIDES)), CLIENTS[1]
+    received, own, (x, _) = drawn(9, SHARED, WHOLE), drawn(11, HEAD), CLIENTS[1]
     model = GPFL().personalize(Head(floats(own)), Shared(floats(received)), bench(plan(GPFL()), 1))
     wanted = valve(received, features(received, x), conditions(received, 1)[1]) @ own[V].T + own[C]
     assert_close(model(x).double(), wanted, atol=5e-6, rtol=0)
@@ -103,7 +98,7 @@ def test_personal_model_before_training() -> None:
 def test_server_half() -> None:
     """n-weighted means of the extractor, the embeddings and the valve; no head travels."""
     method = GPFL()
-    central, ups = ServerBench(plan(method), 1), [drawn(5), drawn(6)]
+    central, ups = ServerBench(plan(method), 1), [drawn(seed, SHARED, WHOLE) for seed in (5, 6)]
     first = method.server_init(central)
     close({k: first.w[k] for k in BODY}, {k: START[k] for k in BODY})
     assert {k: tuple(t.shape) for k, t in first.w.items() if k not in BODY} == GUIDES

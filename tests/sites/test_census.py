@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,15 @@ def test_the_server_learns_what_all_clients_say(counted: Path) -> None:
     torch.testing.assert_close(server.centre, x.sum() / len(x))
     assert [len(e.row["clients"]) for e in ended] == [1, 1, 1], "all are asked, even where few train"
     assert [e.row.get("bytes_census") for e in ended] == [5 * 12, None, None]
+
+
+def test_who_does_not_take_part_is_not_asked(counted: Path) -> None:
+    plan = toy_plan(method(counted))
+    plan = replace(plan, data=replace(plan.data, absent=frozenset({1})))
+    plan = plan.changed(evaluate=replace(plan.experiment.evaluate, new_clients=0.2))
+    server: Any = play(plan).ended[-1].progress.server
+    assert plan.newcomers
+    assert server.n == sum(plan.data.sizes(c)[0] for c in plan.clients)
 
 
 def test_a_run_that_goes_on_does_not_ask_again(counted: Path) -> None:

@@ -44,8 +44,7 @@ def retrain(
 
 
 def _asked(before: Run, without: Sequence[str | int]) -> Experiment:
-    if before.manifest and not before.complete:  # reading the manifest refuses what is not the folder of a run
-        raise RunError(f"{before.path} has not ended ({before.ended}): finish it with headwise resume {before.path}.")
+    before.check_complete()
     experiment = experiment_from(before.manifest["experiment"])
     if experiment.origin.run:
         raise RunError(f"{before.path} goes on from {experiment.origin.run}, which knew them: retrain that one first.")

@@ -93,8 +93,7 @@ def hash_of(folder: Path) -> str:
 
 def _ended(folder: Path) -> Run:
     run = Run(folder)
-    if run.manifest and not run.complete:  # reading the manifest refuses what is not the folder of a run
-        raise RunError(f"{folder} has not ended ({run.ended}): finish it with headwise resume {folder}.")
+    run.check_complete()
     if run.manifest["format"] < FORMAT:
         raise RunError(
             f"{folder} was made by an older Headwise ({run.manifest.get('headwise')}): no run goes on from it."

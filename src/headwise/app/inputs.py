@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from ..data.sources.own import Own
 from ..disk.files import failing_clearly, write_bytes
 from ..disk.jsontext import to_json
-from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..models.network import title
 from ..models.own.described import described_network, weights
@@ -89,6 +87,13 @@ def with_stored_trace(experiment: Experiment, home: Path) -> Experiment:
     return dataclasses.replace(experiment, sampling=dataclasses.replace(experiment.sampling, trace=str(copy)))
 
 
+def check_trace(experiment: Experiment) -> None:
+    """Raise if the stored trace has changed since the run began: its name contains its hash."""
+    trace = Path(experiment.sampling.trace)
+    if experiment.sampling.trace and hashlib.sha256(_content(trace)).hexdigest()[:16] != trace.stem[-16:]:
+        raise RunError(f"{trace} is damaged: it has changed since the run began.")
+
+
 def _content(trace: Path) -> bytes:
     try:
         return trace.read_bytes()
@@ -112,61 +117,3 @@ def _save(path: Path, data: bytes) -> None:
     with failing_clearly(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data)
-
-
-def stored_again(experiment: Experiment, model: Any, folder: Path) -> Experiment:
-    """A run's own experiment, with the networks that only a Python session has, passed again."""
-    trace = Path(experiment.sampling.trace)
-    if experiment.sampling.trace and hashlib.sha256(_content(trace)).hexdigest()[:16] != trace.stem[-16:]:
-        raise RunError(f"{trace} is damaged: it has changed since the run began.")
-    model = _PASSED.get(folder.resolve()) if model is None else model
-    again = model if isinstance(model, Sequence) and not isinstance(model, str) else [model]
-    wanted = [c.options["called"] for c in _choices(experiment) if c.options.get("session")]
-    if wanted and (model is None or len(again) != len(wanted)):
-        what = wanted[0] if len(wanted) == 1 else f"[{', '.join(wanted)}]"
-        raise RunError(
-            f"{folder} uses {', '.join(wanted)}, defined in a notebook or script: pass it again, as in "
-            f"headwise.resume({str(folder)!r}, model={what})."
-        )
-    left = iter(again)
-
-    def given(choice: Choice) -> Choice:
-        return dataclasses.replace(choice, given=next(left)) if choice.options.get("session") else choice
-
-    models = tuple(given(c) for c in experiment.model)
-    server = experiment.server_model and given(experiment.server_model)
-    return dataclasses.replace(experiment, model=models, server_model=server)
-
-
-def remember(experiment: Experiment, folder: Path) -> None:
-    """Keep a run's networks for the rest of this Python session, which may ask for its models."""
-    if found := session_models(experiment):
-        _PASSED[folder.resolve()] = found
-
-
-_PASSED: dict[Path, list[Any]] = {}
-"""by the folder of the run that they were passed to"""
-
-
-def session_models(experiment: Experiment) -> list[Any]:
-    """The networks that only this Python session has."""
-    return [c.given for c in _choices(experiment) if c.given is not None]
-
-
-def check_processes(plan: Plan, local: str, asked: str) -> str:
-    """The executor to use: threads instead of processes for objects that other processes can't have."""
-    only_here = [("model", c.options["called"]) for c in _choices(plan.experiment) if c.given is not None]
-    only_here += [("train.augment", a.called) for a in plan.experiment.train.augment if a.given is not None]
-    if not only_here or local in ("serial", "threads"):
-        return local
-    if local == "pool" and asked == "auto":
-        return "threads"
-    what, name = only_here[0]
-    raise ConfigError(
-        f"{what} is {name}, defined in a notebook or script, where other processes can't import it: set "
-        f"engine.workers to 1 or threads:2, or move it to a file and pass {what}='file.py:{name}'."
-    )
-
-
-def _choices(experiment: Experiment) -> tuple[Choice, ...]:
-    return (*experiment.model, *([experiment.server_model] if experiment.server_model else []))

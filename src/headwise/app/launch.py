@@ -35,9 +35,10 @@ from ..settings.executors import find
 from ..settings.experiment import OWN, Experiment, experiment_from
 from ..settings.fields import dump
 from .early import expect_workers
-from .functions import check_augment, session_functions, with_functions
+from .functions import check_augment
 from .going_on import beginning
-from .inputs import check_processes, new_inputs, remember, session_models, stored, stored_again
+from .inputs import check_trace, new_inputs, stored
+from .objects import check_processes, passed, remember, with_functions, with_networks
 from .prepare import Prepared, plan_from_json, prepare
 
 
@@ -102,8 +103,9 @@ def resume(
     manifest = read_manifest(folder)
     if _is_complete(run := Run(folder)):
         run.check()
-        if model is not None:
-            remember(stored_again(experiment_from(manifest["experiment"]), model, folder), folder)
+        for given, with_objects in ((model, with_networks), (augment, with_functions)):
+            if given is not None:
+                remember(with_objects(experiment_from(manifest["experiment"]), folder, given), folder)
         return run
     if manifest["format"] < FORMAT:
         raise RunError(
@@ -120,7 +122,8 @@ def resume(
         )
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
     expect_workers(said)
-    began = with_functions(stored_again(said, model, folder), augment, folder)
+    check_trace(said)
+    began = with_functions(with_networks(said, folder, model), folder, augment)
     if verify and began.data.name == OWN:
         began.data.make("data").check_content()
     experiment, plan, summary, histograms = backend.make(began)
@@ -153,8 +156,7 @@ def run_or_resume(
         raise RunError(f"{out} holds another experiment: choose another --out.")
     if _is_complete(found):
         return found
-    again: dict[str, Any] = {"model": session_models(now), "augment": session_functions(now)}
-    return resume(out, data_dir=data_dir, observers=observers, backend=backend, **again)
+    return resume(out, data_dir=data_dir, observers=observers, backend=backend, **passed(now))
 
 
 def _is_complete(run: Run) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..app.launch import data_folder
+from ..app.objects import with_remembered
 from ..app.prepare import prepare
 from ..contract.benches import Predictor
 from ..contract.method import record_types
@@ -89,7 +90,7 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     manifest = run.manifest
     if manifest["format"] < FORMAT:
         raise RunError(f"{folder} was made by an older Headwise ({manifest.get('headwise')}): it can't be audited.")
-    experiment = experiment_from(manifest["experiment"])
+    experiment = with_remembered(experiment_from(manifest["experiment"]), folder)
     if experiment.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: an audit needs their data, which is not here.")
     _, plan, summary, _ = prepare(experiment, data_folder(data_dir or manifest["data_dir"]))

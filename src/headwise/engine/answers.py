@@ -68,8 +68,8 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
 
 
 def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Answer]:
-    """Ask every client the method's question; the answers that count, in client order."""
-    asked = [Job("census", c, 0, Nothing(), measure=False) for c in range(len(plan.data))]
+    """Ask every client that takes part the method's question; the answers that count, in client order."""
+    asked = [Job("census", c, 0, Nothing(), measure=False) for c in plan.clients]
     found = collect(executor, asked, tell)
     for client, answer in list(found.items()):
         if wrong := _alone(plan, answer):

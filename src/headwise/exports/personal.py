@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from ..app.inputs import stored_again
 from ..app.launch import data_folder
+from ..app.objects import with_remembered
 from ..app.prepare import divided, plan_for
 from ..contract.method import record_types
 from ..data.federated import FederatedData
@@ -36,7 +36,7 @@ class Models:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return stored_again(experiment_from(self.run.manifest["experiment"]), None, self.run.path)
+        return with_remembered(experiment_from(self.run.manifest["experiment"]), self.run.path)
 
     @cached_property
     def data(self) -> FederatedData:

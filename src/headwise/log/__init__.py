@@ -1,4 +1,4 @@
 """What a run logs about each round: the schema of its lines and the registry of metrics.
 
-Everything that reads or writes runs imports this, so it imports only the standard library and `errors`.
+Everything that reads or writes runs imports this, so it imports only the standard library, `errors` and `settings`.
 """

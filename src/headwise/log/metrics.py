@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
+from ..settings.options import TASKS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -29,7 +30,6 @@ TAKEN = {
     "ended", "lines",
 }  # fmt: skip
 """other keys of the lines and summaries, which no metric may use"""
-TASKS = ("classification", "multilabel", "regression", "segmentation")
 DEFAULTS: Mapping[str, str] = dict(zip(TASKS, ("accuracy", "accuracy", "rmse", "iou"), strict=True))
 """the metric that judges a run, by task, unless the experiment names another"""
 

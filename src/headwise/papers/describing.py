@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..disk.jsontext import leaves
 from .schema import RATIOS, UNIT, Paper, Table
 from .tables import find, merged
 
@@ -70,10 +71,6 @@ def _code(paper: Paper) -> Iterator[str]:
     yield from (f"    {text}" for text in paper.code.words)
 
 
-def said(values: Mapping[str, Any], prefix: str = "") -> str:
+def said(values: Mapping[str, Any]) -> str:
     """A tree of settings in one line."""
-    parts: list[str] = []
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        parts.append(said(value, f"{name}.") if isinstance(value, Mapping) else f"{name} = {value}")
-    return ", ".join(parts)
+    return ", ".join(f"{name} = {value}" for name, value in leaves(values))

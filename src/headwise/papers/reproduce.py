@@ -7,14 +7,14 @@ tables that share an experiment share its run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 
+from ..app.compare import Watch
 from ..app.launch import data_folder, run_or_resume
 from ..disk.files import failing_clearly, write_bytes, write_json
-from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..report.page import write_page
 from ..report.results import collect
@@ -26,8 +26,6 @@ from .cost import Costs, clock
 from .results import Reproduction, Row
 from .schema import RATIOS, UNIT, Column, Printed, Recipe
 
-Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
-"""given a run's title, yields the observers that show it"""
 CELLS = Path("runs/reproduce/cells")
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from ..disk.files import write_bytes
 from ..log.metrics import Metric, percent
+from ..runs.names import called
 from ..runs.query import Run
 from .joined import in_table
 from .page import capital, render_table
@@ -27,7 +28,7 @@ def forgotten_table(before: Run, after: Run) -> Table:
     rows: list[list[str]] = []
     for c in others:
         cells = [cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c), metric)]
-        rows.append([_called(after, c), str(sizes[c]), *cells])
+        rows.append([called(c, after.names), str(sizes[c]), *cells])
     means = [_cells(_mean(then[m], others), _mean(now[m], others), metric) for m in moments if others]
     return head, [*rows, ["mean", str(sum(sizes[c] for c in others)), *(cell for cells in means for cell in cells)]]
 
@@ -41,10 +42,6 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
     text = render_table(f"{before.method} without {gone}", said, head, rows)
     write_bytes(out, text.encode())
     return out
-
-
-def _called(run: Run, c: int) -> str:
-    return f"{c} ({run.names[c]})" if run.names else str(c)
 
 
 def _mean(scores: dict[int, float], clients: list[int]) -> float:

@@ -16,6 +16,7 @@ from ..errors import RunError
 from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import portable
+from ..runs.names import called
 from ..runs.query import Run, find_runs
 from ..runs.titles import title_of
 from ..settings import catalog
@@ -134,8 +135,7 @@ class Setting:
 
     def called(self, c: int) -> str:
         """A client's number, and its name if it has one."""
-        names = self.run.names
-        return f"{c} ({names[c]})" if names else str(c)
+        return called(c, self.run.names)
 
     @property
     def classes(self) -> list[str] | None:

@@ -23,6 +23,11 @@ def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     return names
 
 
+def called(c: int, names: Sequence[str]) -> str:
+    """A client's number, and its name if it has one."""
+    return f"{c} ({names[c]})" if names else str(c)
+
+
 def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
     """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
     found = [sites.get(homes.get(c, -1), "client") for c in range(clients)]

@@ -89,7 +89,13 @@ class Run:
     @property
     def complete(self) -> bool:
         """Whether no rounds are left to run."""
+        _ = self.manifest  # refuses what is not the folder of a run
         return ENDS.get(self.ended, False)
+
+    def check_complete(self) -> None:
+        """Raise `RunError` if rounds are left to run."""
+        if not self.complete:
+            raise RunError(f"{self.path} has not ended ({self.ended}): finish it with headwise resume {self.path}.")
 
     @cached_property
     def _read(self) -> dict[str, Any]:
@@ -114,10 +120,7 @@ class Run:
 
     @property
     def clients(self) -> list[ClientLine]:
-        """The lines of clients.jsonl: one per client and round, with the client's name if the data has names.
-
-        Round 0 is before any training.
-        """
+        """The lines of clients.jsonl: one per client and round, with its name if it has one; 0 is before training."""
         names = self.names
         return [
             cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)

@@ -75,6 +75,9 @@ def imported(name: str, at: str) -> Callable[..., Any]:
     """The function or class that ``package.module:name`` or ``file.py:name`` refers to; `at` is the setting."""
     place, _, name_there = name.rpartition(":")
     said = f"{at} is {name!r}"
+    if name.startswith(SESSION):
+        how = f"pass it again, as in headwise.resume(folder, augment={name_there})"
+        raise ConfigError(f"{at} is {name_there}, defined in a notebook or script: {how}.")
     try:
         module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except ModuleNotFoundError as error:
