@@ -413,7 +413,7 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
         ({"told.labels": [[1]]}, "reports sizes or classes that contradict each other"),
         ({"told.shape": [10**9]}, "reports data of an implausible size"),
         ({"told.classes": 0, "told.labels": None}, "reports data of an implausible size"),
-        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but other sites have"),
+        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but site"),
         ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
         ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
         ({"version": "9.9.1"}, "runs Headwise 9.9.1, but the server runs "),

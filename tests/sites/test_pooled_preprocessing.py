@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ from federations import Inside, served, server_of
 import headwise as hw
 from headwise.app.prepare import divided, prepare
 from headwise.cli import main
-from headwise.data.preprocessing.fitting import fit
-from headwise.data.preprocessing.sharing import added, read
+from headwise.data.own.description import Preprocess
+from headwise.data.preprocessing.fitting import FeatureColumn, Preprocessing, fit, nothing
+from headwise.data.preprocessing.sharing import added, difference, read, written
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.records import same
 from headwise.sites.site.own_data import own_data
@@ -105,7 +106,10 @@ def test_all_sites_tell_sums_or_none_does(tmp_path: Path) -> None:
 
 def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
     sites = {k: site(tmp_path, k, "[preprocess]\nflag = false\n" if k == 2 else "", "--tell-sums") for k in range(3)}
-    with pytest.raises(RunError, match="has other features, preprocessing or classes than other sites"):
+    with pytest.raises(
+        RunError,
+        match="site2 has other features or preprocessing than site0: flag is False, not True; all sites must describe",
+    ):
         served(Inside(sites), asked(), tmp_path / "out")
 
 
@@ -187,3 +191,14 @@ def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
     own = {k: site(tmp_path / "own", k, '[preprocess]\nfit = "client"\n', "--tell-sums") for k in range(3)}
     with pytest.raises(RunError, match="each site has its own preprocessing"):
         served(Inside(own), asked(method="fedavg"), tmp_path / "other").global_model()
+
+
+def test_what_differs_between_two_sites_is_said() -> None:
+    def told(*columns: tuple[str, Literal["number", "category"]], **options: Any) -> str:
+        recipe = Preprocessing("table", (3,), Preprocess(**options), tuple(FeatureColumn(n, k) for n, k in columns))
+        return written(recipe, nothing(recipe))
+
+    usual = told(("age", "number"), ("plan", "category"))
+    assert difference(usual, usual) == ""
+    said = "'age' is a category, not a number, 'plan' is missing, 'shop' is only there, flag is False, not True"
+    assert difference(told(("age", "category"), ("shop", "number"), flag=False), usual) == said

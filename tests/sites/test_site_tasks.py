@@ -72,7 +72,7 @@ def test_sites_with_another_task_are_told_so(tmp_path: Path) -> None:
         for k in range(2)
     }
     asked = hw.Experiment(method="fedavg", data="synthetic", partition="natural", model="mlp:4", clients=2, rounds=1)
-    with pytest.raises(RunError, match="has data for multilabel, but other sites have data for classification"):
+    with pytest.raises(RunError, match="has data for multilabel, but site0 has data for classification"):
         served(Inside(sites), asked, tmp_path / "out")
 
 

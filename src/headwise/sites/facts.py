@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..data.dataset import Source
-from ..data.preprocessing.sharing import added, read
+from ..data.preprocessing.sharing import added, difference, read
 from ..errors import ConfigError, DataError
 from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
@@ -40,6 +40,19 @@ class ClientFacts:
     @property
     def task(self) -> Task:
         return Task(self.shape, self.classes, self.vocabulary, self.kind)
+
+    def difference(self, other: ClientFacts, home: str) -> str:
+        """How its data differ from another client's, which is at the site `home`; "" if they fit together."""
+        if self.kind != other.kind:
+            return f"has data for {self.kind}, but {home} has data for {other.kind}"
+        if bool(self.sums) != bool(other.sums):
+            return f"and {home} differ in whether they tell sums of their features: set allow.sums at all sites"
+        if not self.sums:
+            return "" if self.task == other.task else f"has data of the form {self.task}, but {home} has {other.task}"
+        if self.classes != other.classes:
+            return f"has {self.classes} classes, but {home} has {other.classes}"
+        differs = difference(self.sums, other.sums)  # not the shape, which is known once all sums are added up
+        return differs and f"has other features or preprocessing than {home}: {differs}"
 
     @property
     def problem(self) -> str | None:

@@ -55,10 +55,21 @@ def read(text: str) -> tuple[Preprocessing, Sums]:
     return recipe, Sums(n, numbers, values, targets)
 
 
-def same_features(a: str, b: str) -> bool:
-    """Whether both are sums of the same columns and targets, with the same options."""
-    (recipe, sums), (other, others) = read(a), read(b)
-    return recipe == other and sums.targets.shape == others.targets.shape
+def difference(a: str, b: str) -> str:
+    """How the features, options or targets of `a` differ from those of `b`; "" if they are the same."""
+    (one, sums), (other, others) = read(a), read(b)
+    kinds, expected = ({c.name: c.kind for c in recipe.columns} for recipe in (one, other))
+    said = [f"{name!r} is missing" for name in expected.keys() - kinds.keys()]
+    said += [f"{name!r} is only there" for name in kinds.keys() - expected.keys()]
+    both = kinds.keys() & expected.keys()
+    said += [f"{n!r} is a {kinds[n]}, not a {expected[n]}" for n in both if kinds[n] != expected[n]]
+    mine, theirs = dump(one.options), dump(other.options)
+    said += [f"{name} is {mine[name]!r}, not {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
+    if sums.targets.shape != others.targets.shape:
+        said.append(f"{sums.targets.shape[1]} targets, not {others.targets.shape[1]}")
+    if not said and one != other:
+        said.append(f"samples are {one.form}s of {list(one.shape)}, not {other.form}s of {list(other.shape)}")
+    return ", ".join(sorted(said))
 
 
 def added(texts: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from ... import __version__
-from ...data.preprocessing.sharing import same_features
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.experiment import Experiment
@@ -120,7 +119,7 @@ class Nodes:
         seen = {*used, *asked, *(each.name for each in self._here.values())}
         names = sorted(({n for n in homes if n} or self.registered) - seen)
         alone = all(len(h.clients) == 1 for h in self.heard.values())
-        expected = len(self.registered) if 0 < len(self.registered) < len(clients) else len(clients)
+        expected = min(len(self.registered) or len(self._clients), len(self._clients))
         count = f"{len(used) + len(asked)} of {expected} sites are here"
         if not alone:
             count = f"{len(clients) - len(missing)} of {len(clients)} clients are here"
@@ -228,17 +227,12 @@ class Nodes:
         if problem := next((t.problem for t in told.values() if t.problem), None):
             return problem
         first = next(iter([*known.values(), *told.values()]))
-        if any(bool(t.sums) != bool(first.sums) for t in told.values()):
-            return "and other sites differ in whether they tell sums of their features: set allow.sums at all of them"
-        if first.sums:  # the shape of a sample is known once everybody's are added up
-            kinds = {(t.classes, t.kind) for t in (first, *told.values())}
-            alike = len(kinds) == 1 and all(same_features(first.sums, t.sums) for t in told.values())
-            return None if alike else "has other features, preprocessing or classes than other sites"
-        other = next((t for t in told.values() if t.task != first.task), first)
-        if other.kind != first.kind:
-            return f"has data for {other.kind}, but other sites have data for {first.kind}"
-        differs = f"has data of the form {other.task}, but other sites have {first.task}"
-        return None if other is first else differs
+        home = self.name_of(self.known.homes.get(first.client, node))
+        for t in told.values():
+            if differs := t.difference(first, home):
+                self.clash = f"{said.name} {differs}; all sites must describe their data alike"
+                return differs
+        return None
 
 
 def _pauses() -> Iterator[float]:
