@@ -122,12 +122,30 @@ def test_what_is_wrong_ends_the_check_with_2(patients: Path, capsys: pytest.Capt
     out = told(capsys, "data", "check", "data.toml", code=2)
     assert f"error    {patients}/patients.csv, row 162, column 'age': 'old' is not a number" in out
     assert "'maybe' is not one of the classes: no, yes." in out
-    assert "headwise: data.toml has 2 errors: no run takes such data." in out
+    assert "headwise: data.toml has 2 errors: correct the data or this file." in out
     out = told(capsys, "data", "check", "data.toml", "--json", code=2)
     found = json.loads(out.splitlines()[0])
     assert (found["errors"], found["findings"][0]["row"]) == (2, 162)
     assert "column 'age': 'old' is not a number" in told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
     assert not (patients / "out").exists()
+
+
+def test_words_among_numbers_are_missing_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{k},{'unknown' if k % 20 == 3 else k},{'n/a' if k == 7 else k / 8},{k % 2}" for k in range(40)]
+    prices = [f"{row},{'free' if k == 5 else k}{' EUR' if k % 13 == 4 else ''}" for k, row in enumerate(rows)]
+    (tmp_path / "shop.csv").write_text("\n".join(["id,age,price,left,sum", *prices]))
+    out = told(capsys, "data", "init", "shop.csv", "--one-client", "--target", "left")
+    assert "number    age, price\n" in out
+    assert "left out  id: looks like an identifier\n" in out
+    assert "left out  sum: numbers, but 4 of 40 cells are not, such as '4 EUR'\n" in out
+    assert "missing   'unknown', where other cells of the column are numbers\n" in out
+    checked = told(capsys, "data", "check", "data.toml")
+    assert "2 of 40 values are missing" in checked
+    assert "only one client" not in checked
+    assert checked.endswith("headwise site init FOLDER --data data.toml\n")
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,13 @@ def is_description(values: Mapping[str, Any]) -> bool:
 @click.option("-o", "--out", type=OUTPUT_FILE, default="data.toml", help="the file to write  [data.toml]")
 def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], out: Path) -> None:
     """Look at PATH, a table or a folder with one folder or file per client, and describe it in a data.toml."""
+    from ..data.own.description import MISSING
     from ..data.own.findings import Findings
     from ..data.own.looking import look
     from ..data.own.source import load
     from ..data.own.writing import commented
     from ..disk.files import write_bytes
+    from ..settings.fields import dump
 
     if out.exists():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
@@ -52,6 +54,13 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, commented(found, beside, listed, task).encode())
     _describe(out, loaded)
+    for kind, names in dump(found.description.features).items():
+        if names:
+            click.echo(f"{kind:9} {', '.join(names)}")
+    for name, why in found.left_out.items():
+        click.echo(f"left out  {name}: {why}")
+    if markers := found.description.missing[len(MISSING) :]:
+        click.echo(f"missing   {', '.join(map(repr, markers))}, where other cells of the column are numbers")
     click.echo(f"Look at its comments, then: headwise data check {out}")
 
 
@@ -74,10 +83,11 @@ def check(file: Path, as_json: bool) -> None:
         if loaded is not None:
             _describe(file, loaded)
     if errors:
-        raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: no run takes such data.")
+        raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: correct the data or this file.")
     if not as_json:
         warnings = f", {len(findings)} warning{'s' * (len(findings) > 1)}" if findings else ""
-        click.echo(f"No errors{warnings}: headwise run --data {file}")
+        alone = loaded is not None and len(loaded.raw.owners) == 1
+        click.echo(f"No errors{warnings}: headwise {'site init FOLDER --data' if alone else 'run --data'} {file}")
 
 
 def _describe(file: Path, loaded: Any) -> None:

@@ -53,7 +53,7 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
     raw, names, y = loaded.raw, loaded.targets.classes, loaded.targets.y
     owned = group(raw.owner, len(raw.owners))
     has = histograms(y, owned, len(names)) > 0
-    for k in np.flatnonzero(has.sum(0) < 2):
+    for k in np.flatnonzero(has.sum(0) < min(2, len(raw.owners))):  # one client, as at a site, can't be compared
         whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
         text = f"only one client has the class {names[k]!r}." if whose else f"no client has the class {names[k]!r}."
         report(DataFinding("warning", "lonely class", text, d.place, client=whose[0] if whose else ""))

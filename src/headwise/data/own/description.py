@@ -16,7 +16,8 @@ from ..splits import parse
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
 TABLES = ("csv", "parquet", "jsonl")
 KINDS = ("number", "category", "text", "image")
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "None")
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None")
+"""as pandas reads them, and the question mark of the UCI repository"""
 PARTS = ("train", "val", "test")
 
 Side = Annotated[int, Range(1, 4096)]

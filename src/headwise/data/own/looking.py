@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,6 +25,8 @@ ROWS, FILES = 5000, 20
 """rows per column and files that are sampled"""
 CATEGORIES, WORDS = 10, 4
 """a column with at most this many different integers is a category; one with this many words per cell is a text"""
+MARKERS, FEW = 3, 0.1
+"""at most this many different words, and this share of the cells, are missing values in a column of numbers"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
@@ -118,6 +121,9 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
             f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {said}."
         )
     cells = _cells(files, d, columns)
+    if markers := _markers([cells[n] for n in columns if n not in (client, *target)]):
+        d = replace(d, missing=(*d.missing, *markers))
+        cells = {name: [c for c in found if str(c).strip() not in markers] for name, found in cells.items()}
     split = _split(cells, parted=_parted(place, d), used=(client, *target))
     kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}
     features = Features(*(tuple(n for n, kind in kinds.items() if kind == k) for k in ("number", "category", "text")))
@@ -154,6 +160,14 @@ def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dic
     return found
 
 
+def _markers(columns: Sequence[Sequence[Any]]) -> list[str]:
+    """Words among numbers, such as `unknown`, that no other column uses: they must stand for missing values."""
+    words = [Counter(t for c in cells if _number(t := str(c).strip()) is None) for cells in columns]
+    numbers = [len(w) <= MARKERS and w.total() <= FEW * len(cells) for w, cells in zip(words, columns, strict=True)]
+    used = {t for w, mostly in zip(words, numbers, strict=True) if not mostly for t in w}
+    return sorted({t for w, mostly in zip(words, numbers, strict=True) if mostly for t in w} - used)
+
+
 def _there(cell: Any) -> bool:
     return cell is not None and cell == cell and str(cell).strip() not in MISSING
 
@@ -179,6 +193,9 @@ def _kind(name: str, cells: Sequence[Any]) -> str:
         if re.search(r"(^|[_ ])(id|index|nr|no)$", name.lower()) and different == len(texts):
             return "looks like an identifier"
         return "category" if whole and different <= CATEGORIES else "number"
+    strange = [t for t, n in zip(texts, numbers, strict=True) if n is None]
+    if len(strange) <= FEW * len(texts):
+        return f"numbers, but {len(strange)} of {len(texts)} cells are not, such as {strange[0]!r}"
     if all(Path(t).suffix.lower() in IMAGES for t in texts):
         return "image"
     if all(_DATE.fullmatch(t) for t in texts):
