@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json.loads(said(capsys, "site", "list", str(site), "--json"))["models"]
-    assert (found["client"], found["t"]) == (3, 3)
+    assert (found["client"], found["t"], found["method"]) == (3, 3, "fedper")
+    assert datetime.fromisoformat(found["trained"]) <= datetime.now(UTC)
     flags = ("--run", found["run"], "--client", "3")
     assert "client 3" in said(capsys, "site", "list", str(site))
     said(capsys, "site", "export", str(site), *flags, "-o", str(tmp_path / "model.safetensors"))

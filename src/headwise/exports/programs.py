@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,15 +65,17 @@ def torch_program(program: ExportedProgram) -> bytes:
     return stream.getvalue()
 
 
+def check_onnx_extra() -> None:
+    """Before any work is done in vain."""
+    if find_spec("onnx") is None or find_spec("onnxscript") is None:
+        raise ConfigError("format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch.")
+
+
 def onnx_program(program: ExportedProgram) -> bytes:
     """For onnxruntime: input `x`, outputs `scores` and `probabilities`."""
-    try:
-        import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
-        import onnxscript  # pyright: ignore[reportMissingImports]  # noqa: F401  # torch's exporter needs it
-    except ImportError:
-        raise ConfigError(
-            "format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch."
-        ) from None
+    check_onnx_extra()
+    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
+
     values = {**program.state_dict, **program.constants}
     key = str(program.graph) + str({k: (t.dtype, t.shape) for k, t in values.items()})
     known = _translated.get(key)

@@ -46,6 +46,7 @@ def command(
     One model is written to DIR itself, several to folders below it.
     """
     from ...exports.personal import Models
+    from ...exports.programs import check_onnx_extra
     from ...runs.query import Run
 
     found = Run(run)
@@ -53,6 +54,8 @@ def command(
     numbers = list(range(count)) if everyone else [found.number_of(name) for name in clients]
     if not numbers and not world:
         raise ConfigError("--client is missing: name a client, or choose --all or --global.")
+    if format == "onnx":
+        check_onnx_extra()
     models = Models(found, data_dir)
     names = folder_names([found.names[c] if found.names else f"client-{c}" for c in numbers])
     single = len(numbers) + world == 1
@@ -63,7 +66,7 @@ def command(
         models.world(which, licence).save(out if single else out / "global", format)
     for folder, c in wanted:
         models.of(c, moment, which, licence).save(folder, format)
-        if not quiet:
+        if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
     click.echo(f"wrote {len(wanted) + world} model{'s' * (len(wanted) + world > 1)} to {out}")
 

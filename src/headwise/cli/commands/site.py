@@ -199,7 +199,8 @@ def list_(folder: Path, as_json: bool) -> None:
         click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
         return
     for each in found:
-        click.echo(f"{each.run}  client {each.client}  round {each.t}  {each.bytes / 1024:,.1f} KB")
+        size = f"{each.bytes / 1024:,.1f} KB"
+        click.echo(f"{each.run}  {each.trained}  {each.method}  client {each.client}  round {each.t}  {size}")
     if not found:
         click.echo("no personal models")
     for each in told:

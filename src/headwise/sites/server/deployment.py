@@ -92,6 +92,7 @@ def _serve(
         nodes.keep = partial(_keep, path)
         nodes.keep(nodes.roster)
         run = f"run-{digest((folder / 'manifest.json').read_bytes())[:16]}"  # unique: it holds the start time
+        say(f"sites keep their models of this run as {run}")
         memory = Digests(states, type(plan.method))
 
         def note(row: dict[str, Any]) -> None:

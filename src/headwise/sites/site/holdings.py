@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +19,9 @@ from ...errors import RunError, nearest
 from ...exports.about import card_of
 from ...exports.making import make
 from ...exports.model import Format
+from ...exports.programs import check_onnx_extra
 from ...records import Packed, decode, to_bytes
-from ...settings.experiment import Choice
+from ...settings.experiment import Choice, experiment_from
 from ..states import SiteStates, runs_in
 from .ledger import Ledger
 from .own_data import own_data
@@ -32,17 +35,24 @@ class Holding(NamedTuple):
     t: int
     """the last round with a state"""
     bytes: int
+    method: str
+    trained: str
+    """when its last state was written"""
 
 
 def holdings(path: Path) -> list[Holding]:
+    """What the site keeps, in the order in which it was last trained."""
     folder = open_site(path)[0].folder
     found: list[Holding] = []
     for run in runs_in(folder):
         kept = SiteStates(folder, run)
+        method = experiment_from(json.loads(kept.experiment())).method.name
         for client in kept.clients():
-            size = sum(p.stat().st_size for p in (kept.folder / f"client-{client}").iterdir())
-            found.append(Holding(run, client, max((v.t for v in kept.versions(client)), default=0), size))
-    return found
+            files = [p.stat() for p in (kept.folder / f"client-{client}").iterdir()]
+            t, size = max((v.t for v in kept.versions(client)), default=0), sum(file.st_size for file in files)
+            trained = datetime.fromtimestamp(max(file.st_mtime for file in files), UTC).isoformat(timespec="seconds")
+            found.append(Holding(run, client, t, size, method, trained))
+    return sorted(found, key=lambda each: (each.trained, each.run, each.client))
 
 
 class PrivacySpent(NamedTuple):
@@ -77,6 +87,8 @@ def export(
     path: Path, run: str, client: int, out: Path, format: Format | None = None, moment: str = "pre", licence: str = ""
 ) -> None:
     """Write a client's current personal model: its weights as a safetensors file, or with a `format` a whole folder."""
+    if format == "onnx":
+        check_onnx_extra()
     site, policy = open_site(path)
     kept = _of(site.folder, run, client)
     plan = policy.plan(kept.experiment())

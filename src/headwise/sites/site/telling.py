@@ -63,8 +63,8 @@ def _budget(found: Review) -> Iterator[str]:
     promise = found.promise
     if promise is None:
         protects = found.experiment.privacy.clip is not None
-        more = "" if found.refusals else ": give --site" * protects
-        yield f"the study has differential privacy; epsilon depends on the data{more}" if protects else "none"
+        more = "can't be computed here" if found.refusals else "needs the site's data: give --site"
+        yield f"the study has differential privacy; its epsilon {more}" if protects else "none"
     elif not promise:
         yield "none: nothing limits what can be learned from what leaves"
     else:
@@ -83,7 +83,8 @@ def _revealed(found: Review) -> Iterator[str]:
     if found.like != name:
         yield f"{name} was not audited; {found.like}, which sends things of the same kind, was: a guide, not a limit"
     strength = found.attacks[0].epsilon
-    noise = "without noise" if strength is None else f"with noise, at epsilon {strength:g} of a client"
+    added = ", which this study adds" if found.experiment.privacy.clip is not None else ""
+    noise = f"without noise{added}" if strength is None else f"with noise, at epsilon {strength:g} of a client"
     yield f"found by the audit of {found.like} on public data, {noise} (1 is everything):"
     for each in found.attacks:
         gain = "more than guessing" if each.found > each.guess else "no more than guessing"
