@@ -19,8 +19,8 @@ from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
-from ...settings.experiment import Choice, Experiment
-from ..facts import PARTS, STATISTICS, ClientFacts
+from ...settings.experiment import OWN, Choice, Experiment
+from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 
@@ -39,6 +39,10 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
     if first.task == "regression":
         wanted = "it needs the mean and deviation of all clients' targets, which sites do not tell"
         raise DataError(f"{site.name} has data for regression, which sites can't do yet: {wanted}.")
+    named = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()
+    if named and first.classes != named:
+        theirs, ours = ", ".join(named), ", ".join(first.classes)
+        raise DataError(f"data.classes is {theirs}, but {site.name} has {ours}: names and order must be the same.")
     for other in others:
         kinds = [
             (
