@@ -8,16 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import headwise as hw
 from headwise.cli import main
 from headwise.data.own.objects import store
+from headwise.engine.client.scores import score
 from headwise.errors import DataError
+from headwise.exports.model import Said
 from headwise.exports.personal import Models
-from headwise.exports.quality.details import each_of, residuals
+from headwise.exports.quality.batches import Measured
+from headwise.exports.quality.details import each_of, quantities, residuals
 from headwise.exports.quality.expected import expected
 from headwise.exports.samples import read
+from headwise.log.metrics import TASKS as EVERY
+from headwise.log.metrics import metrics
+from headwise.log.predictions import Hits, Predictions
 
 DATA = {
     "classification": "synthetic:samples=200:sites=2:features=5",
@@ -66,21 +73,44 @@ def test_a_model_is_judged_as_its_run_judged_it(task: str, tmp_path: Path, capsy
     assert mine["scores"]["2"]["loss"] != mine["scores"]["0"]["loss"]
 
 
+def hits(task: str, z: Any, y: Any) -> Hits:
+    return Predictions(torch.from_numpy(z), torch.from_numpy(y), task).hits
+
+
 def test_figures_by_hand() -> None:
     """Two labels, three samples; then one quantity; then four pixels of two classes."""
     z, y = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [0, 1], [0, 0]])
-    rows = each_of("multilabel", ["a", "b"], z, y)
+    rows = each_of("multilabel", ["a", "b"], hits("multilabel", z, y))
     wanted = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
     assert rows[0] == wanted
     assert rows[1]["F1"] == 1
-    (row,) = each_of("regression", ["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
+    (row,) = quantities(["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
     assert [row[k] for k in ("mean", "mean error", "mean absolute error", "R²")] == [2, 1, 2, None]
     assert row["RMSE"] == pytest.approx(5**0.5)
     scores = np.array([[[[2.0, 2], [0, 0]], [[1, 1], [1, 1]]]])
-    rows = each_of("segmentation", ["sky", "sea"], scores, np.array([[[0, 1], [1, 1]]]))
+    rows = each_of("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
     found = [[*row.values()] for row in rows]
     assert found == [["sky", 1, 2, 0.5, 2 / 3], ["sea", 3, 2, 2 / 3, 0.8]]
-    assert each_of("classification", ["a", "b"], np.array([[1.0, 0]]), np.array([0]))[1]["recall"] is None
+    one = hits("classification", np.array([[1.0, 0]]), np.array([0]))
+    assert each_of("classification", ["a", "b"], one)[1]["recall"] is None
+
+
+@pytest.mark.parametrize("task", EVERY)
+@pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9]])
+def test_batches_give_what_all_samples_at_once_give(task: str, cuts: list[int]) -> None:
+    """Every metric that there is; without AUC and its like, no scores are kept."""
+    rng, pixels = np.random.default_rng(0), (2, 3) if task == "segmentation" else ()
+    z = rng.normal(size=(12, 3, *pixels)).astype(np.float32)
+    numbers = {"multilabel": rng.integers(0, 2, (12, 3)), "regression": rng.normal(size=(12, 3))}
+    y = numbers[task].astype(np.float32) if task in numbers else rng.integers(0, 3, (12, *pixels))
+    able = [m for m in metrics() if task in m.tasks and m.source == m.name]
+    for wanted in (able, [m for m in able if m.needs != "all"]):
+        measured = Measured(task, wanted)
+        for part in np.split(np.arange(12), cuts):
+            measured.add(Said(z[part], torch.from_numpy(z[part]).softmax(1).numpy()), y[part])
+        assert measured.scores() == pytest.approx(score(torch.from_numpy(z), torch.from_numpy(y), wanted, task))
+        assert measured.bins[0].sum() == {"multilabel": 36, "regression": 0, "segmentation": 72}.get(task, 12)
+    assert ("kept" in vars(measured)) == (task == "regression")
 
 
 def test_residuals_by_hand() -> None:

@@ -19,7 +19,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.exports.making import encode_own
 from headwise.exports.personal import Models
-from headwise.exports.quality.details import reliability
+from headwise.exports.quality.details import binned, reliability
 from headwise.exports.quality.judged_page import page_of
 from headwise.exports.quality.judging import Judged
 from headwise.exports.ready import preparing
@@ -144,7 +144,7 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_reliability_by_hand() -> None:
-    bins = reliability(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True]))
+    bins = reliability(binned(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True])))
     assert [(b.low, b.n, b.accuracy) for b in bins] == [(0.5, 2, 0.5), (0.9, 2, 1.0)]
     assert bins[0].confidence == pytest.approx(0.53)
 

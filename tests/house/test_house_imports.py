@@ -75,9 +75,9 @@ SUB_ROOMS = {
         *("sites.facts", "sites.secagg", "sites.states", "sites.transport"),
     },
     "sites/site": {
-        *("app", "audit", "contract", "data", "disk", "engine", "errors", "exports", "models", "params", "privacy"),
-        *("records", "seeds", "settings"),
-        *("sites.facts", "sites.secagg", "sites.states", "sites.transport"),
+        *("app", "audit", "contract", "data", "disk", "engine", "errors", "exports", "log", "models", "params"),
+        *("privacy", "records", "seeds", "settings"),
+        *("sites.facts", "sites.offers", "sites.secagg", "sites.states", "sites.transport"),
     },
 }
 """and what sub-rooms may import, beside their own files"""

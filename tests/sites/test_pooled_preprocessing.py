@@ -18,7 +18,11 @@ from headwise.data.own.description import Preprocess
 from headwise.data.preprocessing.fitting import FeatureColumn, Preprocessing, fit, nothing
 from headwise.data.preprocessing.sharing import added, difference, read, written
 from headwise.errors import ConfigError, DataError, RunError
+from headwise.exports.personal import Models
+from headwise.exports.quality.judging import judge
 from headwise.records import same
+from headwise.sites.offers import write_offer
+from headwise.sites.site.adapting import adapt
 from headwise.sites.site.own_data import own_data
 from headwise.sites.site.policy import OwnPolicy
 from headwise.sites.site.signing import experiment_hash
@@ -172,8 +176,8 @@ def test_sums_from_elsewhere_are_checked(text: str) -> None:
 def test_signed_lists_stay_valid() -> None:
     """Neither sums nor settings that are newer than a list change an experiment's hash, unless they are used."""
     usual = asked()
-    with_sums = asked(data={"name": "own", "statistics": GOOD})
-    assert experiment_hash(usual) == experiment_hash(with_sums)
+    for unused in ({"statistics": GOOD}, {"classes": []}):
+        assert experiment_hash(usual) == experiment_hash(asked(data={"name": "own", **unused}))
     assert experiment_hash(usual) != experiment_hash(asked(train={"clip": 1.0}))
     assert experiment_hash(usual) != experiment_hash(asked(target_range=[0, 1]))
     assert "target_range" in usual.plain()
@@ -202,3 +206,27 @@ def test_what_differs_between_two_sites_is_said() -> None:
     assert difference(usual, usual) == ""
     said = "'age' is a category, not a number, 'plan' is missing, 'shop' is only there, flag is False, not True"
     assert difference(told(("age", "category"), ("shop", "number"), flag=False), usual) == said
+
+
+@pytest.mark.parametrize("named", [["no", "yes"], []])
+def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_path: Path) -> None:
+    """Where the study names none, a data.toml's own classes count in their order; a late site adapts either way."""
+    sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
+    study = asked(method="fedavg", rounds=1, clients=2, data={"name": "own", "classes": named})
+    run = served(Inside({k: sites[k] for k in (0, 1)}), study, tmp_path / "out")
+    model = run.global_model()
+    assert model.classes == (tuple(named) or ("0", "1"))
+    judged = judge(model, tmp_path / "data0" / "data.toml")
+    assert np.sum(judged.confusion, axis=1).tolist() == [7, 13]
+    write_offer(Models(run), tmp_path / "offer")
+    late = adapt(sites[2], tmp_path / "offer", None, 1).model
+    assert late.classes == ("no", "yes")
+    assert set(late.predict({"age": [40, ""], "dose": [9.5, 110], "ward": ["a", "z"]})) <= {"no", "yes"}
+
+
+def test_a_site_with_other_classes_than_the_study_is_refused(tmp_path: Path) -> None:
+    study = asked(rounds=1, clients=1, data={"name": "own", "classes": ["yes", "no"]})
+    said = "data.classes is yes, no, but site0 has no, yes: names and order must be the same"
+    with pytest.raises(RunError, match=said):
+        served(Inside({0: site(tmp_path, 0)}), study, tmp_path / "out")
+    assert experiment_hash(study) != experiment_hash(asked(rounds=1, clients=1))

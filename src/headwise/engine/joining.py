@@ -36,21 +36,42 @@ class Adapted(NamedTuple):
     passes: float
 
 
-def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapted:
-    """The model of a client that was not there, from the server's state after round t and its own samples.
+class Offer(NamedTuple):
+    """What the server has for a client that was not there."""
 
-    It seeds torch's own generator.
-    """
+    down: Record
+    """its first download"""
+    whole: Params | None
+    """the global model, if the method has one that fits every client"""
+
+
+def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
+    """The server's half of a joining, after round t."""
     central = ServerBench(plan, t, "join")
     down = broadcasts(plan, server, [client], central)[client]
     one = len(plan.models) == 1 and plan.server_model is None  # else it may not fit this client's network
     common = plan.method.global_model(server, central) if one else None
-    whole = None if common is None else common.params().map(lambda x: on(x, plan.device))
+    return Offer(down, None if common is None else common.params())
+
+
+def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapted:
+    """The client's half: its model after so many epochs on its own samples. It seeds torch's own generator."""
     local = _bench(plan, client, t, epochs)
-    me, down = (map_tensors(r, lambda x: on(x, plan.device)) for r in (_first(plan, client), down))
+    me, down = (map_tensors(r, lambda x: on(x, plan.device)) for r in (_first(plan, client), given.down))
+    whole = given.whole and given.whole.map(lambda x: on(x, plan.device))
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", "join", client, t))
     model = plan.method.join(me, down, whole, local)  # it stays with the client, so it needs no protection
     return Adapted(model, local.samples[0] / max(local.n, 1))
+
+
+def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapted:
+    """The model of a client that was not there, from the server's state after round t and its own samples."""
+    return accept(plan, offer(plan, server, client, t), client, t, epochs)
+
+
+def measured(plan: Plan, client: int, model: Predictor) -> Score | None:
+    """Its scores on the client's test samples."""
+    return _scores(plan, client, plan.experiment.rounds, model)[0]
 
 
 def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:
@@ -70,7 +91,7 @@ def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
 
     def one(client: int) -> tuple[float, Score | None]:
         found: Adapted = make(client)
-        return found.passes, _scores(plan, client, plan.experiment.rounds, found.model)[0]
+        return found.passes, measured(plan, client, found.model)
 
     with torch.random.fork_rng(devices=[]):
         done = side_by_side([partial(one, c) for c in plan.newcomers], Clock())

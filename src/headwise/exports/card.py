@@ -13,13 +13,14 @@ from typing import Any
 from .. import __version__
 from ..disk.files import failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
 from ..errors import RunError
-from ..runs.shapes import check, judge_of
+from ..runs.shapes import Judge, check, judge_of
 
 FORMAT = 1
 """increased when older versions could not read what this one writes"""
 CARD, WEIGHTS = "card.json", "weights.safetensors"
 PROGRAMS = {"onnx": "model.onnx", "torch": "model.pt2"}
-MOST = {CARD: 64 * 2**20, WEIGHTS: 2**34, "model.onnx": 2**31, "model.pt2": 2**34}
+DOWN, WHOLE = "download.safetensors", "global.safetensors"
+MOST = {CARD: 64 * 2**20, WEIGHTS: 2**34, "model.onnx": 2**31, "model.pt2": 2**34, DOWN: 2**34, WHOLE: 2**34}
 """bytes that a file may have"""
 
 _SHAPE = judge_of({
@@ -64,7 +65,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """What the folder holds; raises `RunError` if it is not a folder that this Headwise can read."""
+    """What a model's folder holds."""
+    card = read_note(folder, _SHAPE)
+    if not card["classes"]:
+        raise RunError(f"{folder / CARD} is damaged: it names no classes.")
+    return card
+
+
+def read_note(folder: Path, shape: Judge) -> dict[str, Any]:
+    """The card of a folder, in this shape; raises `RunError` if this Headwise can't read it."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {what}, but must be a folder that headwise export wrote.")
@@ -77,9 +86,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder / CARD} is damaged: its format is {version!r}.")
     if version > FORMAT:
         raise RunError(f"{folder} is in format {version}, but this Headwise reads up to {FORMAT}: update it.")
-    check(card, _SHAPE, folder / CARD)
-    if not card["classes"]:
-        raise RunError(f"{folder / CARD} is damaged: it names no classes.")
+    check(card, shape, folder / CARD)
     return card
 
 

@@ -30,7 +30,7 @@ class Said(NamedTuple):
     """of the same shape; for quantities, the scores"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """One client's model, or the global one."""
 
@@ -42,6 +42,11 @@ class TrainedModel:
     network: nn.Module | None = None
     write: Callable[[Path, Format], None] | None = None
     """how to save it; none for one that was loaded"""
+
+    def __repr__(self) -> str:
+        of, method = self.card["of"], self.card["training"].get("method", {}).get("name", "?")
+        whose = f"of {of['name']}" if "name" in of else of.get("kind", "")
+        return f"<TrainedModel {whose}: {method}, round {of.get('round')}, {self.card['task']}; see .card>"
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Models:
 
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
         self.run, self._data_dir = run, data_dir
-        self._deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
+        self.deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -41,7 +41,7 @@ class Models:
     @cached_property
     def data(self) -> FederatedData:
         manifest = self.run.manifest
-        if self._deployed:
+        if self.deployed:
             refuse(self.run)
         data = divided(self.experiment, data_folder(self._data_dir or manifest["data_dir"]))
         if (now := data.summary.hash) != (before := manifest["partition"]["hash"]):
@@ -54,14 +54,14 @@ class Models:
 
     @cached_property
     def plan(self) -> Plan:
-        if self._deployed:
+        if self.deployed:
             return self._served.plan
         return plan_for(self.experiment, self.data)
 
     def of(self, who: str | int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
         """One client's model, after a download or as after its last training."""
         client = self.run.number_of(who)
-        if self._deployed:
+        if self.deployed:
             refuse(self.run, client)
         if moment not in ("pre", "post"):
             raise RunError(f"moment is {moment!r}, but must be 'pre' or 'post'.")
@@ -91,7 +91,7 @@ class Models:
         made = self.plan.method.global_model(found.progress.server, ServerBench(self.plan, t, "evaluate"))
         if made is None:
             raise RunError(f"{self.run.method} has no global model: each client has its own.")
-        if self._deployed:
+        if self.deployed:
             served = self._served
             card = about(self.run, served.dataset, t=t, which=round, licence=licence)
             return make(self.plan, None, made, {**card, "reading": served.reading()}, served.inputs())

@@ -1,7 +1,8 @@
-"""Predictions of files into files, batch by batch."""
+"""Predictions of files into files, batch by batch: tables, or masks as PNG or NPZ files."""
 
 from __future__ import annotations
 
+import colorsys
 import csv
 import io
 from collections.abc import Callable, Iterator
@@ -9,12 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk.files import replacing
+import numpy as np
+from numpy.typing import NDArray
+
+from ..disk.files import failing_clearly, replacing, write_json
 from ..disk.jsontext import to_json
-from ..errors import ConfigError
-from .masks import predict_masks
+from ..errors import ConfigError, DataError
+from .card import new_folder
 from .model import TrainedModel
-from .samples import Batch, read
+from .samples import Batch, place_of, read
+
+MOST = 256
+"""classes that a PNG's palette has room for"""
+CLASSES = "classes.json"
 
 Write = Callable[[list[list[Any]]], None]
 """appends these columns"""
@@ -23,7 +31,7 @@ Write = Callable[[list[list[Any]]], None]
 def predict_file(model: TrainedModel, data: Path, out: Path, *, told: Callable[[int], None], client: str = "") -> int:
     """Write a row for each sample: its place, what is predicted, and probabilities; or masks. Return how many."""
     if model.card["task"] == "segmentation":
-        return predict_masks(model, data, out, told, client)
+        return _predict_masks(model, data, out, told, client)
     kind = WRITERS.get(out.suffix.lower())
     if kind is None:
         raise ConfigError(f"-o is {str(out)!r}, but must end in {', '.join(WRITERS)}.")
@@ -97,3 +105,76 @@ def _parquet(file: IO[bytes], head: list[str]) -> Iterator[Write]:
 
 
 WRITERS = {".csv": _csv, ".json": _json, ".parquet": _parquet}
+
+
+def _predict_masks(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+    """Write the class of each pixel of each sample; return how many samples there are."""
+    if out.suffix.lower() == ".npz":
+        return _npz(model, data, out, told, client)
+    if out.suffix:
+        raise ConfigError(f"-o is {str(out)!r}, but masks need a folder for PNG files, or a file that ends in .npz.")
+    return _pngs(model, data, out, told, client)
+
+
+def _npz(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+    """`masks` [n, height, width] as the model has them, the name of each in `samples`, and `classes`."""
+    names, found, root = list[str](), list[NDArray[Any]](), place_of(data, model)
+    with replacing(out) as file:
+        for batch in read(data, model, client=client):
+            names += [_place(root, batch, name).as_posix() for name in batch.names]
+            found.append(_masks(model, batch))
+            told(len(names))
+        np.savez_compressed(file, samples=names, masks=np.concatenate(found), classes=list(model.classes))
+    return len(names)
+
+
+def _pngs(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+    """A file for each sample, named like it; those of image files have the size of their image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ConfigError("masks are written as PNG, which needs pillow: pip install 'headwise[images]'.") from None
+    if len(model.classes) > MOST:
+        raise ConfigError(f"-o is {str(out)!r}, but a PNG has at most {MOST} classes: choose a file that ends in .npz.")
+    n, root, colours = 0, place_of(data, model), _palette(len(model.classes))
+    with new_folder(out) as draft:
+        for batch in read(data, model, client=client):
+            for name, mask in zip(batch.names, _masks(model, batch), strict=True):
+                picture = Image.fromarray(mask).convert("L")
+                if _are_images(batch):
+                    with Image.open(name) as original:
+                        picture = picture.resize(original.size, Image.Resampling.NEAREST)
+                picture.putpalette(colours)
+                path = draft / _place(root, batch, name).with_suffix(".png")
+                if path.exists():
+                    raise DataError(f"{name} and another image of this name would have the same mask {path.name}.")
+                with failing_clearly(out / path.relative_to(draft)):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    picture.save(path)
+            n += len(batch.names)
+            told(n)
+        write_json(draft / CLASSES, list(model.classes))
+    return n
+
+
+def _masks(model: TrainedModel, batch: Batch) -> NDArray[Any]:
+    return model.predict(batch.raw).astype(np.uint8 if len(model.classes) <= MOST else np.uint16)
+
+
+def _place(root: Path, batch: Batch, name: Any) -> Path:
+    """Where a sample's mask goes: as its image lies below the data, without a folder `images`; others by number."""
+    if _are_images(batch):
+        inside = Path(name).relative_to(root if root.is_dir() else root.parent)
+        return Path(*(part for part in inside.parts if part != "images"))
+    inside = batch.file.relative_to(root).with_suffix("") if batch.file != root else Path()
+    return inside / str(name)
+
+
+def _are_images(batch: Batch) -> bool:
+    return not isinstance(batch.raw, np.ndarray)
+
+
+def _palette(classes: int) -> list[int]:
+    """Colours that differ, so that a mask can be looked at: class 0 is black."""
+    hues = [colorsys.hsv_to_rgb(0.618034 * k % 1, 0.75, 0.95) for k in range(1, classes)]
+    return [0, 0, 0, *(round(255 * part) for colour in hues for part in colour)]

@@ -119,14 +119,14 @@ class Encoding(nn.Module):
             scaled = (torch.where(gone, self.fill, numbers) - self.mean) / self.std
             parts += [scaled.float(), gone[:, self.flags].float()]
         for at, size in self.categories:  # one that is missing or unknown has no place, so its row is zero
-            parts.append((x[:, at : at + 1] == torch.arange(size)).float())
+            parts.append((x[:, at : at + 1] == torch.arange(size, dtype=x.dtype)).float())
         parts += [_bag(x[:, at : at + width], self.buckets) for at, width in self.texts]
         return torch.cat(parts, 1)[:, self.order]
 
 
 def _bag(tokens: Tensor, buckets: int) -> Tensor:
     """As `bags` counts words, to the bit; word 0 is none."""
-    words = torch.arange(buckets)
+    words = torch.arange(buckets, dtype=tokens.dtype)  # onnxruntime warns of comparisons that it must cast
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
     norm = counts.sum(1, keepdim=True).sqrt()
     length = torch.full_like(norm, float(LENGTH))  # a tensor: torch divides a number by multiplying with the reciprocal

@@ -22,7 +22,7 @@ from ..data.preprocessing.states import CellError
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
-from .quality.expected import expected, expected_cells
+from .quality.expected import by_order, expected, expected_cells
 
 
 class Batch(NamedTuple):
@@ -50,6 +50,7 @@ class Asked(NamedTuple):
 def read(path: Path, model: TrainedModel, *, labelled: bool = False, client: str = "") -> Iterator[Batch]:
     """The samples in a table, an NPZ file, an image or a folder of images, or in what a data.toml describes."""
     d, found = _description(path, model), False
+    model = replace(model, card=by_order(model.card, d))
     reader = {"npz": _npz, "arrays": _arrays, "images": _images}.get(d.format, _tables)
     for batch in reader(d, model, Asked(labelled, client), _files(path, d, client)):
         found = True

@@ -29,29 +29,37 @@ DEPLOYED = "flower"
 """the engine of runs with sites; in a simulation of sites, all clients are here"""
 
 
+FACTS = ("shape", "classes", "vocabulary", "sizes", "kind")
+"""that sites tell of each client's data"""
+
+
 class Served:
-    """A deployment's plan and inputs; its classes have numbers, because sites tell no names."""
+    """A deployment's plan and inputs; its classes have the study's names or, because sites tell none, numbers."""
 
     def __init__(self, run: Run) -> None:
         self.run, experiment = run, experiment_from(run.manifest["experiment"])
         told = self._told(run.path / "sites.json")
-        statistics = experiment.data.options.get("statistics", "") if experiment.data.name == OWN else ""
+        options = experiment.data.options if experiment.data.name == OWN else {}
+        statistics = options.get("statistics", "")
         self._fitted = fit(*read(statistics)) if statistics else None
-        if experiment.data.name == OWN and (self._fitted is None or self._fitted.recipe.options.fit == "client"):
-            raise RunError("each site has its own preprocessing, so a global model has no inputs of its own.")
-        task = Task(tuple(told["shape"]), told["classes"], told["vocabulary"], experiment.task or "classification")
-        task = task_at_sites(task, statistics, experiment.target_range)
-        count = run.manifest["experiment"]["clients"]
-        nothing = torch.empty((0, *task.shape))
-        data = Clients(task, nothing, torch.empty(0, dtype=torch.int64), np.zeros((count, 3), np.int64), {})
+        self._apart = bool(options) and (self._fitted is None or self._fitted.recipe.options.fit == "client")
+        first, count = next(iter(told.values())), run.manifest["experiment"]["clients"]
+        as_told = Task(tuple(first["shape"]), first["classes"], first["vocabulary"], first["kind"])
+        task = task_at_sites(as_told, statistics, experiment.target_range)
+        sizes = [told[c]["sizes"] if c in told else (0, 0, 0) for c in range(count)]
+        nothing, labels = torch.empty((0, *task.shape)), torch.empty(0, dtype=torch.int64)
+        data = Clients(task, nothing, labels, np.cumsum(np.array(sizes, np.int64)).reshape(-1, 3), {})
         self.plan: Plan = plan_for(experiment, data)
-        classes = tuple(map(str, range(task.classes)))
+        self.named = tuple(options.get("classes", ()))
+        classes = self.named or tuple(map(str, range(task.classes)))
         x, y = np.empty((0, *task.shape)), np.empty(0, np.int64)
         self.dataset = Dataset(x, y, classes, vocabulary=task.vocabulary, task=task.kind)
 
     def inputs(self) -> OwnInputs:
         """Raw samples of a user's own data; of public data, samples as the networks take them."""
         task, fitted = self.plan.data.task, self._fitted
+        if self._apart:
+            raise RunError("each site has its own preprocessing, so a global model has no inputs of its own.")
         if fitted is None:
             inputs = Inputs(task.shape, "int64" if task.vocabulary else "float32")
         else:
@@ -66,16 +74,21 @@ class Served:
             return {}
         columns = self._fitted.recipe.columns
         kinds = {kind: tuple(c.name for c in columns if c.kind == kind) for kind in ("number", "category", "text")}
-        return dump(Description("csv", "", features=Features(**kinds), preprocess=self._fitted.recipe.options))
+        features, options = Features(**kinds), self._fitted.recipe.options
+        return dump(Description("csv", "", features=features, preprocess=options, classes=self.named))
 
     @staticmethod
-    def _told(path: Path) -> dict[str, Any]:
-        """What the first site told of its data; all must tell the same."""
+    def _told(path: Path) -> dict[int, dict[str, Any]]:
+        """What sites told of each client's data; all must tell the same shape and classes."""
         found = read_json(path, absent=b"{}")
         try:
-            told = dict(found["told"][0])
-            return {name: told[name] for name in ("shape", "classes", "vocabulary")}
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            each = {
+                t["client"]: {"kind": "classification", **{k: t[k] for k in FACTS if k in t}} for t in found["told"]
+            }
+            if not each or any(fact.keys() != set(FACTS) for fact in each.values()):
+                raise ValueError("facts are missing")
+            return each
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{path} is damaged: it does not say what data the sites have.") from error
 
 

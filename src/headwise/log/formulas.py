@@ -11,13 +11,15 @@ The bits are the same on every machine and in any order of the samples: sums are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Counts = Sequence[float]
+"""of pixels, for each class"""
 
 BINS = 15
 """of equal width, into which `ece` sorts predictions by their confidence"""
@@ -105,14 +107,14 @@ def r2(z: Array, y: Array) -> float | None:
     return _mean(_explained(errors, own) for errors, own in zip(_errors(z, y), y.astype(np.float64).T, strict=True))
 
 
-def dice(z: Array, y: Array) -> float | None:
+def dice(both: Counts, true: Counts, said: Counts) -> float | None:
     """Twice the overlap of predicted and true pixels over their sum, the mean over classes that occur in either."""
-    return _mean(2 * both / (said + true) for both, said, true in _overlaps(z, y))
+    return _mean(2 * b / (t + s) for b, t, s in zip(both, true, said, strict=True) if t + s)
 
 
-def iou(z: Array, y: Array) -> float | None:
+def iou(both: Counts, true: Counts, said: Counts) -> float | None:
     """The overlap of predicted and true pixels over their union, the mean over classes that occur in either."""
-    return _mean(both / (said + true - both) for both, said, true in _overlaps(z, y))
+    return _mean(b / (t + s - b) for b, t, s in zip(both, true, said, strict=True) if t + s)
 
 
 def _one_against_rest(z: Array, y: Array) -> Iterator[tuple[Array, Array]]:
@@ -162,14 +164,6 @@ def _explained(errors: Array, own: Array) -> float | None:
 
 def _root(value: float | None) -> float | None:
     return None if value is None else math.sqrt(value)
-
-
-def _overlaps(z: Array, y: Array) -> Iterator[tuple[int, int, int]]:
-    """For each class that occurs: pixels that are both said and true, said, and true."""
-    classes = z.shape[1]
-    pairs = np.bincount((y * classes + z.argmax(1)).flatten(), minlength=classes**2).reshape(classes, classes)
-    counts = zip(pairs.diagonal().tolist(), pairs.sum(0).tolist(), pairs.sum(1).tolist(), strict=True)
-    return (found for found in counts if any(found))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
 from ..settings.options import TASKS
+from .predictions import Predictions
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     import numpy as np
-    from torch import Tensor
 
 Score = dict[str, float]
 """one model on one client's samples: their number ``n`` and the measured metrics by name"""
@@ -35,25 +35,6 @@ DEFAULTS: Mapping[str, str] = dict(zip(TASKS, ("accuracy", "accuracy", "rmse", "
 
 
 LESS = "(less is better)"
-
-
-class Predictions:
-    """What a model says about one client's samples, and the truth; `formulas` has their shapes."""
-
-    def __init__(self, scores: Tensor, targets: Tensor, task: str = TASKS[0]) -> None:
-        self.scores, self.targets, self.task = scores, targets, task
-
-    @property
-    def labels(self) -> Tensor:
-        """The targets of a classification, [n]."""
-        return self.targets
-
-    @cached_property
-    def confusion(self) -> Tensor:
-        """Counts of samples or pixels: true classes by row, predicted ones by column."""
-        classes = self.scores.shape[1]
-        pairs = (self.targets * classes + self.scores.argmax(1)).flatten()
-        return pairs.bincount(minlength=classes * classes).view(classes, classes).double()
 
 
 def weighted(values: np.ndarray, n: np.ndarray) -> float:
@@ -113,6 +94,8 @@ class Metric:
     """where it applies"""
     usual: bool = True
     """whether it is measured unless the experiment lists others"""
+    needs: Literal["counts", "mean", "all"] = "all"
+    """what suffices for many batches: their counts, its mean over them, or nothing but all scores"""
 
     def __post_init__(self) -> None:
         taken = self.name in TAKEN or self.name.startswith("val_") or self.name.endswith("_clients")
@@ -144,24 +127,22 @@ class Metric:
 
 def _accuracy(said: Predictions) -> float:
     """Of samples, labels or pixels."""
+    both, true, guess = said.hits
     if said.task == "multilabel":
-        return ((said.scores > 0) == (said.targets > 0.5)).double().sum().item() / said.targets.numel()
-    return said.confusion.diag().sum().item() / said.targets.numel()
+        labels = said.n * len(both)
+        return (labels - (true + guess - 2 * both).sum().item()) / labels
+    return both.sum().item() / true.sum().item()
 
 
 def _balanced(said: Predictions) -> float:
     """Mean recall over the classes present in the samples."""
-    hits, truth = said.confusion.diag(), said.confusion.sum(1)
+    hits, truth, _ = said.hits
     return (hits[truth > 0] / truth[truth > 0]).mean().item()
 
 
 def _f1(said: Predictions) -> float | None:
     """Mean F1 over the classes or labels present in samples or predictions."""
-    if said.task == "multilabel":
-        true, guess = said.targets > 0.5, said.scores > 0
-        hits, both = (true & guess).sum(0).double(), (true.sum(0) + guess.sum(0)).double()
-    else:
-        hits, both = said.confusion.diag(), said.confusion.sum(1) + said.confusion.sum(0)
+    hits, both = said.hits.both, said.hits.true + said.hits.said
     return (2 * hits / both)[both > 0].mean().item() if both.any() else None
 
 
@@ -174,6 +155,17 @@ def _loss(said: Predictions) -> float:
     if said.task == "regression":
         return functional.mse_loss(said.scores, said.targets).item()
     return functional.cross_entropy(said.scores, said.targets).item()
+
+
+def _overlap(name: str) -> Callable[[Predictions], float | None]:
+    """One of `formulas` that needs counts alone."""
+
+    def of(said: Predictions) -> float | None:
+        from . import formulas
+
+        return getattr(formulas, name)(*(each.tolist() for each in said.hits))
+
+    return of
 
 
 def _formula(name: str) -> Callable[[Predictions], float | None]:
@@ -190,7 +182,9 @@ def _formula(name: str) -> Callable[[Predictions], float | None]:
     return of
 
 
-ACCURACY = Metric("accuracy", "accuracy", _accuracy, weighted, tasks=("classification", "multilabel", "segmentation"))
+ACCURACY = Metric(
+    "accuracy", "accuracy", _accuracy, weighted, tasks=("classification", "multilabel", "segmentation"), needs="counts"
+)
 CLIENT_MEAN = Metric("client_mean", "mean over clients", ACCURACY.name, mean, column=False, tasks=TASKS)
 CLIENT_STD = Metric("client_std", "spread over clients", ACCURACY.name, spread, "down", tasks=TASKS)
 WORST_DECILE = Metric("worst_decile", "worst decile", ACCURACY.name, lowest_tenth, tasks=TASKS)
@@ -200,21 +194,24 @@ OURS = (
     CLIENT_MEAN,
     CLIENT_STD,
     WORST_DECILE,
-    Metric("balanced", "balanced accuracy", _balanced, mean, column=False),
-    Metric("f1", "macro F1", _f1, mean, column=False, tasks=_CLASSES),
-    Metric("loss", "loss", _loss, weighted, "down", number, column=False, tasks=TASKS),
+    Metric("balanced", "balanced accuracy", _balanced, mean, column=False, needs="counts"),
+    Metric("f1", "macro F1", _f1, mean, column=False, tasks=_CLASSES, needs="counts"),
+    Metric("loss", "loss", _loss, weighted, "down", number, column=False, tasks=TASKS, needs="mean"),
     Metric("auc", "AUC", _formula("auc"), mean, form=number, tasks=_CLASSES, usual=False),
     Metric(
         "average_precision", "average precision", _formula("average_precision"), mean,
         form=number, tasks=_CLASSES, usual=False,
     ),
-    Metric("log_loss", "log loss", _formula("log_loss"), weighted, "down", number, tasks=_CLASSES, usual=False),
+    Metric(
+        "log_loss", "log loss", _formula("log_loss"), weighted, "down", number,
+        tasks=_CLASSES, usual=False, needs="mean",
+    ),
     Metric("ece", "calibration error", _formula("ece"), mean, "down", tasks=_CLASSES, usual=False),
     Metric("mae", "mean absolute error", _formula("mae"), weighted, "down", number, tasks=_QUANTITIES),
     Metric("rmse", "RMSE", _formula("rmse"), rooted, "down", number, tasks=_QUANTITIES),
     Metric("r2", "R²", _formula("r2"), mean, form=number, tasks=_QUANTITIES),
-    Metric("dice", "Dice", _formula("dice"), mean, tasks=_PIXELS),
-    Metric("iou", "IoU", _formula("iou"), mean, tasks=_PIXELS),
+    Metric("dice", "Dice", _overlap("dice"), mean, tasks=_PIXELS, needs="counts"),
+    Metric("iou", "IoU", _overlap("iou"), mean, tasks=_PIXELS, needs="counts"),
 )  # fmt: skip
 
 

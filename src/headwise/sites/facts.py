@@ -18,6 +18,8 @@ from ..settings.options import Engine, TaskName
 PARTS = ("train", "val", "test")
 STATISTICS = "statistics"
 """the option of a user's own data that holds the sums of all sites"""
+CLASSES = "classes"
+"""the option that names the study's classes"""
 LARGEST = 10**6
 """most values per sample, classes or tokens that a site may claim"""
 

@@ -98,10 +98,16 @@ def test_a_state_comes_back_from_json_and_takes_cells_as_they_are(tmp_path: Path
     assert out[0, 2:].tolist() == [0, 1, 0]
     assert out[0, 0] == np.float32((61.5 - fitted.mean[0, 0]) / fitted.std[0, 0])
     assert out[1:].tolist() == [[0, 1, 0, 0, 0]] * 2
-    with pytest.raises(DataError, match="there is no column 'sex', which the model was trained on"):
-        apply(again, {"age": [1]})
-    with pytest.raises(DataError, match="row 0, column 'age': 'old' is not a number"):
-        apply(again, {"age": ["old"], "sex": ["f"]})
+    for wrong, why in (
+        ({"age": [1], "Sex": ["f"]}, "no column 'sex', which the model was trained on: there are age, Sex"),
+        ({"age": ["old"], "sex": ["f"]}, "row 0, column 'age': 'old' is not a number"),
+        ({"age": [1, 2], "sex": ["f"]}, "columns differ in length: age has 2, sex has 1"),
+        ({"age": 61, "sex": "f"}, "column 'age' is 61, but must be a list with a cell for each sample"),
+        ([[61, "f"]], "samples are list, but must be a DataFrame or a mapping of columns: age, sex"),
+        ("age,sex", "samples are str, but must be a DataFrame or a mapping of columns: age, sex"),
+    ):
+        with pytest.raises(DataError, match=why):
+            apply(again, wrong)
 
 
 def test_images_are_normalised_by_channel_and_read_again(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ LICENCE = click.option("--licence", default="", help="licence of the model, for 
 @click.option("--client", "clients", multiple=True, metavar="NAME", help="client, by name or number; repeatable")
 @click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
 @click.option("--global", "world", is_flag=True, help="the global model, of methods that have one")
+@click.option("--newcomer", is_flag=True, help="what a site needs that comes after the last round: headwise site adapt")
 @FORMAT
 @click.option("--moment", default="pre", help="pre: as after a download; post: as after its last training  [pre]")
 @click.option("--round", "which", default="last", help="last or best  [last]")
@@ -33,6 +34,7 @@ def command(
     clients: tuple[str, ...],
     everyone: bool,
     world: bool,
+    newcomer: bool,
     format: Any,
     moment: Any,
     which: Any,
@@ -50,6 +52,9 @@ def command(
     from ...runs.query import Run
 
     found = Run(run)
+    if newcomer:
+        _offer(Models(found, data_dir), out, bool(clients) or everyone or world)
+        return
     count = found.manifest["experiment"]["clients"]
     numbers = list(range(count)) if everyone else [found.number_of(name) for name in clients]
     if not numbers and not world:
@@ -69,6 +74,14 @@ def command(
         if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
     click.echo(f"wrote {len(wanted) + world} model{'s' * (len(wanted) + world > 1)} to {out}")
+
+
+def _offer(models: Any, out: Path, more: bool) -> None:
+    from ...sites.offers import write_offer
+
+    if more:
+        raise ConfigError("--newcomer is given with --client, --all or --global: export models by themselves.")
+    click.echo(f"wrote {out}; tell the site its fingerprint: {write_offer(models, out)}")
 
 
 def folder_names(names: list[str]) -> list[str]:

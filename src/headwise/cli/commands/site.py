@@ -20,6 +20,7 @@ from ...sites.extras import check_flower
 from ..options import PORT, json_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
 from ..running import show_status, stop_in
+from ..site_adapt import adapt
 from .export import LICENCE
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
@@ -48,6 +49,9 @@ folder = {folder}
 @click.group(name="site")
 def command() -> None:
     """Set up and start a site; list, export and erase its personal models."""
+
+
+command.add_command(adapt)
 
 
 @command.command(name="init")

@@ -81,10 +81,9 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
     """Columns of cells as one matrix of numbers."""
     r = state.recipe
     parts: list[NDArray[Any]] = []
+    table = _columns(raw, [column.name for column in r.columns])
     for column in r.columns:
-        if column.name not in raw:
-            raise DataError(f"there is no column {column.name!r}, which the model was trained on.")
-        cells = np.fromiter(list(raw[column.name]), dtype=object)
+        cells = np.fromiter(table[column.name], dtype=object)
         if column.kind == "number":
             found = to_numbers(cells, missing, _refuse(column.name, cells, "is not a number"))
             for i in np.flatnonzero(np.isinf(found)):
@@ -96,6 +95,23 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
         else:
             parts.append(Hashing(min(r.options.buckets, BAG)).tokens(cells.tolist(), column.width))
     return np.concatenate([p.astype(np.float64) for p in parts], axis=1)
+
+
+def _columns(raw: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """The cells of these columns, as many in each."""
+    if not isinstance(raw, Mapping) and not hasattr(raw, "columns"):
+        said = f"samples are {type(raw).__name__}, but must be a DataFrame or a mapping of columns"
+        raise DataError(f"{said}: {', '.join(names)}.")
+    given = list(raw if isinstance(raw, Mapping) else raw.columns)
+    for name in names:
+        if name not in given:
+            said = f"there is no column {name!r}, which the model was trained on"
+            raise DataError(f"{said}: there are {', '.join(map(str, given)) or 'none'}.")
+        if isinstance(raw[name], str) or not hasattr(raw[name], "__len__"):
+            raise DataError(f"column {name!r} is {raw[name]!r}, but must be a list with a cell for each sample.")
+    if len({len(raw[name]) for name in names}) > 1:
+        raise DataError(f"columns differ in length: {', '.join(f'{name} has {len(raw[name])}' for name in names)}.")
+    return {name: list(raw[name]) for name in names}
 
 
 def _refuse(name: str, cells: NDArray[Any], why: str) -> Callable[[int], None]:

@@ -34,6 +34,8 @@ class Own(Source):
     "list of these files with their sizes, times and hashes, so that a resumed run can say which changed; filled in"
     statistics: str = ""
     "sums of features and quantities over all sites, for their scale; filled in by the server of a federation"
+    classes: tuple[str, ...] = ()
+    "the names of the classes, for clients at sites, where every data.toml must have the same; empty: not known"
 
     def __post_init__(self) -> None:
         """Make the path absolute, because a run may resume from another folder."""

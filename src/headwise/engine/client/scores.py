@@ -8,14 +8,18 @@ import numpy as np
 from torch import Tensor
 
 from ...log.choosing import combined
-from ...log.metrics import ACCURACY, Metric, Predictions, Score
+from ...log.metrics import ACCURACY, Metric, Score
+from ...log.predictions import Predictions
 
 
 def score(z: Tensor, y: Tensor, wanted: Sequence[Metric], task: str) -> Score:
     """These metrics of the scores `z` for the targets `y`; without those that are not defined for them."""
-    said = Predictions(z, y, task)
+    return score_of(Predictions(z, y, task), wanted)
+
+
+def score_of(said: Predictions, wanted: Sequence[Metric]) -> Score:
     values = {m.name: m.of(said) for m in wanted if not isinstance(m.of, str)}
-    return {"n": len(y), **{name: float(value) for name, value in values.items() if value is not None}}
+    return {"n": said.n, **{name: float(value) for name, value in values.items() if value is not None}}
 
 
 def over_clients(scores: Mapping[int, Score], main: Metric = ACCURACY) -> dict[str, float]:

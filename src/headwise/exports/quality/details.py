@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...engine.client.scores import score
 from ...log.choosing import wanted
+from ...log.predictions import Hits
 
 BINS = 10
 """of probabilities"""
@@ -46,22 +47,15 @@ class Residuals(NamedTuple):
     """true and predicted values of some samples"""
 
 
-def confusion_of(said: Array, y: Array, classes: int) -> list[list[int]]:
-    """Samples or pixels: true classes by row, predicted ones by column."""
-    return np.bincount(y.ravel() * classes + said.ravel(), minlength=classes**2).reshape(classes, classes).tolist()
-
-
-def each_of(task: str, names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
-    """A row for each class, label or quantity, by headings; None where a figure is not defined."""
-    if task == "regression":
-        return [_quantity(name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
-    if task == "multilabel":
-        true, said = y > 0.5, z > 0
-        counts = zip((true & said).sum(0).tolist(), true.sum(0).tolist(), said.sum(0).tolist(), strict=True)
-    else:
-        table = np.array(confusion_of(z.argmax(1), y, len(names)))
-        counts = zip(table.diagonal().tolist(), table.sum(1).tolist(), table.sum(0).tolist(), strict=True)
+def each_of(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, Any]]:
+    """A row for each class or label, by headings; None where a figure is not defined."""
+    counts = zip(*(each.long().tolist() for each in hits), strict=True)
     return [_hits(task, name, *found) for name, found in zip(names, counts, strict=True)]
+
+
+def quantities(names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
+    """A row for each quantity."""
+    return [_quantity(name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
 
 
 def _hits(task: str, name: str, both: int, true: int, said: int) -> dict[str, Any]:
@@ -93,14 +87,16 @@ def certainty(task: str, probabilities: Array, z: Array, y: Array) -> tuple[Arra
     return probabilities.max(1).ravel(), (z.argmax(1) == y).ravel()
 
 
-def reliability(sure: Array, right: Array) -> list[Bin]:
-    """For equal intervals of probability, those that hold predictions."""
+def binned(sure: Array, right: Array) -> Array:
+    """[3, bins] for equal intervals of probability: predictions, the sum of their probabilities, and those right."""
     place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
-    return [
-        Bin(k / BINS, (k + 1) / BINS, int(here.sum()), float(sure[here].mean()), float(right[here].mean()))
-        for k in range(BINS)
-        if (here := place == k).any()
-    ]
+    return np.stack([np.bincount(place, weights, BINS) for weights in (None, sure, right)])
+
+
+def reliability(sums: Array) -> list[Bin]:
+    """The intervals that hold predictions."""
+    held = [(k, *column) for k, column in enumerate(sums.T.tolist()) if column[0]]
+    return [Bin(k / BINS, (k + 1) / BINS, int(n), sure / n, right / n) for k, n, sure, right in held]
 
 
 def residuals(names: Sequence[str], z: Array, y: Array) -> list[Residuals]:

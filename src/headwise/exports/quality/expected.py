@@ -20,6 +20,14 @@ Where = Callable[[int], str]
 """names a sample in a message, by its number"""
 
 
+def by_order(card: Mapping[str, Any], d: Description) -> dict[str, Any]:
+    """The card of a model that knows its classes by number only, with their names as this data.toml lists them."""
+    names = list(card["classes"])
+    if not card["reading"] or names != [str(k) for k in range(len(names))] or len(d.classes) != len(names):
+        return dict(card)
+    return {**card, "reading": {**card["reading"], "classes": list(d.classes)}}
+
+
 def expected(card: Mapping[str, Any], y: Any, where: Where, *, in_files: bool) -> NDArray[Any]:
     """The targets `y` of a model with this card; a class is written as in its files, or called by its name."""
     task, names = card["task"], list(card["classes"])

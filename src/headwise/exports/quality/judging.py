@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -17,7 +16,8 @@ from ...log.choosing import judging, wanted
 from ...log.metrics import Metric, Score, metrics
 from ..model import TrainedModel
 from ..samples import read
-from .details import Bin, Residuals, certainty, confusion_of, each_of, reliability, residuals
+from .batches import Measured
+from .details import Bin, Residuals, each_of, quantities, reliability, residuals
 from .judged_page import page_of
 
 
@@ -43,27 +43,25 @@ class Judged(NamedTuple):
 
 
 def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lambda n: None, client: str = "") -> Judged:
-    """Measure the model on these files, which must have the target."""
-    task, names = model.card["task"], model.classes
-    scores, sure, right, targets, clients = list[Any](), list[Any](), list[Any](), list[Any](), set[str]()
+    """Measure the model on these files, which must have the target.
+
+    Scores are kept only for metrics that need all of them, such as AUC: a file may have more than memory holds.
+    """
+    task, names, clients, n = model.card["task"], model.classes, set[str](), 0
+    measured = Measured(task, _measured(model, task))
     for batch in read(data, model, labelled=True, client=client):
-        said = model.say(batch.raw)
-        scores.append(said.scores)
-        targets.append(batch.y)
+        assert batch.y is not None  # they were asked for
         clients |= {name for name in batch.clients if name}
-        if task != "regression":
-            one, other = certainty(task, said.probabilities, said.scores, targets[-1])
-            sure.append(one)
-            right.append(other)
-        told(sum(map(len, targets)))
-    z, y = np.concatenate(scores), np.concatenate(targets)
-    confusion = confusion_of(z.argmax(1), y, len(names)) if task in ("classification", "segmentation") else []
-    rest = sorted(clients), each_of(task, names, z, y), confusion
+        measured.add(model.say(batch.raw), batch.y)
+        told(n := n + len(batch.names))
+    scores, who = measured.scores(), sorted(clients)
     if task == "regression":
-        return Judged(scored(model, z, y), *rest, [], None, residuals(names, z, y))
-    bins = reliability(np.concatenate(sure), np.concatenate(right))
+        z, y = measured.kept
+        return Judged(scores, who, quantities(names, z, y), [], [], None, residuals(names, z, y))
+    tally, bins = measured.tally, reliability(measured.bins)
+    confusion = [] if task == "multilabel" else tally.confusion.long().tolist()
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / sum(b.n for b in bins)
-    return Judged(scored(model, z, y), *rest, bins, error, [])
+    return Judged(scores, who, each_of(task, names, tally.hits), confusion, bins, error, [])
 
 
 def scored(model: TrainedModel, z: NDArray[Any], y: NDArray[Any]) -> Score:

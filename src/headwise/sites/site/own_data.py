@@ -19,8 +19,8 @@ from ...data.splits import divide_own, parse
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
-from ...settings.experiment import Choice, Experiment
-from ..facts import PARTS, STATISTICS, ClientFacts
+from ...settings.experiment import OWN, Choice, Experiment
+from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
 
@@ -40,6 +40,10 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
     if declared not in (None, asked):
         said = f"{site.name} declares target_range = {declared.plain()}"
         raise DataError(f"{said}, but the experiment {asked.plain() if asked else 'does not'}: both must be the same.")
+    named = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()
+    if named and first.classes != named:
+        theirs, ours = ", ".join(named), ", ".join(first.classes)
+        raise DataError(f"data.classes is {theirs}, but {site.name} has {ours}: names and order must be the same.")
     for other in others:
         kinds = [
             (

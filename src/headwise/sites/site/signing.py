@@ -32,7 +32,7 @@ from ...errors import RunError
 from ...settings.experiment import Experiment
 from ...settings.fields import dump
 from ...settings.options import Train
-from ..facts import STATISTICS
+from ..facts import CLASSES, STATISTICS
 
 LATER = ("steps", "optimizer", "betas", "eps", "clip", "augment")
 """settings of training that are newer than the first signed lists, which stay valid where these are as usual"""
@@ -47,6 +47,8 @@ def experiment_hash(experiment: Experiment) -> str:
     plain = {k: v for k, v in experiment.plain().items() if k != "engine" and (k, v) != ("target_range", None)}
     usual = dump(Train())
     plain["data"].pop(STATISTICS, None)  # which the server only knows once sites have told it
+    if not plain["data"].get(CLASSES):
+        plain["data"].pop(CLASSES, None)  # newer than the first signed lists
     plain["train"] = {k: v for k, v in plain["train"].items() if k not in LATER or v != usual[k]}
     fast = experiment.engine.kernels == "fast"
     plain["engine"] = {"cache": fast, "stack": fast}  # the older names of `kernels`, so that signed lists stay valid

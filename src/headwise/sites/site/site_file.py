@@ -23,11 +23,11 @@ from ...models.base import Task
 from ...privacy.accountant import account
 from ...records import fields_of
 from ...settings import catalog
-from ...settings.experiment import Choice, Experiment, experiment_from
+from ...settings.experiment import OWN, Choice, Experiment, experiment_from
 from ...settings.fields import Count, Natural, Positive, Range, build
 from ...settings.options import Engine
 from ...settings.overrides import read_toml
-from ..facts import STATISTICS
+from ..facts import CLASSES, STATISTICS
 from ..transport.envelope import LARGEST
 from .signing import experiment_hash, signed_hashes
 
@@ -155,7 +155,8 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
     _check_list(site, home, asked)
     _check_fields(site, method)
     engine = Engine(device=site.device, kernels=asked.engine.kernels)
-    kept = {k: v for k, v in asked.data.options.items() if k == STATISTICS and v}
+    own = asked.data.options if site.data == OWN else {}
+    kept = {k: own[k] for k in (STATISTICS, CLASSES) if own.get(k)}
     return replace(asked, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
 
 

@@ -1,0 +1,63 @@
+"""``headwise site adapt``: a model for a site that came after the last round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..disk.jsontext import to_json
+from ..errors import ConfigError, RunError
+from ..sites.extras import check_flower
+from .commands.export import FORMAT, LICENCE
+from .options import json_option
+from .paths import INPUT_FOLDER, OUTPUT_FOLDER
+
+
+@click.command(name="adapt")
+@click.argument("folder", type=INPUT_FOLDER)
+@click.argument("offer", type=INPUT_FOLDER)
+@click.option("--client", type=click.IntRange(0, 10**9), help="number of the client in site.toml, if it has several")
+@click.option("--epochs", type=click.IntRange(0, 10_000), default=5, help="epochs on its training samples  [5]")
+@click.option("--fingerprint", default="", help="refuse an offer with another one; its beginning is enough")
+@click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, metavar="DIR", help="folder to write; it must be new")
+@FORMAT
+@LICENCE
+@json_option
+def adapt(
+    folder: Path,
+    offer: Path,
+    client: int | None,
+    epochs: int,
+    fingerprint: str,
+    out: Path,
+    format: Any,
+    licence: str,
+    as_json: bool,
+) -> None:
+    """Give a client of the site in FOLDER a model, after the last round, from the OFFER that the server handed over.
+
+    The server writes it with headwise export RUN --newcomer. Nothing is sent, and site.toml decides as in a round.
+    """
+    check_flower()
+    if out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} already exists and is not an empty folder: choose another one.")
+    from ..sites import offers
+    from ..sites.site import adapting
+
+    seen = offers.read_offer(offer) and offers.fingerprint(offer)
+    if not seen.startswith(fingerprint.lower()):
+        raise ConfigError(f"--fingerprint is {fingerprint!r}, but that of {offer} is {seen}.")
+    found = adapting.adapt(folder / "site.toml", offer, client, epochs, licence)
+    found.model.save(out, format)
+    if as_json:
+        told = {"metric": found.metric.name, "trained_on": found.trained_on, "scores": found.scores}
+        click.echo(to_json({**told, "model": str(out), "fingerprint": seen}))
+        return
+    for e, score in found.scores.items():
+        if (value := score.get(found.metric.name)) is not None:
+            click.echo(
+                f"{found.metric.label} {found.metric.form(value)} after {e} epochs, on {int(score['n'])} test samples"
+            )
+    click.echo(f"wrote {out}, trained on {found.trained_on} samples; the offer's fingerprint is {seen}")

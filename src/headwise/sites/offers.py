@@ -1,0 +1,107 @@
+"""What a deployment's server has for a site that comes after the last round, as a folder to hand over.
+
+It holds what any client is sent that is drawn for the first time, and the global model, if there is one: no samples,
+no client's state, and no code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..contract.method import record_types
+from ..disk.files import digest, read_bytes
+from ..disk.jsontext import to_json
+from ..engine.joining import Offer, offer
+from ..engine.plan import Plan
+from ..errors import RunError
+from ..exports.card import CARD, DOWN, WHOLE, read_file, read_note, write_folder
+from ..exports.personal import Models
+from ..packed import Packed, RecordError, from_bytes, to_bytes
+from ..params import Params
+from ..records import Record, decode, encode, fields_of
+from ..runs.shapes import judge_of
+from ..settings.experiment import experiment_from
+
+_SHAPE = judge_of({
+    "experiment": dict,
+    "client": int,
+    "round": int,
+    "run": str,
+    "checksum": str,
+    "files": {str: {"bytes": int, "sha256": str}},
+})  # fmt: skip
+
+
+class Handed(NamedTuple):
+    """An offer as it was handed over; `download` needs the method's own type."""
+
+    folder: Path
+    experiment: str
+    """as sites receive it, in JSON"""
+    client: int
+    """the newcomer's number: the first that nobody has"""
+    t: int
+    """the round after which it was written"""
+    run: str
+    down: bytes
+    whole: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.experiment) + len(self.down) + len(self.whole or b"")
+
+    def offer(self, kind: type[Record]) -> Offer:
+        """With a download of this type."""
+        try:
+            whole = None if self.whole is None else Params(from_bytes(self.whole).tensors)
+            return Offer(decode(kind, self.down), whole)
+        except RecordError as error:
+            raise RunError(f"{self.folder} is damaged: {error}.") from error
+
+
+def write_offer(models: Models, folder: Path) -> str:
+    """Write the offer of a run whose clients are at sites; return its fingerprint."""
+    if not models.deployed:
+        raise RunError(f"{models.run.path} has its clients here: use headwise adapt, which needs no offer.")
+    found = models.checkpoint("last")
+    plan, t, client = _one_more(models.plan), found.progress.t, len(models.plan.data)
+    given, down = offer(plan, found.progress.server, client, t), record_types(type(plan.method)).down
+    files = {DOWN: encode(given.down)}
+    if given.whole is not None:
+        files[WHOLE] = to_bytes(Packed(dict(given.whole), {}))
+    name = f"run-{digest(read_bytes(models.run.path / 'manifest.json'))[:16]}"
+    card = {"kind": "offer", "experiment": experiment_from(models.run.manifest["experiment"]).plain(), "run": name}
+    write_folder(folder, {**card, "client": client, "round": t, "download": list(fields_of(down))}, files)
+    return fingerprint(folder)
+
+
+def fingerprint(folder: Path) -> str:
+    """Of the card, which has the hashes of all files: whoever has the same one has the same offer."""
+    return digest(read_bytes(folder / CARD))
+
+
+def read_offer(folder: Path) -> Handed:
+    card = read_note(folder, _SHAPE)
+    whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
+    text = to_json(card["experiment"])
+    clients = json.loads(text).get("clients")
+    if card["client"] != clients or card["round"] < 0:
+        raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
+    return Handed(folder, text, card["client"], card["round"], card["run"], read_file(folder, card, DOWN), whole)
+
+
+def _one_more(plan: Plan) -> Plan:
+    """The plan with the newcomer as its last client, of which the server knows nothing.
+
+    It counts as a client of average size with all classes, as under privacy, where nobody's classes are known.
+    """
+    data = plan.data
+    n = round(np.diff(data.ends[:, 2], prepend=0).mean())
+    told = {**(data.told or {}), len(data): tuple(range(data.task.classes))}
+    ends = np.vstack([data.ends, np.full(3, (data.ends[-1, 2] if len(data) else 0) + n)])
+    return replace(plan, data=replace(data, ends=ends, told=told, absent=data.absent | {len(data)}))
