@@ -28,7 +28,7 @@ def serving(home: Path) -> Iterator[None]:
     """As if a server ran in this folder."""
     home.mkdir()
     with claim(home, "server"):
-        write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "nine o'clock"})
+        write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "2026-01-02T09:00:00+00:00"})
         yield
 
 
@@ -71,7 +71,7 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [
-        {"node-id": "17", "status": "online", "online-at": "ten o'clock", "offline-at": "N/A"},
+        {"node-id": "17", "status": "online", "online-at": "2026-01-02 10:00:00Z", "offline-at": "N/A"},
         {"node-id": "18", "status": "offline", "online-at": "N/A", "offline-at": "N/A"},
     ]
     monkeypatch.setattr(status, "flwr_json", lambda *words: {"nodes": nodes})
@@ -82,13 +82,14 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
         with pytest.raises(SystemExit):
             main(["server", "status", str(home)])
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "the server runs at 127.0.0.1:8000 since nine o'clock"
-        assert lines[1:3] == ["  rome  connected since ten o'clock", "  oslo  not connected since ever"]
+        assert lines[0] == "running at 127.0.0.1:8000 since 2026-01-02 09:00:00 UTC"
+        assert lines[1:3] == ["  rome  connected since 2026-01-02 10:00:00 UTC", "  oslo  has never connected"]
         assert lines[3] == f"{out}: round 2 of 2, finished"
         with pytest.raises(SystemExit):
             main(["server", "status", str(home), "--json"])
-        assert json.loads(capsys.readouterr().out)["sites"][0]["name"] == "rome"
-    assert next(status.server_status(home).lines()) == "the server does not run"
+        site = json.loads(capsys.readouterr().out)["sites"][0]
+        assert site == {"name": "rome", "here": True, "since": "2026-01-02T10:00:00+00:00"}
+    assert next(status.server_status(home).lines()) == "not running"
 
 
 def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ... import __version__
 from ...disk.files import write_json
 from ...errors import RunError
+from ..transport.envelope import now
 from ..transport.family import STATUS, Family, claim, how
 from ..transport.health import Health, health_endpoint
 from ..transport.ports import listens, wait_until_free
@@ -26,8 +26,7 @@ def run_server(
     with claim(home, "server"):
         wait_until_free("--port", host, port)
         bind_server_app(home)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        status = {"pid": os.getpid(), "since": now, "address": f"{host}:{port}", "version": __version__}
+        status = {"pid": os.getpid(), "since": now(), "address": f"{host}:{port}", "version": __version__}
         write_json(home / STATUS, status)
         family, settings = Family(home / LOG), environment(home)
         ready = False
