@@ -23,6 +23,9 @@ from ...settings.experiment import Choice, Experiment
 from ..facts import PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
+ALIKE = ("classes", "mean", "std", "vocabulary", "task", "recipe", "split")
+"""what all clients of a site have in common"""
+
 
 def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False) -> FederatedData:
     """The data of this site's clients, from the sources in site.toml; other clients are empty."""
@@ -40,21 +43,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
         wanted = "it needs the mean and deviation of all clients' targets, which sites do not tell"
         raise DataError(f"{site.name} has data for regression, which sites can't do yet: {wanted}.")
     for other in others:
-        kinds = [
-            (
-                d.x.shape[1:],
-                d.x.dtype,
-                d.classes,
-                d.mean,
-                d.std,
-                d.vocabulary,
-                d.task,
-                d.recipe,
-                d.part is None,
-                d.split,
-            )
-            for d in (first, other)
-        ]
+        kinds = [(d.x.shape[1:], d.x.dtype, d.part is None, *(getattr(d, k) for k in ALIKE)) for d in (first, other)]
         if kinds[0] != kinds[1]:
             raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
     tests = [d.official_test for d in found.values() if d.official_test is not None]
