@@ -5,7 +5,7 @@ then a small network, 20 clients and 200 virtual nodes. Run it where only loopba
 all addresses: `unshare --net sh -c 'ip link set lo up && exec python benchmarks/flower.py'`.
 
 With `--against PYTHON`, another checkout's interpreter, it compares deployments of four sites there and here, one after
-the other, and writes docs/results/sites.md instead.
+the other, measures the masks alone, and writes docs/results/sites.md instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from loopback import Case, Deployed, contention, deployed
 
 import headwise as hw
+from headwise.sites.secagg.protocol import deal, masked, needed, new_secrets, read_share
 
 ROUNDS, COMPARED, SITES = 4, 3, 4
 """rounds of each measurement, fewer where another checkout is measured as well; sites"""
+NUMBERS = 850_000
+"""of a vector that is masked"""
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "flower.md"
 LARGE = Case("synthetic:800:10:784:sites=20", "mlp:1070", 20)
 SMALL = Case("synthetic:800:10:20:sites=20", "mlp:20", 20)
@@ -85,7 +89,7 @@ def measure() -> list[str]:
 
 
 def compare(python: str, cases: list[str]) -> list[str]:
-    """A line for each message: seconds and CPU seconds of a round there and here."""
+    """A line for each message: seconds and CPU seconds of a round there and here, and what one site exchanges here."""
     lines: list[str] = []
     for what in cases:
         found, busy = list[Deployed](), [contention()]
@@ -95,10 +99,32 @@ def compare(python: str, cases: list[str]) -> list[str]:
             busy.append(contention())
         there, here = found
         cpu = [sum(each.cpu.values()) for each in found]
+        last = [row for row in here.run.sites if row["round"] == COMPARED]
+        down, up = (sum(row[way] for row in last) / SITES / 1000 for way in ("bytes_down", "bytes_up"))
         lines.append(
             f"| {what} | {there.usual:.1f} s | {here.usual:.1f} s | {there.usual / here.usual:.1f} | "
-            f"{cpu[0]:.1f} s | {cpu[1]:.1f} s | {statistics.mean(busy):.1f} |"
+            f"{cpu[0]:.1f} s | {cpu[1]:.1f} s | {len(last) // SITES} | {down:,.1f} KB | {up:,.1f} KB | "
+            f"{statistics.mean(busy):.1f} |"
         )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def masks() -> list[str]:
+    """A line for each number of sites: CPU seconds of one for its shares, the others', and a vector."""
+    lines: list[str] = []
+    for count in (4, 20, 100):
+        secrets = [new_secrets() for _ in range(count)]
+        roster, x = [s.member for s in secrets], np.zeros(NUMBERS, np.uint64)
+        begun = time.process_time()
+        _, letters = deal(secrets[0], 0, roster, needed(2 / 3, count))
+        dealt = time.process_time()
+        for v in range(1, count):
+            read_share(secrets[v].cipher, v, 0, roster, letters[v])
+        read = time.process_time()
+        masked(x, secrets[0], 0, roster, range(count), "benchmark")
+        done = time.process_time()
+        lines.append(f"| {count} | {dealt - begun:.2f} s | {read - dealt:.2f} s | {done - read:.2f} s |")
         print(lines[-1], flush=True)
     return lines
 
@@ -108,12 +134,20 @@ SITES_PAGE = """# Sites: what a round costs
 `python benchmarks/flower.py --against PYTHON`: a server and four sites with one small client each, TLS and keys, all on
 one machine with {cores} cores; FedPer, {rounds} rounds, the median without the first. *Before*, Flower started a
 process for each message; *now*, a worker stays ([decision 23](../decisions/0023-one-life.md)). *CPU* is of all
-processes together, per round. *Contention* is wall over CPU time of a busy loop, 1 on an idle machine: **where it is
-above 1, other programs ran as well, and the times are too long; CPU seconds suffer less**.
+processes together, per round. *Messages*, *down* and *up* are one site's, now. *Contention* is wall over CPU time of a
+busy loop, 1 on an idle machine: **where it is above 1, other programs ran as well, and the times are too long; CPU
+seconds suffer less**.
 
-| message | before | now | ratio | CPU before | CPU now | contention |
-|---|---|---|---|---|---|---|
+| model | before | now | ratio | CPU before | CPU now | messages | down | up | contention |
+|---|---|---|---|---|---|---|---|---|---|
 {lines}
+
+A masked vector has 8 bytes per number, in place of 4, and is one for all clients of a site. The masks alone take of a
+site, for {numbers:,} numbers, in CPU seconds:
+
+| sites | deal shares | read the others' | mask |
+|---|---|---|---|
+{masks}
 """
 TEXT = """# Flower: what a round costs
 
@@ -133,8 +167,8 @@ if __name__ == "__main__":
     parser.add_argument("--case", action="append", choices=FOUR, help="with --against: only this message; repeatable")
     asked = parser.parse_args()
     if asked.against:
-        table = "\n".join(compare(asked.against, asked.case or [*FOUR]))
-        page = PAGE.with_name("sites.md")
-        page.write_text(SITES_PAGE.format(rounds=COMPARED, cores=os.cpu_count(), lines=table), encoding="utf-8")
+        alone, table = ("\n".join(each) for each in (masks(), compare(asked.against, asked.case or [*FOUR])))
+        facts = {"rounds": COMPARED, "cores": os.cpu_count(), "numbers": NUMBERS, "masks": alone}
+        PAGE.with_name("sites.md").write_text(SITES_PAGE.format(**facts, lines=table), encoding="utf-8")
     else:
         PAGE.write_text(TEXT.format(rounds=ROUNDS, cores=os.cpu_count(), lines="\n".join(measure())), encoding="utf-8")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from laboratory import free_port
 
 from headwise.errors import ConfigError
+from headwise.sites.server import running as server
 from headwise.sites.site import running, worker
 from headwise.sites.transport import ports
 from headwise.sites.transport.health import Health, health_endpoint
@@ -53,6 +57,23 @@ def test_metrics_are_what_the_worker_did(tmp_path: Path) -> None:
     names = ("healthy", "site_round", "site_rounds", "site_messages", "site_sent")
     assert figures == dict(zip((f"headwise_{n}" for n in names), ("0", "2", "3", "5", "1740"), strict=True))
     assert text.count("# TYPE ") == text.count("# HELP ") == len(figures)
+
+
+def test_a_server_is_well_once_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, seen = free_port(), list[tuple[int, str]]()
+
+    def listens(*_: object) -> bool:
+        seen.append(get(port, "/healthz"))
+        return True
+
+    def say(line: str) -> None:
+        seen.append(get(port, "/healthz"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(server, "bound", lambda command: [sys.executable, "-c", "import time; time.sleep(1000)"])
+    monkeypatch.setattr(server, "listens", listens)
+    assert server.run_server(tmp_path, "127.0.0.1", free_port(), True, say, port) == 0
+    assert seen == [(503, "does not listen yet\n"), (200, "ok\n")]
 
 
 def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

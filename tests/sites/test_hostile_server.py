@@ -188,7 +188,7 @@ def test_the_status_shows_no_escape_and_keeps_only_sense(tmp_path: Path) -> None
 
 
 def test_a_key_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: .*No such file"):
+    with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: No such file"):
         site_key(tmp_path)
     (tmp_path / "site.key").write_text("no key")
     with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: "):

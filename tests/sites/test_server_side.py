@@ -16,9 +16,10 @@ from laboratory import free_port
 
 from headwise.cli import main
 from headwise.disk.files import write_json
-from headwise.errors import RunError
+from headwise.errors import ConfigError, RunError
 from headwise.sites.server import registry, running, status, submit
 from headwise.sites.site.signing import node_key
+from headwise.sites.transport import ports
 from headwise.sites.transport.family import STATUS, claim
 from headwise.sites.transport.ports import listens
 
@@ -28,7 +29,7 @@ def serving(home: Path) -> Iterator[None]:
     """As if a server ran in this folder."""
     home.mkdir()
     with claim(home, "server"):
-        write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "nine o'clock"})
+        write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "2026-01-02T09:00:00+00:00"})
         yield
 
 
@@ -60,18 +61,42 @@ def test_a_key_that_is_registered_already_does_not_end_the_list(
         (tmp_path / name).mkdir()
         node_key(tmp_path / name / "site.key", name)
     keys = [str(tmp_path / name / "site.key.pub") for name in ("oslo", "rome")]
-    with pytest.raises(SystemExit) as end:
-        main(["server", "register", str(tmp_path), *keys])
+    home = tmp_path / "server"
+    with serving(home), pytest.raises(SystemExit) as end:
+        main(["server", "register", str(home), *keys])
     assert not end.value.code
     assert capsys.readouterr().out == f"oslo ({keys[0]}) is already registered\nregistered rome ({keys[1]})\n"
-    assert registry.registered(tmp_path) == {"17": "rome"}
+    assert registry.registered(home) == {"17": "rome"}
+    with pytest.raises(RunError, match="does not run: start it with headwise server start"):
+        registry.register(home, Path(keys[0]))
+    (tmp_path / "no.pub").write_text("ssh-rsa nonsense")
+    with serving(tmp_path / "again"), pytest.raises(ConfigError, match=r"no.pub is not a public key: give the site"):
+        registry.register(tmp_path / "again", tmp_path / "no.pub")
+
+
+def test_a_server_that_is_refused_changes_nothing_of_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    home = tmp_path / "server"
+    with serving(home):
+        before = sorted(path.name for path in home.iterdir())
+        with pytest.raises(RunError, match="is already running"):
+            running.run_server(home, "127.0.0.1", free_port(), False, print, certify=pytest.fail)
+        assert sorted(path.name for path in home.iterdir()) == before
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match="--port is"):
+            running.run_server(home, "127.0.0.1", taken.getsockname()[1], False, print, certify=pytest.fail)
+    assert not (home / "config.toml").exists()
 
 
 def test_the_status_says_who_is_here_and_how_far_the_run_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [
-        {"node-id": "17", "status": "online", "online-at": "ten o'clock", "offline-at": "N/A"},
+        {"node-id": "17", "status": "online", "online-at": "2026-01-02 10:00:00Z", "offline-at": "N/A"},
         {"node-id": "18", "status": "offline", "online-at": "N/A", "offline-at": "N/A"},
     ]
     monkeypatch.setattr(status, "flwr_json", lambda *words: {"nodes": nodes})
@@ -82,13 +107,14 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
         with pytest.raises(SystemExit):
             main(["server", "status", str(home)])
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "the server runs at 127.0.0.1:8000 since nine o'clock"
-        assert lines[1:3] == ["  rome  connected since ten o'clock", "  oslo  not connected since ever"]
+        assert lines[0] == "running at 127.0.0.1:8000 since 2026-01-02 09:00:00 UTC"
+        assert lines[1:3] == ["  rome  connected since 2026-01-02 10:00:00 UTC", "  oslo  has never connected"]
         assert lines[3] == f"{out}: round 2 of 2, finished"
         with pytest.raises(SystemExit):
             main(["server", "status", str(home), "--json"])
-        assert json.loads(capsys.readouterr().out)["sites"][0]["name"] == "rome"
-    assert next(status.server_status(home).lines()) == "the server does not run"
+        site = json.loads(capsys.readouterr().out)["sites"][0]
+        assert site == {"name": "rome", "here": True, "since": "2026-01-02T10:00:00+00:00"}
+    assert next(status.server_status(home).lines()) == "not running"
 
 
 def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:
@@ -113,7 +139,8 @@ def test_deploy_does_not_wait_for_a_server_that_has_stopped(
             return {"run-id": 4}
         raise RunError("flwr list failed: Connection to the SuperLink is unavailable.")
 
-    monkeypatch.setattr(submit, "running", lambda _: living.pop() if living else None)
+    for module in (registry, submit):
+        monkeypatch.setattr(module, "running", lambda _: living.pop() if living else None)
     monkeypatch.setattr(submit, "flwr_json", flower)
     monkeypatch.setattr(submit, "PAUSE", 0.0)
     monkeypatch.setattr(submit, "SELDOM", seldom)

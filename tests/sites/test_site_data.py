@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Inside, served, server_of
+from federations import Inside, experiment, served, server_of, write_site
 
 import headwise as hw
 from headwise.app.prepare import divided
 from headwise.cli import main
 from headwise.data.own.description import description_from, read_description
 from headwise.data.own.source import load
-from headwise.errors import ConfigError
+from headwise.errors import ConfigError, DataError
 from headwise.records import same
 from headwise.sites.site.own_data import own_data
 from headwise.sites.site.site_file import read_site
@@ -159,3 +159,11 @@ def test_one_client_that_can_not_be(changes: dict[str, Any], said: str, tmp_path
     }
     with pytest.raises(ConfigError, match=said):
         load(description_from({**usual, **changes}, tmp_path / "h"))
+
+
+@pytest.mark.parametrize("other", ["synthetic:160:5:6:sites=5:only=1", "synthetic:160:4:7:sites=5:only=1"])
+def test_the_clients_of_a_site_have_the_same_kind_of_data(other: str, tmp_path: Path) -> None:
+    path = write_site(tmp_path, [0])
+    path.write_text(f'{path.read_text()}[[clients]]\nid = 1\nsource = "{other}"\n')
+    with pytest.raises(DataError, match="have data of different shape, type, classes or scale"):
+        own_data(read_site(path), tmp_path, experiment())

@@ -38,7 +38,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     from ...disk.files import failing_clearly
     from ...sites.server.running import run_server
     from ...sites.site.signing import server_certificates
-    from ...sites.transport.processes import check_insecure, check_name, flower_config
+    from ...sites.transport.processes import check_insecure, check_name
 
     check_insecure(host, insecure)
     for option, name in (("--host", host), *(("--name", name) for name in names)):
@@ -46,11 +46,13 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     home = folder.absolute()
     with failing_clearly(home):
         home.mkdir(parents=True, exist_ok=True)
-    if not insecure and not (home / "ca.crt").exists():
-        server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
-        click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
-    flower_config(home, host, port, insecure)
-    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health))
+
+    def certify() -> None:
+        if not insecure and not (home / "ca.crt").exists():
+            server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
+            click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
+
+    sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health, certify))
 
 
 @command.command(name="stop")

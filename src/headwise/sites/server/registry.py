@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
 from ...disk.files import failing_clearly, read_json, write_json
-from ...errors import RunError
+from ...errors import ConfigError, RunError
 from ..transport.envelope import printable
+from ..transport.family import running
 from ..transport.processes import NAME, flwr_json
 
 KNOWN = "sites.json"
@@ -14,6 +18,7 @@ KNOWN = "sites.json"
 
 def register(home: Path, key: Path) -> tuple[str, bool]:
     """Let in the site with this public key; its name, and whether it is new."""
+    check_running(home)
     name = name_in(key)
     try:
         found = flwr_json(home, "supernode", "register", str(key), NAME, "--name", name)
@@ -25,10 +30,20 @@ def register(home: Path, key: Path) -> tuple[str, bool]:
     return name, True
 
 
+def check_running(home: Path) -> None:
+    if running(home) is None:
+        raise RunError(f"the server in {home} does not run: start it with headwise server start.")
+
+
 def name_in(key: Path) -> str:
     """The comment of a public key, which `headwise site init` sets to the site's name; else the file's own name."""
     with failing_clearly(key):
-        words = key.read_text(encoding="utf-8", errors="replace").split(maxsplit=2)
+        data = key.read_bytes()
+    try:
+        load_ssh_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{key} is not a public key: give the site.key.pub of headwise site init.") from error
+    words = data.decode(errors="replace").split(maxsplit=2)
     if len(words) == 3:
         return printable(words[2].strip())
     return key.parent.name if key.name == "site.key.pub" else key.name.removesuffix(".pub")

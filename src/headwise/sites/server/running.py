@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ... import __version__
 from ...disk.files import write_json
 from ...errors import RunError
+from ..transport.envelope import now
 from ..transport.family import STATUS, Family, claim, how
 from ..transport.health import Health, health_endpoint
 from ..transport.ports import listens, wait_until_free
-from ..transport.processes import bind_server_app, bound, environment, here, superexec, superlink
+from ..transport.processes import bind_server_app, bound, environment, flower_config, here, superexec, superlink
 
 LOG = "flower.log"
 PAUSE = 0.2
 
 
 def run_server(
-    home: Path, host: str, port: int, insecure: bool, say: Callable[[str], None], health: int | None = None
+    home: Path,
+    host: str,
+    port: int,
+    insecure: bool,
+    say: Callable[[str], None],
+    health: int | None = None,
+    certify: Callable[[], None] = lambda: None,
 ) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until told to stop; the exit code. `certify` is called once folder and port are ours."""
     with claim(home, "server"):
         wait_until_free("--port", host, port)
+        certify()
+        flower_config(home, host, port, insecure)
         bind_server_app(home)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        status = {"pid": os.getpid(), "since": now, "address": f"{host}:{port}", "version": __version__}
+        status = {"pid": os.getpid(), "since": now(), "address": f"{host}:{port}", "version": __version__}
         write_json(home / STATUS, status)
         family, settings = Family(home / LOG), environment(home)
         ready = False

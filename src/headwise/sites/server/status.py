@@ -9,6 +9,7 @@ from typing import Any
 
 from ...disk.files import read_json
 from ...runs.query import Run
+from ..transport.envelope import readable
 from ..transport.family import running
 from ..transport.processes import NAME, flwr_json
 from .registry import registered
@@ -19,8 +20,14 @@ from .submit import LATEST
 class SiteSeen:
     name: str
     here: bool
-    since: str
-    """when it connected, or went"""
+    since: str | None
+    """when it connected, or went; None if it has never been here"""
+
+    @property
+    def line(self) -> str:
+        if self.since is None:
+            return f"  {self.name}  has never connected"
+        return f"  {self.name}  {'connected' if self.here else 'not connected'} since {readable(self.since)}"
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,8 @@ class ServerStatus:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        yield f"the server runs at {self.address} since {self.since}" if self.address else "the server does not run"
-        for site in self.sites:
-            yield f"  {site.name}  {'connected since' if site.here else 'not connected since'} {site.since}"
+        yield f"running at {self.address} since {readable(self.since or '')}" if self.address else "not running"
+        yield from (site.line for site in self.sites)
         if self.run is None:
             yield "no run yet"
             return
@@ -83,4 +89,5 @@ def _sites(home: Path) -> Iterator[SiteSeen]:
     for node in flwr_json(home, "supernode", "list", NAME)["nodes"]:
         here = node["status"] == "online"
         since = node["online-at"] if here else node["offline-at"]
-        yield SiteSeen(names.get(node["node-id"], f"node {node['node-id']}"), here, "ever" if since == "N/A" else since)
+        name = names.get(node["node-id"], f"node {node['node-id']}")
+        yield SiteSeen(name, here, None if since == "N/A" else since.replace(" ", "T").replace("Z", "+00:00"))

@@ -18,7 +18,7 @@ from ...settings.experiment import Experiment
 from ..transport.envelope import printable
 from ..transport.family import running
 from ..transport.processes import APPS, NAME, flwr_json
-from .registry import registered
+from .registry import check_running, registered
 
 PAUSE, SELDOM = 0.5, 40
 """seconds between polls of the run's folder; polls per query to Flower, which starts a process"""
@@ -53,8 +53,7 @@ def write_app(folder: Path, experiment: Experiment, out: Path, wait: float, site
 
 def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Callable[[str], None]) -> Run:
     """Start or resume the run and wait until it ends; `home` is the server's folder."""
-    if running(home) is None:
-        raise RunError(f"the server in {home} does not run: start it with headwise server start.")
+    check_running(home)
     for path in (end_file(out), said_file(out)):
         path.unlink(missing_ok=True)
     write_json(home / LATEST, {"out": str(out)})

@@ -23,6 +23,9 @@ from ...settings.experiment import OWN, Choice, Experiment
 from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
+ALIKE = ("classes", "mean", "std", "vocabulary", "task", "target_range", "recipe", "split")
+"""what all clients of a site have in common"""
+
 
 def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False) -> FederatedData:
     """The data of this site's clients, from the sources in site.toml; other clients are empty."""
@@ -45,22 +48,7 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
         theirs, ours = ", ".join(named), ", ".join(first.classes)
         raise DataError(f"data.classes is {theirs}, but {site.name} has {ours}: names and order must be the same.")
     for other in others:
-        kinds = [
-            (
-                d.x.shape[1:],
-                d.x.dtype,
-                d.classes,
-                d.mean,
-                d.std,
-                d.vocabulary,
-                d.task,
-                d.target_range,
-                d.recipe,
-                d.part is None,
-                d.split,
-            )
-            for d in (first, other)
-        ]
+        kinds = [(d.x.shape[1:], d.x.dtype, d.part is None, *(getattr(d, k) for k in ALIKE)) for d in (first, other)]
         if kinds[0] != kinds[1]:
             raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
     tests = [d.official_test for d in found.values() if d.official_test is not None]

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ... import __version__
 from ...disk.files import read_json, write_json
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, HeadwiseError, RunError
-from ..transport.envelope import printable
+from ..transport.envelope import now, printable
 from ..transport.family import STATUS, Family, News, claim, how
 from ..transport.health import Health, health_endpoint
 from ..transport.processes import environment, split_address
@@ -58,8 +57,7 @@ class RunningSite:
         """Work until told to stop; the exit code."""
         with claim(self.home, "site"):
             self._family = Family(self.home / LOG)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._status = {"pid": os.getpid(), "since": now, "server": self.superlink, "version": __version__}
+            self._status = {"pid": os.getpid(), "since": now(), "server": self.superlink, "version": __version__}
             self._keep(connected=None, why="is starting")
             with self._family.alive(), health_endpoint(self.health, self.look):
                 return self._loop()
@@ -115,7 +113,7 @@ class RunningSite:
             self._refused(Problem(event["why"], event["lasting"]))
         elif "connected" in event or "back" in event:
             self._said = ""
-            self._keep(connected=datetime.now(UTC).isoformat(timespec="seconds"), why=None)
+            self._keep(connected=now(), why=None)
             self._tell(f"connected to {self.superlink}")
         elif "lost" in event:
             self._report(f"the server {self.superlink} does not answer: trying again.")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..transport.envelope import readable
 from ..transport.family import running
 from .holdings import PrivacySpent, spent
 from .worker import Activity, activity
@@ -23,14 +24,16 @@ class SiteStatus:
         return {"running": self.running, "activity": asdict(self.done), "spent": [s._asdict() for s in self.spent]}
 
     def lines(self) -> Iterator[str]:
-        now, done = self.running, self.done
-        if now is None:
+        here, done = self.running, self.done
+        if here is None:
             yield "not running"
         else:
-            yield f"running since {now.get('since')} (process {now.get('pid')}), server {now.get('server')}"
-            yield f"connected since {now['connected']}" if now.get("connected") else f"not connected: {now.get('why')}"
+            since, at = readable(str(here.get("since"))), here.get("connected")
+            yield f"running since {since} (process {here.get('pid')}), server {here.get('server')}"
+            yield f"connected since {readable(at)}" if at else f"not connected: {here.get('why')}"
         if done.run:
-            yield f"{done.run}: {done.method} on {done.data}, round {done.round} of {done.rounds}, latest at {done.at}"
+            latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
+            yield f"{done.run}: {done.method} on {done.data}, {latest}"
             yield f"sent {done.sent / 1000:,.1f} KB in {done.messages} messages of this run"
         else:
             yield "nothing was asked yet, and nothing sent"

@@ -12,14 +12,13 @@ import os
 import signal
 import sys
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ...disk.files import read_json, write_json
 from ...errors import ConfigError, HeadwiseError, RunError
 from ...records import RecordError
 from ...settings.fields import Natural, build
-from ..transport.envelope import SiteMessage, printable
+from ..transport.envelope import SiteMessage, now, printable
 from ..transport.lifeline import bind, received_secret, tell
 from ..transport.local import serve
 from ..transport.messages import experiment_in, pack_error
@@ -58,7 +57,7 @@ class Activity:
             rounds=experiment["rounds"],
             sent=same.sent + reply.size,
             messages=same.messages + 1,
-            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            at=now(),
             line=printable(line) or same.line,
         )
         return build(Activity, asdict(new))

@@ -1,7 +1,11 @@
-"""What travels between a server and a site, as bytes. Imports no torch: the process that carries it must stay light."""
+"""What travels between a server and a site, as bytes, and how both write it down.
+
+Imports no torch: the process that carries it must stay light.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 LARGEST = 500
@@ -11,6 +15,15 @@ LARGEST = 500
 def printable(text: str) -> str:
     """What another machine wrote, safe for a terminal and a log."""
     return "".join(c if c.isprintable() else " " for c in text[:2000])
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def readable(time: str) -> str:
+    """A time of `now` or of Flower's, as people read it."""
+    return time.replace("T", " ").replace("+00:00", " UTC").replace("Z", " UTC")
 
 
 class SiteMessage(NamedTuple):

@@ -41,7 +41,8 @@ def site_key(home: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} can't be read as this site's key: {error}.") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} can't be read as this site's key: {why}.") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path} is not a key that headwise site init made: it must be on an elliptic curve.")
     return key

@@ -128,7 +128,8 @@ def flwr(home: Path, *arguments: str) -> str:
     command = [str(BIN / "flwr"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(home))
     if done.returncode:
-        said = " ".join(re.sub(r"[╭╮╰╯│─]", " ", done.stderr or done.stdout).split())  # Flower boxes its errors
+        boxed = r"[╭╮╰╯│─]|\x1b\[[\d;]*m"  # how Flower prints its errors
+        said = " ".join(re.sub(boxed, " ", done.stderr or done.stdout).split())
         raise RunError(f"flwr {arguments[0]} failed: {said}")
     return done.stdout
 
