@@ -25,7 +25,7 @@ def measure(clients: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         experiment = hw.Experiment(
             method="fedper",
-            data={"name": "synthetic", "samples": 20 * clients, "features": 8, "sites": 2},
+            data={"name": "synthetic", "samples": 20 * clients, "features": 8, "sites": 100},
             partition="iid",
             clients=clients,
             model="mlp:512",

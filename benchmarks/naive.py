@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -75,48 +74,3 @@ class Bare:
                     with torch.no_grad():
                         for w, g in zip(weights, slopes, strict=True):
                             w.add_(g, alpha=-plan.experiment.train.lr)
-
-
-class PlainHeads:
-    """Rounds of FedRep and FedAH, every phase with whole passes, there and back, of which only a part is used."""
-
-    def __init__(self, plan: Plan, heads: int, *, weights: bool = False) -> None:
-        self.plan, self.heads, self.weights = plan, heads, weights
-        self.model = copy.deepcopy(plan.models[0]).eval()
-
-    def round(self, t: int) -> None:
-        """One round of all sampled clients."""
-        head, body = list(self.model.head.parameters()), list(self.model.body.parameters())
-        rng = torch.Generator().manual_seed(t)
-        for c in sample(self.plan.experiment.sampling, len(self.plan.data), self.plan.experiment.seed, t):
-            if self.weights:
-                self._mix(c, rng, head, body)
-            self._train(c, rng, head, self.heads)
-            self._train(c, rng, body, 1)
-
-    def _mix(self, c: int, rng: torch.Generator, head: list[nn.Parameter], body: list[nn.Parameter]) -> None:
-        """FedAH: the mixture of two heads is learned by passes through the whole network, there and back."""
-        mix, own = [torch.ones_like(p, requires_grad=True) for p in head], [p.detach().clone() for p in head]
-        for x, y in self._batches(c, rng):
-            mixed = [o + (p - o) * w for o, p, w in zip(own, head, mix, strict=True)]
-            loss = cross_entropy(nn.functional.linear(self.model.body(x), *mixed), y)
-            slopes = torch.autograd.grad(loss, [*mix, *body])
-            with torch.no_grad():
-                for w, g in zip(mix, slopes, strict=False):
-                    w.sub_(g).clamp_(0, 1)
-
-    def _train(self, c: int, rng: torch.Generator, part: list[nn.Parameter], epochs: int) -> None:
-        everything = list(self.model.parameters())
-        trained = {id(p) for p in part}
-        for _ in range(epochs):
-            for x, y in self._batches(c, rng):
-                slopes = torch.autograd.grad(cross_entropy(self.model(x), y), everything)
-                with torch.no_grad():
-                    for w, g in zip(everything, slopes, strict=True):
-                        if id(w) in trained:
-                            w.add_(g, alpha=-self.plan.experiment.train.lr)
-
-    def _batches(self, c: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        data = self.plan.data.client(c).train
-        for i in torch.randperm(len(data), generator=rng).split(self.plan.experiment.train.batch):
-            yield data.x[i], data.y[i]

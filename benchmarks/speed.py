@@ -1,6 +1,6 @@
-"""How fast: Headwise against the loop that others use, and against a bare one. Writes docs/results/speed.md.
+"""How fast: Headwise against the loop that others use, and against torch's kernels. Writes docs/results/speed.md.
 
-    python benchmarks/speed.py                   # everything
+    python benchmarks/speed.py                   # everything, about a quarter of an hour on two idle cores
     python benchmarks/speed.py rounds workers    # only these sections of the page; SECTIONS has all
 
 Ratios are taken inside one interleaved run, of medians; CPU seconds of one thread unless wall time is named.
@@ -9,24 +9,23 @@ Ratios are taken inside one interleaved run, of medians; CPU seconds of one thre
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import growth
 import million
+import start
 import torch
-from naive import Bare, Naive, PlainHeads
+from naive import Bare, Naive
 from pages import put
+from racing import Apart, Ours, race, several
 from torch import Tensor
 from workloads import WORKLOADS, Workload, plan_of
 
@@ -34,15 +33,12 @@ from headwise.contract.averaging import Shared
 from headwise.data.federated import Clients
 from headwise.engine.client.jobs import Job, handle_all
 from headwise.engine.client.predictions import passed
-from headwise.engine.driver import drive
-from headwise.engine.events import Event, Progress, RoundEnded
-from headwise.engine.executors.base import Executor
 from headwise.engine.executors.pool import Pool
-from headwise.engine.executors.serial import Serial
 from headwise.engine.executors.threads import Threads
 from headwise.engine.host.clock import Clock
-from headwise.engine.host.process import keep_freed_memory, spared_collections
+from headwise.engine.host.process import keep_freed_memory
 from headwise.engine.kernels.native.checking import native
+from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
 from headwise.settings.options import Engine
@@ -50,104 +46,63 @@ from headwise.settings.options import Engine
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "speed.md"
 REPETITIONS = {"W3": 2, "W4": 7, "W5": 7}
 """where not three: a round of W3 takes long, those of W4 and W5 are short, and vary"""
-AVX2 = {"HEADWISE_NATIVE": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-AVX2 |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+AVX2 = {LIMIT: "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 """what keeps our kernels, torch, oneDNN and MKL from wider vectors"""
 SIZES = [10_000, 100_000, 1_000_000]
 SHORT = 20
 """rounds of ours in a turn of W5: so it lasts as long as the others', not only while the caches still hold theirs"""
+SQUARE, PRODUCTS = 768, 50
+"""the side of the matrices whose product is the yardstick, and how many of them are a turn"""
 FEW = dataclasses.replace(WORKLOADS["W1"], clients=5)
-Times = dict[str, list[float]]
+OTHERS = [Path(p).resolve() for p in os.environ.get("HEADWISE_CHECKOUTS", "").split(os.pathsep) if p]
+"""older checkouts whose start is measured beside ours"""
 
 
-class Ours:
-    """Rounds of the engine, one at a time."""
-
-    def __init__(self, plan: Plan, executor: Executor | None = None) -> None:
-        self.plan, self.executor = plan, executor or Serial(plan)
-        self.now: Progress | None = None
-
-    def round(self, t: int) -> None:
-        """The next round, with everything around it but storing."""
-        before = self.now
-
-        def keep(event: Event) -> None:
-            if isinstance(event, RoundEnded):
-                self.now = event.progress
-
-        drive(self.plan, self.executor, (keep,), start=before, interrupted=lambda: self.now is not before)
+def products(a: Tensor) -> None:
+    for _ in range(PRODUCTS):
+        a.mm(a)
 
 
-class Apart:
-    """The naive loop in a process of its own, where memory is handled as in anybody's."""
-
-    def __init__(self, load: Workload) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.line, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_apart, args=(theirs, load), daemon=True)
-        self.process.start()
-        self.line.recv()
-
-    def round(self, t: int) -> float:
-        """One round; returns its CPU seconds."""
-        self.line.send(t)
-        return self.line.recv()
-
-    def close(self) -> None:
-        """End the process."""
-        self.line.send(None)
-        self.process.join()
-
-
-def _apart(line: Connection, load: Workload) -> None:
-    torch.set_num_threads(1)
-    racer = Naive(plan_of(load))
-    line.send("ready")
-    while (t := line.recv()) is not None:
-        begun = time.process_time()
-        racer.round(t)
-        line.send(time.process_time() - begun)
-
-
-def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Callable[[], float]) -> dict[str, float]:
-    """The median time of each, after one turn to warm up; they take turns."""
-    times: Times = {name: [] for name in racers}
-    with spared_collections():
-        for _ in range(1 + repetitions):
-            for name, run in racers.items():
-                begun = clock()
-                told = run()  # a process of its own tells its time itself
-                times[name].append(told if isinstance(told, float) else clock() - begun)
-    return {name: median(found[1:]) for name, found in times.items()}
-
-
-def several(run: Callable[[int], float | None], rounds: int) -> float | None:
-    """Some rounds one after the other; what they took if they tell."""
-    told = [run(1) for _ in range(rounds)]
-    return sum(t for t in told if t is not None) if told[0] is not None else None
+def without_native(run: Callable[[], object]) -> None:
+    """A turn on torch's kernels, the fastest of them: as on a machine without the native library."""
+    before = os.environ.get(LIMIT)
+    os.environ[LIMIT] = "off"
+    run()
+    del os.environ[LIMIT]
+    os.environ |= {} if before is None else {LIMIT: before}
 
 
 def workloads(names: Sequence[str] = tuple(WORKLOADS)) -> list[str]:
     """Rounds of FedAvg."""
     lines = [
         "*naive*: a DataLoader of tuples, a copy of the model and an optimiser per client, as other libraries have it",
-        "(`benchmarks/naive.py`). *bare*: the same steps with autograd and nothing federated around them. A turn is",
-        f"one round; on W5 {SHORT} of Headwise, which take as long as one naive round.\n",
-        "| | workload | naive s | bare s | Headwise s | against naive | against bare |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "(`benchmarks/naive.py`). *bare*: the same steps with autograd and nothing federated around them. *torch*:",
+        f"Headwise with `{LIMIT}=off`. *of sgemm*: the operations of a round's training, zero gradients included, per",
+        f"second of the whole round, beside torch's product of matrices of {SQUARE} x {SQUARE}. A turn is one round;",
+        f"on W5 {SHORT} of Headwise, which take as long as one naive round.\n",
+        "| | workload | naive s | bare s | torch s | Headwise s | against naive | against torch | of sgemm |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
+    a = torch.ones(SQUARE, SQUARE)
     for name in names:
-        load = WORKLOADS[name]
+        load, many = WORKLOADS[name], SHORT if name == "W5" else 1
         plan = plan_of(load)
-        racers = {"naive": Apart(load), "bare": Bare(plan), "ours": Ours(plan)}
-        rounds = {"naive": 1, "bare": 1, "ours": SHORT if name == "W5" else 1}
-        turns = {who: partial(several, racer.round, rounds[who]) for who, racer in racers.items()}
-        with closing(racers["naive"]):
+        naive, bare, ours, plain = Apart(load), Bare(plan), Ours(plan), Ours(plan)
+        turns: dict[str, Callable[[], object]] = {
+            "naive": partial(naive.round, 1),
+            "bare": partial(bare.round, 1),
+            "torch": partial(without_native, partial(several, plain.round, many)),
+            "ours": partial(several, ours.round, many),
+            "sgemm": partial(products, a),
+        }
+        with closing(naive):
             found = race(turns, REPETITIONS.get(name, 3), time.process_time)
-        found = {who: seconds / rounds[who] for who, seconds in found.items()}
-        cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "ours")]
-        cells += [f"{found[k] / found['ours']:.2f} x" for k in ("naive", "bare")]
-        lines.append(f"| {name} | {load.what} | {' | '.join(cells)} |")
+        found |= {who: found[who] / many for who in ("torch", "ours")}
+        rate = 2e-9 * SQUARE**3 * PRODUCTS / found["sgemm"]
+        share = f"{ours.gflop / found['ours'] / rate:.0%}" if ours.gflop else "-"
+        cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "torch", "ours")]
+        cells += [f"{found[k] / found['ours']:.2f} x" for k in ("naive", "torch")]
+        lines.append(f"| {name} | {load.what} | {' | '.join(cells)} | {share} |")
         print(lines[-1], flush=True)
     return lines
 
@@ -184,35 +139,30 @@ def workers() -> list[str]:
 
 
 def rounds() -> list[str]:
-    """Whole rounds of methods with frozen bodies: with and without the cache, and with whole passes in every phase."""
-    ways: dict[str, tuple[str, dict[str, Any], Callable[[Plan], PlainHeads] | None]] = {
-        "FedRep, 1 head epoch": ("fedrep", {"head_epochs": 1}, lambda plan: PlainHeads(plan, 1)),
-        "FedRep, 5 head epochs": ("fedrep", {"head_epochs": 5}, lambda plan: PlainHeads(plan, 5)),
-        "FedAH": ("fedah", {}, lambda plan: PlainHeads(plan, 1, weights=True)),
-        "FedGH": ("fedgh", {}, None),
-        "FedGMH": ("fedgmh", {}, None),
-        "FedALA": ("fedala", {}, None),
-        "Ditto": ("ditto", {}, None),
-        "FedAFK": ("fedafk", {}, None),
+    """Whole rounds of other methods, on native kernels and on torch's."""
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        "FedRep, 1 head epoch": ("fedrep", {"head_epochs": 1}),
+        "FedRep, 5 head epochs": ("fedrep", {"head_epochs": 5}),
+        **{name: (name.lower(), {}) for name in ("FedAH", "FedGH", "FedGMH", "FedALA", "Ditto", "FedAFK")},
     }
     lines = [
-        "Whole rounds of five clients of W1. *uncached*: every batch passes the frozen body again, every head is",
-        'trained by autograd (`engine.kernels = "plain"`). *whole*: every phase passes the whole network there and',
-        "back and uses only a part of the gradients, as code does that does not freeze anything.\n",
-        "| method | Headwise s | uncached s | gain | whole s | gain |",
+        f"Whole rounds of five clients of W1. *torch*: `{LIMIT}=off`, as before there were native kernels. *plain*:",
+        'every batch passes the frozen body again, everything is trained by autograd (`engine.kernels = "plain"`).\n',
+        "| method | Headwise s | torch s | gain | plain s | gain |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, (method, options, plain) in ways.items():
+    for name, (method, options) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
-        racers = {"cached": Ours(plan), "uncached": Ours(plan.changed(engine=Engine(kernels="plain")))}
-        turns: dict[str, Callable[[], object]] = {k: partial(r.round, 1) for k, r in racers.items()}
-        if plain:
-            turns["whole"] = partial(plain(plan).round, 1)
+        ours, before, plain = Ours(plan), Ours(plan), Ours(plan.changed(engine=Engine(kernels="plain")))
+        turns: dict[str, Callable[[], object]] = {
+            "ours": partial(ours.round, 1),
+            "torch": partial(without_native, partial(before.round, 1)),
+            "plain": partial(plain.round, 1),
+        }
         found = race(turns, 3, time.process_time)
-        whole = f"{found['whole']:.3f} | {found['whole'] / found['cached']:.2f} x" if plain else "- | -"
-        gain = found["uncached"] / found["cached"]
-        lines.append(f"| {name} | {found['cached']:.3f} | {found['uncached']:.3f} | {gain:.2f} x | {whole} |")
+        cells = [f"{found[k]:.3f} | {found[k] / found['ours']:.2f} x" for k in ("torch", "plain")]
+        lines.append(f"| {name} | {found['ours']:.3f} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
 
@@ -254,8 +204,9 @@ SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "rounds": ("Rounds of FedAvg", workloads),
     "avx2": ("Limited to AVX2", limited),
     "workers": ("Workers", workers),
-    "methods": ("Frozen bodies", rounds),
+    "methods": ("Other methods", rounds),
     "evaluation": ("Evaluation", evaluation),
+    "start": ("Start", lambda: start.table(OTHERS)),
     "growth": ("Growth", growth.table),
     "million": ("Very many clients", lambda: million.table(SIZES)),
 }

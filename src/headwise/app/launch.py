@@ -78,6 +78,7 @@ def run(
         manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
         start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
         with new_run(folder, manifest, histograms):
+            del histograms  # a gigabyte with a million clients
             if start:
                 with closing(RunStore(folder, record_types(type(plan.method)))) as store:
                     store.begin(*start)
@@ -132,6 +133,7 @@ def resume(
         raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}.")
     with only_writer(folder):
         mend_partition(folder, histograms)
+        del histograms
         return _go(experiment, plan, folder, observers, backend)
 
 

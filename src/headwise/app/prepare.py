@@ -18,7 +18,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import CHUNK, Clients, FederatedData
 from ..data.preprocessing.sharing import reveals
 from ..data.sources.own import Own
-from ..data.splits import Parts, divide_all, parse
+from ..data.splits import NOTHING, Parts, divide_all, parse
 from ..data.stats import Summary
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
@@ -146,9 +146,11 @@ def numbered(
     parts: list[Parts], names: Sequence[str], known: Sequence[str]
 ) -> tuple[list[Parts], Sequence[str], set[int]]:
     """The clients in the order of those that a run already knows, then new ones; and the numbers of those that left."""
+    if not known:
+        return parts, names, set()
     here = dict(zip(names or map(str, range(len(parts))), parts, strict=True))
     order = [*dict.fromkeys([*known, *here])]
-    nothing = Parts(*[np.empty(0, np.int64)] * 3)
+    nothing = Parts(NOTHING, NOTHING, NOTHING)
     left = {c for c, name in enumerate(order) if name not in here}
     return [here.get(name, nothing) for name in order], order if names else (), left
 

@@ -21,7 +21,7 @@ from .own.readers.large import mapped
 from .preprocessing.fitting import Fitted, Sums, fit, fit_all, measure
 from .preprocessing.moments import mean_and_deviation, sums_over
 from .preprocessing.sharing import read
-from .splits import Parts
+from .splits import NOTHING, Parts
 from .stats import Floor, Summary, histograms, partition_hash, summarize
 
 CHUNK = 4096  # samples converted at a time
@@ -119,9 +119,8 @@ class FederatedData:
         absent: Collection[int] = (),
         newcomers: Collection[int] = (),
     ) -> None:
-        nothing = np.empty(0, np.int64)
         self.dataset, self.absent, self._newcomers = dataset, frozenset(absent), frozenset(newcomers)
-        self.parts = [Parts(nothing, nothing, nothing) if c in self.absent else p for c, p in enumerate(parts)]
+        self.parts = [Parts(NOTHING, NOTHING, NOTHING) if c in self.absent else p for c, p in enumerate(parts)]
         self._sums = sums
         self.names = tuple(names)
         """of natural clients; empty for others, which have only numbers"""
@@ -177,7 +176,7 @@ class FederatedData:
 
     def _convert(self, channels_last: bool) -> Clients:
         parts = [part for p in self.parts for part in (p.train, p.val, p.test)]
-        order = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        order = np.concatenate(parts) if parts else NOTHING
         ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3)
         who = np.repeat(np.arange(len(ends)), np.diff(ends[:, 2], prepend=0))
         first = self._input(order[:1], who[:1])

@@ -25,9 +25,10 @@ from .partition.shares import apportion, deal, histograms
 
 EXAMPLES = ("75/25", "8:1:1", "official", "official:4:1")
 OWN = "own"
+NOTHING: Indices = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be a million
 class Parts:
     """The indices of one client's samples; only the training part is never empty."""
 
@@ -93,10 +94,10 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 
     `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
-    nothing, at = np.empty(0, np.int64), 0
+    at = 0
     if split.own and dataset.part is None:
         split = parse(dataset.split)
-    parts = [Parts(nothing, nothing, nothing)] * clients
+    parts = [Parts(NOTHING, NOTHING, NOTHING)] * clients
     for client, n in own.items():
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
         indices = np.arange(at, at + n)
@@ -135,8 +136,8 @@ def divide(
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
         order, public = order[~tests], order[tests]
     a, b, _ = sizes(len(order), split)
-    test = order[a + b :]
-    return Parts(order[:a], order[a : a + b], np.concatenate([test, public]) if split.official else test)
+    test, val = order[a + b :], order[a : a + b] if b else NOTHING
+    return Parts(order[:a], val, np.concatenate([test, public]) if split.official else test)
 
 
 @lru_cache(maxsize=4096)

@@ -153,6 +153,11 @@ def _has_buffers(module: nn.Module) -> bool:
     return bool(module._buffers) or any(m is not None and _has_buffers(m) for m in module._modules.values())
 
 
+def snapshot(module: nn.Module) -> Params:
+    """Everything that the module holds, as it is now."""
+    return _snapshot(Params(module.state_dict()))
+
+
 def _snapshot(params: Params) -> Params:
     """Copies in the default layout: sums over them must not depend on the model's memory layout."""
     return params.map(lambda t: _copy(t.detach()))

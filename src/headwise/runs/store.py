@@ -131,6 +131,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
             try:
                 write_bytes(folder / "partition.json", data)
                 write_json(folder / "manifest.json", sealed({**manifest, "partition_digest": digest(data)}))
+                del data, partition  # large with very many clients
             except RunError:
                 with suppress(OSError):
                     (folder / "partition.json").unlink(missing_ok=True)

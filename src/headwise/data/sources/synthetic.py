@@ -64,13 +64,17 @@ class Synthetic(Source):
         drawn = [self.only] if self.only >= 0 else range(self.sites)
         rngs = rng.spawn(self.sites)
         known = None if self.task == "classification" else rng.standard_normal((self.features, self.outputs))
-        parts = [self._site(int(sizes[k]), centres, known, rngs[k]) for k in drawn]
+        ends = np.cumsum([sizes[k] for k in drawn])
+        x, ys = np.empty((ends[-1], self.features), np.float32), list[NDArray[Any]]()
+        for k, end in zip(drawn, ends, strict=True):  # only one site at a time is in double precision
+            x[end - sizes[k] : end], y = self._site(int(sizes[k]), centres, known, rngs[k])
+            ys.append(y)
         what, count = {"multilabel": "label", "regression": "target"}.get(self.task, "class"), self.outputs
         return Dataset(
-            np.concatenate([x for x, _ in parts]).astype(np.float32),
-            np.concatenate([y for _, y in parts]),
+            x,
+            np.concatenate(ys),
             tuple(f"{what} {k}" for k in range(self.classes if known is None else count)),
-            owner=np.repeat(np.arange(len(parts)), [len(y) for _, y in parts]),
+            owner=np.repeat(np.arange(len(ys)), [len(y) for y in ys]),
             owners=tuple(f"site {k}" for k in drawn),
             task=self.task,
         )

@@ -18,7 +18,7 @@ from ...contract.averaging import Shared
 from ...contract.method import Predictor, RecordTypes
 from ...errors import ClientError
 from ...log.metrics import Score
-from ...models.split import SplitModel
+from ...models.split import SplitModel, snapshot
 from ...params import Params
 from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
@@ -198,7 +198,7 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
     )
     answer = _measure(plan, job, update.model if job.measure else None, local, up)
     whole = update.model if plan.keeps("post") and isinstance(update.model, nn.Module) else None
-    model = Params() if whole is None else Params(whole.state_dict()).map(lambda t: home(t.detach()).clone())
+    model = Params() if whole is None else snapshot(whole).map(home)
     return answer, ClientState(me, kept, trained + 1, model)
 
 

@@ -60,9 +60,9 @@ class Native(Kernel):
         layers = _chain(network)
         if layers is None or not isinstance(layers[-1], nn.Linear):
             return None
-        moving = {id(p) for part in parts for p in part.parameters()}
-        library = native().library
-        if library is None or moving.isdisjoint(map(id, weights_of(layers))):
+        weights, library = {*map(id, weights_of(layers))}, native().library
+        moving = weights if network in parts else {id(p) for part in parts for p in part.parameters()}
+        if library is None or moving.isdisjoint(weights):
             return None
         return Native(library, layers, moving, rates, objective)
 
