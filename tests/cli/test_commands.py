@@ -143,6 +143,13 @@ def test_quiet_is_quiet(headwise: Headwise) -> None:
     assert headwise("resume", "run", "--quiet").err == ""
 
 
+def test_resume_says_that_a_run_has_finished(headwise: Headwise) -> None:
+    ended = headwise(*small(out="run"), "--quiet")
+    said = headwise("resume", "run")
+    assert said.err == "run has finished: no round was left to run. This is its result.\n"
+    assert said.out == ended.out
+
+
 def test_a_federation_without_test_samples_has_no_floor_to_show(headwise: Headwise) -> None:
     lonely = small(clients="120", rounds="1", out="run")
     said = headwise(*lonely, "--quiet")
@@ -157,8 +164,9 @@ def test_a_run_that_ended_early_says_how_to_go_on(headwise: Headwise) -> None:
     said = headwise(*small(out="run", set="stop.budget=1e-9"), "--quiet")
     assert said.code == 0
     assert said.out.endswith("run; it ended early (budget), continue with: headwise resume run\n")
-    again = headwise("resume", "run", "--json", "--quiet")
+    again = headwise("resume", "run", "--json")
     assert json.loads(again.out)["ended"] == "finished"
+    assert "has finished" not in again.err
 
 
 def test_set_beats_flags_and_flags_beat_the_file(headwise: Headwise, here: Path) -> None:

@@ -26,6 +26,10 @@ def command(
     from ...trackers import trackers
     from ..display import watching
 
-    others = trackers(tracked, run)
+    others, happened = trackers(tracked, run), set[type]()
     with watching(run.name, quiet=quiet) as observers:
-        show(launch.resume(run, data_dir=data_dir, observers=[*observers, *others], verify=verify), as_json)
+        everyone = [*observers, *others, lambda event: happened.add(type(event))]
+        ended = launch.resume(run, data_dir=data_dir, observers=everyone, verify=verify)
+    if not happened and not quiet:
+        click.echo(f"{run} has finished: no round was left to run. This is its result.", err=True)
+    show(ended, as_json)
