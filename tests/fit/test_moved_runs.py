@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import headwise as hw
+from comparing import rows
 from headwise.engine.events import Event, RoundEnded
 from headwise.report.results import collect
 
@@ -32,10 +33,6 @@ class Stop:
     def __call__(self, event: Event) -> None:
         if isinstance(event, RoundEnded):
             raise KeyboardInterrupt
-
-
-def rows(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 def test_a_moved_run_resumes(tmp_path: Path) -> None:

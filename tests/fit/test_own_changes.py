@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import headwise as hw
+from comparing import rows
 from headwise.app import objects
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
@@ -25,10 +26,6 @@ HOME = Path(__file__).parent
 def fitted(out: Path, augment: Any, **settings: Any) -> hw.Run:
     usual: dict[str, Any] = {"rounds": 2, "method": "fedper", "workers": 1}
     return hw.fit(CLIENTS, out=out, train={"augment": augment}, **{**usual, **settings})
-
-
-def rows(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 def test_by_reference_by_file_and_as_an_object(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from comparing import rows
 from headwise.app import objects
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
@@ -37,7 +38,7 @@ def main_only(kind: type[Any]) -> type[Any]:
 
 
 def rounds(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory", "samples")} for row in run.rounds]
+    return rows(run, "samples")
 
 
 KINDS = [

@@ -1,0 +1,16 @@
+"""What two runs that should be the same have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headwise.runs.query import Run
+
+CLOCKS = ("seconds", "memory")
+
+
+def rows(run: Run | Path, *without: str) -> list[dict[str, Any]]:
+    """Its rounds, without the time and memory that they took, nor what else two runs do not share."""
+    found = run if isinstance(run, Run) else Run(run)
+    return [{k: v for k, v in row.items() if k not in (*CLOCKS, *without)} for row in found.rounds]
