@@ -21,6 +21,7 @@ from headwise.models.base import Task
 from headwise.models.own.described import described_network, rebuilt_network
 from headwise.models.own.heads import as_split
 from headwise.settings.experiment import Choice
+from headwise.settings.functions import imported
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(16, 3)), np.arange(16) % 2) for name in ("va", "rome")}
@@ -90,6 +91,16 @@ def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> 
     run = hw.fit(CLIENTS, model=given, rounds=1, out="run")
     factory = run.manifest["experiment"]["model"][0]["factory"]
     assert factory == f"{tmp_path / 'net.py'}:{'make' if given.endswith('make') else 'Net'}"
+
+
+def test_a_file_may_define_dataclasses_and_be_mended(tmp_path: Path) -> None:
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+    text += "@dataclass\nclass Sizes:\n    hidden: int = 5\n\ndef make():\n    return Sizes().hidden\n"
+    (tmp_path / "sizes.py").write_text(f"{text}\nraise RuntimeError\n")
+    with pytest.raises(ConfigError, match="which can't be imported: RuntimeError"):
+        imported(f"{tmp_path}/sizes.py:make", "model")
+    (tmp_path / "sizes.py").write_text(text)
+    assert imported(f"{tmp_path}/sizes.py:make", "model")() == 5
 
 
 HOW = 'name the layer that is the head: headwise.split(net, "layer").'
