@@ -14,12 +14,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 import headwise as hw
-from comparing import rows
+from comparing import rows, stop
 from frames import Frame
 from headwise.app.fit import DATA, SHORT
 from headwise.cli.options import FLAGS
 from headwise.data.own.description import Description
-from headwise.engine.events import Event, RoundEnded
 from headwise.errors import HeadwiseError
 from headwise.settings.fields import field_types
 
@@ -97,17 +96,11 @@ def test_short_names_are_those_of_the_command_line() -> None:
     assert set(DATA) <= field_types(Description).keys()
 
 
-class Stop:
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def test_resume_and_workers_need_no_object(tmp_path: Path) -> None:
     clients = dict.fromkeys(NAMES, PAIR)
     whole = fitted(clients, tmp_path / "whole", rounds=3)
     with pytest.raises(KeyboardInterrupt):
-        fitted(clients, tmp_path / "cut", rounds=3, observers=[Stop()])
+        fitted(clients, tmp_path / "cut", rounds=3, observers=[stop])
     code = f"import headwise as hw; hw.resume({str(tmp_path / 'cut')!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert rows(hw.Run(tmp_path / "cut")) == rows(whole)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from comparing import rows
+from comparing import rows, stop
 from headwise.app import objects
-from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.own.described import described_network, rebuilt_network
@@ -178,17 +177,9 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         as_split(net, TASK, "", "model is net")
 
 
-class Stop:
-    """Ends a run after its first round, as a killed one would."""
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def interrupted(folder: Path, model: Any, **settings: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        hw.fit(CLIENTS, model=model, rounds=3, out=folder, observers=[Stop()], **settings)
+        hw.fit(CLIENTS, model=model, rounds=3, out=folder, observers=[stop], **settings)
 
 
 @pytest.mark.parametrize("model", [layers(), own_nets.Small, hw.split(own_nets.Small(), "out")], ids=range(3))
