@@ -8,6 +8,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+from comparing import rows
 from headwise.contract.method import record_types
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoint, Checkpoints
@@ -26,11 +27,6 @@ def bits(folder: Path) -> dict[str, Any]:
     """Everything of a run that must be the same, however often it was interrupted."""
     lines = (folder / "clients.jsonl").read_bytes()
     return {"rows": rows(folder), "clients": lines, "kept": _kept(folder), "ended": Run(folder).ended}
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """rounds.jsonl but for the time and memory that it took."""
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in Run(folder).rounds]
 
 
 def checkpoint(folder: Path) -> tuple[Checkpoint, Checkpoints]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from comparing import rows
 from headwise.cli import main
 from headwise.settings import executors as registry
 
@@ -48,14 +49,14 @@ def experiment(**engine: Any) -> hw.Experiment:
     return hw.Experiment(data="synthetic:80:4:8", model="mlp:8", clients=4, rounds=2, engine=engine)
 
 
-def rows(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds] + [*run.clients]
+def lines(run: hw.Run) -> list[Any]:
+    return [*rows(run), *run.clients]
 
 
 @pytest.mark.usefixtures("offered")
 def test_another_packages_executor_gives_the_same_bits(tmp_path: Path) -> None:
     theirs = hw.run(experiment(kind="backwards", workers=3), tmp_path / "theirs")
-    assert rows(theirs) == rows(hw.run(experiment(workers=1), tmp_path / "ours"))  # the name serial stays ours
+    assert lines(theirs) == lines(hw.run(experiment(workers=1), tmp_path / "ours"))  # the name serial stays ours
     import backwards_of_tests  # pyright: ignore[reportMissingImports]
 
     assert backwards_of_tests.MADE == [(3, "theirs")]

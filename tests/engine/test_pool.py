@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from comparing import rows
 from headwise.contract.method import record_types
 from headwise.engine.events import ClientDone, Event
 from headwise.engine.executors import crew, pool, shelf
@@ -123,13 +124,12 @@ def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
 
 def contents(run: hw.Run) -> list[Any]:
     """Everything that must not depend on where clients live."""
-    rounds = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
     types = record_types(catalog.find("method", run.method))
     with closing(Checkpoints(run.path / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()
         assert found is not None
         states = {c: found.states.encoded(c) for c in found.states}
-    return [rounds, run.clients, encode(found.progress.server), states]
+    return [rows(run), run.clients, encode(found.progress.server), states]
 
 
 @pytest.fixture(scope="module")

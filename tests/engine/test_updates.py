@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 import headwise as hw
+from comparing import rows
 from headwise.app.local_training import check_training
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import passes
@@ -313,7 +314,4 @@ def test_a_resumed_run_is_uninterrupted(tmp_path: Path) -> None:
     hw.resume(tmp_path / "parts")
     resumed = hw.resume(tmp_path / "parts")
     assert len(whole.rounds) == len(resumed.rounds) == 3
-    same_rows = [
-        [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in r.rounds] for r in (whole, resumed)
-    ]
-    assert same_rows[0] == same_rows[1]
+    assert rows(whole) == rows(resumed)

@@ -14,11 +14,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 import headwise as hw
+from comparing import rows, stop
 from frames import Frame
 from headwise.app.fit import DATA, SHORT
 from headwise.cli.options import FLAGS
 from headwise.data.own.description import Description
-from headwise.engine.events import Event, RoundEnded
 from headwise.errors import HeadwiseError
 from headwise.settings.fields import field_types
 
@@ -30,10 +30,6 @@ NAMES = ("va", "rome")
 def frame(**more: list[Any]) -> Frame:
     ages = [None if k % 7 == 0 else float(v) for k, v in enumerate(X[:, 0])]
     return Frame(age=ages, sex=["f", "m", "m", "f"] * 5, ill=["no", "yes"] * 10, **more)
-
-
-def rounds(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 def fitted(clients: Any, out: Path, **settings: Any) -> hw.Run:
@@ -55,7 +51,7 @@ def test_arrays_tensors_lists_and_data_sets_are_the_same(tmp_path: Path, mine: A
     plain = fitted(dict.fromkeys(NAMES, PAIR), tmp_path / "plain")
     run = fitted(dict.fromkeys(NAMES, mine), tmp_path / "run")
     assert run.names == NAMES
-    assert rounds(run) == rounds(plain)
+    assert rows(run) == rows(plain)
 
 
 def test_own_parts_are_kept(tmp_path: Path) -> None:
@@ -76,7 +72,7 @@ def test_one_table_with_a_client_column(tmp_path: Path) -> None:
 def test_a_data_toml_can_be_passed_too(tmp_path: Path) -> None:
     first = fitted(dict.fromkeys(NAMES, PAIR), tmp_path / "one")
     again = fitted(first.manifest["experiment"]["data"]["path"], tmp_path / "two")
-    assert rounds(again) == rounds(first)
+    assert rows(again) == rows(first)
 
 
 def test_settings_have_short_and_long_names(tmp_path: Path) -> None:
@@ -100,20 +96,14 @@ def test_short_names_are_those_of_the_command_line() -> None:
     assert set(DATA) <= field_types(Description).keys()
 
 
-class Stop:
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def test_resume_and_workers_need_no_object(tmp_path: Path) -> None:
     clients = dict.fromkeys(NAMES, PAIR)
     whole = fitted(clients, tmp_path / "whole", rounds=3)
     with pytest.raises(KeyboardInterrupt):
-        fitted(clients, tmp_path / "cut", rounds=3, observers=[Stop()])
+        fitted(clients, tmp_path / "cut", rounds=3, observers=[stop])
     code = f"import headwise as hw; hw.resume({str(tmp_path / 'cut')!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert rounds(hw.Run(tmp_path / "cut")) == rounds(whole)
+    assert rows(hw.Run(tmp_path / "cut")) == rows(whole)
 
 
 HALF = (X[:10], Y[:10])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import headwise as hw
-from headwise.engine.events import Event, RoundEnded
+from comparing import rows, stop
 from headwise.report.results import collect
 
 RNG = np.random.default_rng(0)
@@ -28,20 +28,10 @@ def fitted(out: Path, **settings: Any) -> hw.Run:
     return hw.fit(CLIENTS, model=net, rounds=3, out=out, sampling=trace, **settings)
 
 
-class Stop:
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
-def rows(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
-
-
 def test_a_moved_run_resumes(tmp_path: Path) -> None:
     whole = fitted(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        fitted(tmp_path / "cut", observers=[Stop()])
+        fitted(tmp_path / "cut", observers=[stop])
     (tmp_path / "elsewhere").mkdir()
     moved = (tmp_path / "cut").rename(tmp_path / "elsewhere" / "cut")
     (tmp_path / "trace.txt").unlink()

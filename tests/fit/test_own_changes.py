@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import headwise as hw
+from comparing import rows, stop
 from headwise.app import objects
-from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.sites.facts import for_sites
 
@@ -25,10 +25,6 @@ HOME = Path(__file__).parent
 def fitted(out: Path, augment: Any, **settings: Any) -> hw.Run:
     usual: dict[str, Any] = {"rounds": 2, "method": "fedper", "workers": 1}
     return hw.fit(CLIENTS, out=out, train={"augment": augment}, **{**usual, **settings})
-
-
-def rows(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 def test_by_reference_by_file_and_as_an_object(tmp_path: Path) -> None:
@@ -54,12 +50,6 @@ def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path) -> None:
     assert rows(runs[0]) == rows(runs[1]) == rows(runs[2])
 
 
-class Stop:
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def mine(x: Tensor, rng: torch.Generator) -> Tensor:
     return own_changes.noisy(x, rng)
 
@@ -71,7 +61,7 @@ def test_a_function_of_a_notebook_is_passed_again(tmp_path: Path, monkeypatch: p
     whole = fitted(tmp_path / "whole", [mine], workers="auto")
     assert rows(whole) == rows(fitted(tmp_path / "known", ["own_changes:noisy"]))
     with pytest.raises(KeyboardInterrupt):
-        fitted(tmp_path / "cut", [mine], observers=[Stop()])
+        fitted(tmp_path / "cut", [mine], observers=[stop])
     monkeypatch.setattr(objects, "_PASSED", {})  # another session
     with pytest.raises(RunError) as error:
         hw.resume(tmp_path / "cut")
@@ -88,7 +78,7 @@ def test_a_session_has_its_own_functions(tmp_path: Path, monkeypatch: pytest.Mon
     """To resume, and where a method trains to make a model; in another session, only that needs them."""
     known = fitted(tmp_path / "known", ["own_changes:noisy"], method="fedavg-ft")
     with pytest.raises(KeyboardInterrupt):
-        fitted(tmp_path / "cut", [mine], method="fedavg-ft", observers=[Stop()])
+        fitted(tmp_path / "cut", [mine], method="fedavg-ft", observers=[stop])
     run, x = hw.resume(tmp_path / "cut"), CLIENTS["va"][0]
     found = known.model("va").predict_proba(x)
     assert np.array_equal(run.model("va").predict_proba(x), found)

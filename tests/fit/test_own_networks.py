@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from comparing import rows, stop
 from headwise.app import objects
-from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.own.described import described_network, rebuilt_network
 from headwise.models.own.heads import as_split
 from headwise.settings.experiment import Choice
+from headwise.settings.functions import imported
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(16, 3)), np.arange(16) % 2) for name in ("va", "rome")}
@@ -37,7 +38,7 @@ def main_only(kind: type[Any]) -> type[Any]:
 
 
 def rounds(run: hw.Run) -> list[Any]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory", "samples")} for row in run.rounds]
+    return rows(run, "samples")
 
 
 KINDS = [
@@ -89,6 +90,16 @@ def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> 
     run = hw.fit(CLIENTS, model=given, rounds=1, out="run")
     factory = run.manifest["experiment"]["model"][0]["factory"]
     assert factory == f"{tmp_path / 'net.py'}:{'make' if given.endswith('make') else 'Net'}"
+
+
+def test_a_file_may_define_dataclasses_and_be_mended(tmp_path: Path) -> None:
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+    text += "@dataclass\nclass Sizes:\n    hidden: int = 5\n\ndef make():\n    return Sizes().hidden\n"
+    (tmp_path / "sizes.py").write_text(f"{text}\nraise RuntimeError\n")
+    with pytest.raises(ConfigError, match="which can't be imported: RuntimeError"):
+        imported(f"{tmp_path}/sizes.py:make", "model")
+    (tmp_path / "sizes.py").write_text(text)
+    assert imported(f"{tmp_path}/sizes.py:make", "model")() == 5
 
 
 HOW = 'name the layer that is the head: headwise.split(net, "layer").'
@@ -166,17 +177,9 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         as_split(net, TASK, "", "model is net")
 
 
-class Stop:
-    """Ends a run after its first round, as a killed one would."""
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def interrupted(folder: Path, model: Any, **settings: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        hw.fit(CLIENTS, model=model, rounds=3, out=folder, observers=[Stop()], **settings)
+        hw.fit(CLIENTS, model=model, rounds=3, out=folder, observers=[stop], **settings)
 
 
 @pytest.mark.parametrize("model", [layers(), own_nets.Small, hw.split(own_nets.Small(), "out")], ids=range(3))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.engine.events import Event, RoundEnded
+from comparing import stop
 from headwise.engine.traces import read_trace
 from headwise.errors import ConfigError, HeadwiseError, RunError
 
@@ -44,15 +44,9 @@ def test_exactly_these_take_part(tmp_path: Path) -> None:
     assert all(set(a) <= set(b) for a, b in zip(chosen(half), ROUNDS, strict=True))
 
 
-class Stop:
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RoundEnded):
-            raise KeyboardInterrupt
-
-
 def cut(folder: Path, trace: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        hw.fit(CLIENTS, rounds=4, out=folder, sampling={"trace": str(trace)}, observers=[Stop()])
+        hw.fit(CLIENTS, rounds=4, out=folder, sampling={"trace": str(trace)}, observers=[stop])
 
 
 def test_a_resumed_run_sees_the_same_clients(tmp_path: Path) -> None:

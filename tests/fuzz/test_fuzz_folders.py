@@ -18,11 +18,12 @@ import pytest
 from starlette.testclient import TestClient
 
 import headwise as hw
+from comparing import rows
 from headwise.audit import features, gradients
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded
 from headwise.report.watch import watch_app
-from killing import bits, rows
+from killing import bits
 
 COUNT = int(os.environ.get("HEADWISE_FUZZ", "60"))
 FILES = (

@@ -32,7 +32,16 @@ def drawn(seed: int, names: tuple[str, ...] = (), like: Weights = START) -> Weig
     """Random weights of these parameters, or of all; the others take their share of the draws."""
     rng = torch.Generator().manual_seed(seed)
     every = {k: torch.randn(t.shape, generator=rng).double() for k, t in like.items()}
-    return {k: every[k] for k in names or every}
+    return only(every, names or tuple(every))
+
+
+def only(w: Weights, names: tuple[str, ...]) -> Weights:
+    return {k: w[k] for k in names}
+
+
+def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
+    """w + sum of each factor times its weights."""
+    return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
 
 
 CLIENTS = [  # of 1, 2 and 3 samples; one hidden unit is off for some of them

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import CLIENTS, SIZES, START, A, B, Weights, close, features, gradient, weighted
+from byhand import CLIENTS, SIZES, START, A, B, Weights, add, close, features, gradient, weighted
 from tiny import bench, floats, model_of, plan_of, run
 from torch import Tensor
 
@@ -18,10 +18,6 @@ from headwise.methods.scaffold import Scaffold
 
 LR = 0.5
 ZERO: Weights = {k: torch.zeros_like(t) for k, t in START.items()}
-
-
-def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
-    return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
 
 
 def travelled(steps: int, momentum: float) -> float:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gradient, weighted
+from byhand import BODY, HEAD, START, A, B, Weights, close, drawn, features, gradient, only, weighted
 from tiny import bench, floats, plan_of
 from torch import Tensor
 from torch.testing import assert_close
@@ -39,10 +39,6 @@ CLIENTS = [(torch.randn(n, 2, generator=torch.Generator().manual_seed(n)), torch
 
 def plan(method: FedAFK, *, batch: int = 10, epochs: int = 1, lr: float = LR, **train: float) -> Plan:
     return plan_of(method, CLIENTS, batch=batch, lr=lr, epochs=epochs, **train)
-
-
-def only(w: Weights, names: tuple[str, ...]) -> Weights:
-    return {k: w[k] for k in names}
 
 
 def logs(f: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import BODY, CLIENTS, HEAD, SIZES, START, A, B, C, V, Weights, close, descend, weighted
+from byhand import BODY, CLIENTS, HEAD, SIZES, START, A, B, C, V, Weights, close, descend, only, weighted
 from tiny import bench, model_of, plan_of, run
 from torch import Tensor, nn
 
@@ -23,10 +23,6 @@ from headwise.records import Nothing
 
 LR, EPOCHS = 0.5, 2
 SCALE, SHIFT, MEAN, VAR = (f"body.1.{k}" for k in ("weight", "bias", "running_mean", "running_var"))
-
-
-def only(w: Weights, names: tuple[str, ...]) -> Weights:
-    return {k: w[k] for k in names}
 
 
 def test_fedbabu() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from byhand import CLIENTS, START, A, B, Weights, close, features, gradient, weighted
+from byhand import CLIENTS, START, A, B, Weights, add, close, features, gradient, weighted
 from tiny import bench, floats, plan_of, run
 from torch import Tensor
 
@@ -15,10 +15,6 @@ from headwise.contract.averaging import Shared
 from headwise.methods.fedphp import FedPHP, Inherited
 
 LR = 0.5
-
-
-def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
-    return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
 
 
 def mmd_gradient(w: Weights, p: Weights, x: Tensor) -> Weights:

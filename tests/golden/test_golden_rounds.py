@@ -10,7 +10,7 @@ import math
 import byhand
 import pytest
 import torch
-from byhand import BODY, CLIENTS, HEAD, SIZES, START, TOTAL, A, Weights, close, descend, gradient, weighted
+from byhand import BODY, CLIENTS, HEAD, SIZES, START, TOTAL, A, Weights, close, descend, gradient, only, weighted
 from tiny import plan_of, run
 
 from headwise.methods.fedavg import FedAvg
@@ -22,10 +22,6 @@ from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.methods.standalone import Standalone
 
 LR, EPOCHS = 0.5, 2
-
-
-def only(w: Weights, names: tuple[str, ...]) -> Weights:
-    return {k: w[k] for k in names}
 
 
 def cross_entropy(w: Weights, x: torch.Tensor, y: torch.Tensor) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from byhand import CLIENTS, START, A, B, Weights, close, gradient, weighted
+from byhand import CLIENTS, START, A, B, Weights, add, close, gradient, weighted
 from tiny import End, bench, plan_of, run
 from torch import Tensor
 
@@ -22,10 +22,6 @@ from headwise.params import Params
 
 LR = 0.5
 START_FLOAT = Params({k: t.float() for k, t in START.items()})
-
-
-def add(w: Weights, *terms: tuple[float, Weights]) -> Weights:
-    return {k: t + sum(s * d[k] for s, d in terms) for k, t in w.items()}
 
 
 def used(method: Any, end: End, client: int) -> dict[str, Tensor]:

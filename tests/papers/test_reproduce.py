@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from comparing import rows
 from headwise.cli import main
 from headwise.engine.events import Event, Observer, RoundStarted
 from headwise.errors import ConfigError
@@ -142,14 +143,10 @@ def test_killed_in_the_middle_nothing_is_lost_or_run_twice(call: Call, tmp_path:
     )
     assert sorted(p.name for p in a.iterdir()) == sorted(p.name for p in b.iterdir())
     for folder in a.iterdir():
-        resumed, whole = (_numbers(hw.Run(f)) for f in (folder, b / folder.name))
+        resumed, whole = (rows(hw.Run(f)) for f in (folder, b / folder.name))
         assert resumed == whole
         assert [row["round"] for row in resumed] == list(range(1, 9))
     assert table(killed) == table(tmp_path / "whole")
-
-
-def _numbers(run: hw.Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 def test_a_table_that_is_not_finished_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from small_runs import experiment, stop_after
 
 import headwise as hw
+from comparing import rows
 from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.cli import main
@@ -28,14 +29,12 @@ from headwise.report.tables import results
 from headwise.report.words import client_words, words
 from headwise.runs.summary import summarize
 
-CLOCKS = ("seconds", "memory")
 AUC = {"metric": "auc"}
 
 
-def rows(run: hw.Run) -> list[Any]:
+def lines(run: hw.Run) -> list[Any]:
     """All that is in its lines, but for times, and without round 0."""
-    of_clients = [line for line in run.clients if line["round"]]
-    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in run.rounds] + [*of_clients]
+    return [*rows(run), *(line for line in run.clients if line["round"])]
 
 
 def curve(*values: float | None, name: str) -> list[Round]:
@@ -101,7 +100,7 @@ def test_measuring_at_the_start_changes_no_number_of_the_run(method: str, tmp_pa
     without = hw.run(experiment(3, method=method, evaluate={"start": False}), tmp_path / "without")
     assert with_it.start is not None
     assert without.start is None
-    assert rows(with_it) == rows(without)
+    assert lines(with_it) == lines(without)
     same = [{k: v for k, v in run.summary().items() if k not in ("run", "seconds")} for run in (with_it, without)]
     assert same[0] == same[1]
 
@@ -110,7 +109,7 @@ def test_a_run_that_was_killed_measures_its_start_once(tmp_path: Path) -> None:
     whole = hw.run(experiment(3), tmp_path / "whole")
     run = hw.resume(stop_after(tmp_path / "run", 1, of=3).path)
     assert [json.loads(line)["round"] for line in (run.path / "rounds.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
-    assert rows(run) == rows(whole)
+    assert lines(run) == lines(whole)
     assert run.start is not None
     assert whole.start is not None
     assert run.start["pre"] == whole.start["pre"]
@@ -122,8 +121,8 @@ def test_one_that_was_killed_before_round_1_begins_again(tmp_path: Path) -> None
     for path in [*(whole.path / "checkpoint").iterdir(), whole.path / "result.json", whole.path / "clients.jsonl"]:
         path.unlink()
     (whole.path / "rounds.jsonl").write_text(first + "\n")
-    before = rows(hw.run(experiment(2), tmp_path / "again"))
-    assert rows(hw.resume(whole.path)) == before
+    before = lines(hw.run(experiment(2), tmp_path / "again"))
+    assert lines(hw.resume(whole.path)) == before
 
 
 def test_a_run_is_judged_by_what_it_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

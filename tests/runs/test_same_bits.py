@@ -13,10 +13,11 @@ import pytest
 from small_runs import arguments, cut, experiment, flip, snapshot, stop_after
 
 import headwise as hw
+from comparing import rows
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.runs.slots import GRAIN
-from killing import bits, checkpoint, rows
+from killing import bits, checkpoint
 
 Damage = Callable[[Path], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,17 @@ def test_what_is_written_is_read(slots: Slots) -> None:
     slots.flush()
     assert {data: slots.read(slot) for data, slot in found_slots.items()} == {data: data for data in found_slots}
     assert sorted(p.name for p in slots.folder.iterdir()) == [f"states-{GRAIN}.bin", f"states-{2 * GRAIN}.bin"]
+
+
+def test_files_are_closed_when_nobody_reads_them_any_more(tmp_path: Path) -> None:
+    """A run's models are made from states that are read lazily: no one could say when to close them."""
+    slots = Slots(tmp_path)
+    slots.write(b"state")
+    (number,) = slots._files.values()
+    os.fstat(number)
+    del slots
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
 
 
 def test_a_released_slot_is_used_again_and_no_other(slots: Slots) -> None:

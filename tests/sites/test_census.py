@@ -12,6 +12,7 @@ import torch
 from federations import elsewhere
 
 import headwise as hw
+from comparing import rows
 from headwise.app.prepare import prepare as prepare_run
 from headwise.engine.driver import drive
 from headwise.engine.executors.serial import Serial
@@ -128,10 +129,6 @@ def test_a_run_that_goes_on_does_not_ask_again(counted: Path) -> None:
     assert "census" not in asked
     drive(plan, Listening(plan))
     assert asked.count("census") == 5
-
-
-def rows(run: hw.Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
 
 
 @pytest.mark.parametrize("engine", [{"workers": 2}, {"workers": "threads:2"}, {"kind": "flower-sim"}], ids=str)

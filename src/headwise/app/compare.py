@@ -123,12 +123,7 @@ def _keeps(method: str) -> bool:
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
-    whats = (
-        "last",
-        "best",
-        "last_ten",
-        CLIENT_MEAN.name,
-        *(metric.name for metric in extras(line.metric, line.runs[0].asked)),
-    )
+    others = (metric.name for metric in extras(line.metric, line.runs[0].asked))
+    whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *others)
     known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
     return known | {"std": line.spread("last", moment)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from ..data.sources.own import Own
-from ..disk.files import failing_clearly, write_bytes
+from ..disk.files import digest, failing_clearly, write_bytes
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
 from ..models.network import title
@@ -90,7 +89,7 @@ def with_stored_trace(experiment: Experiment, home: Path) -> Experiment:
 def check_trace(experiment: Experiment) -> None:
     """Raise if the stored trace has changed since the run began: its name contains its hash."""
     trace = Path(experiment.sampling.trace)
-    if experiment.sampling.trace and hashlib.sha256(_content(trace)).hexdigest()[:16] != trace.stem[-16:]:
+    if experiment.sampling.trace and digest(_content(trace))[:16] != trace.stem[-16:]:
         raise RunError(f"{trace} is damaged: it has changed since the run began.")
 
 
@@ -102,12 +101,12 @@ def _content(trace: Path) -> bytes:
 
 
 def _file(data: bytes, home: Path) -> dict[str, str]:
-    return {"path": str(_write(data, home, "model", ".safetensors")), "sha256": hashlib.sha256(data).hexdigest()}
+    return {"path": str(_write(data, home, "model", ".safetensors")), "sha256": digest(data)}
 
 
 def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
     """Write a file that is named after its content."""
-    path = (home / f"{kind}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}").absolute()
+    path = (home / f"{kind}-{digest(data)[:16]}{suffix}").absolute()
     if not path.exists():
         _save(path, data)
     return path

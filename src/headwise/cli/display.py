@@ -46,13 +46,8 @@ class Watch:
     def see(self, event: Event) -> None:
         match event:
             case RunStarted(rounds, _, start, metric):
-                self.metric, self.rounds, self.t, self.first, self.begun = (
-                    metric,
-                    rounds,
-                    start,
-                    start,
-                    time.monotonic(),
-                )
+                self.metric, self.rounds, self.begun = metric, rounds, time.monotonic()
+                self.t = self.first = start
             case RoundStarted(_, clients):
                 self.chosen, self.done = len(clients), 0
             case ClientDone(kind="fit", samples=samples):

@@ -73,9 +73,7 @@ def _explained(error: Exception, hint: str) -> int:
     if isinstance(error, (HeadwiseError, click.ClickException)):
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _tell(f"{text} {hint}" if own else text)
-    elif isinstance(error, MemoryError) or "allocate memory" in str(
-        error
-    ):  # torch has no exception class for it on a CPU
+    elif isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch has no class for it on a CPU
         _tell(f"this needs more memory than is available: {error or 'choose something smaller'}.")
     elif own:
         _tell(f"{own} raised {type(error).__name__}: {error}. {hint}")

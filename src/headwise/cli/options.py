@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ FLAGS = {
     "engine": ("engine.kind", "local, flower-sim for Flower's simulation engine, or another package's executor"),
     "device": ("engine.device", "cpu, cuda, cuda:1 or mps"),
 }
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""adds options to a command"""
 PORT = click.IntRange(1, 65535)
 track_option = click.option(
     "--track", "tracked", multiple=True, metavar="NAME", help="also log to tensorboard, mlflow or wandb; repeatable"
@@ -40,22 +43,30 @@ data_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of publ
 moved_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets, if it moved")
 
 
-def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds all flags that describe an experiment."""
-    options = [
-        *(click.option(f"--{name}", help=f"{text}  [{path}]") for name, (path, text) in FLAGS.items()),
-        click.option(
-            "--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for example train.momentum=0.5"
-        ),
-        click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
-        data_option,
-        track_option,
-        json_option,
-        quiet_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def set_option(example: str) -> Decorator:
+    return click.option(
+        "--set", "changes", multiple=True, metavar="KEY=VALUE", help=f"any setting, for example {example}"
+    )
+
+
+def flags(*names: str) -> Decorator:
+    """Adds these of `FLAGS`."""
+    return _together(*(click.option(f"--{name}", help=f"{FLAGS[name][1]}  [{FLAGS[name][0]}]") for name in names))
+
+
+def _together(*options: Decorator) -> Decorator:
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+experiment_options = _together(
+    flags(*FLAGS),
+    set_option("train.momentum=0.5"),
+    click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
+    data_option,
+    track_option,
+    json_option,
+    quiet_option,
+)
 
 
 def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None]) -> Experiment:

@@ -109,11 +109,16 @@ class Reproduction:
                 said.append(f"{about}: {note.text}")
         return said
 
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows for people, without columns that are empty."""
+        rows = [row.texts() for row in self.rows]
+        shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
+        return [HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows]
+
     def markdown(self) -> str:
         """A page with the table and the words."""
-        ask, rows = self.ask, [row.texts() for row in self.rows]
-        shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
-        lines = [[HEAD[i] for i in shown], ["---" for _ in shown], *([row[i] for i in shown] for row in rows)]
+        ask, (head, rows) = self.ask, self.table()
+        lines = [head, ["---"] * len(head), *rows]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         how = f"Made by `{self.command}`: scale {ask.scale.name}, rules of the {ask.rules}. " if self.command else ""
         how += f"**Set by hand: {', '.join(ask.set_by_hand)}.** " if ask.set_by_hand else ""

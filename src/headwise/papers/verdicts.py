@@ -44,11 +44,9 @@ def of_ratio(printed: Printed, ours: float) -> str:
     if printed.mean is None:
         return "nothing printed to compare with"
     share = ours / printed.mean - 1
-    return (
-        "within a tenth of print"
-        if abs(share) <= 0.1
-        else f"{abs(share):.0%} {'above' if share > 0 else 'below'} print"
-    )
+    if abs(share) <= 0.1:
+        return "within a tenth of print"
+    return f"{abs(share):.0%} {'above' if share > 0 else 'below'} print"
 
 
 def of_exact(printed: Printed, ours: float | str, tolerance: float, agrees: str = "exact") -> str:

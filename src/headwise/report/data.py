@@ -59,9 +59,8 @@ def _slots(setting: Setting) -> list[int]:
     for line in setting.lines:
         method = line.runs[0].method
         first = known.index(method) if method in known else 0
-        choices = (
-            (first + k) % COLOURS + COLOURS * (k // COLOURS) for k in count()
-        )  # other colours, then other dashes
+        # other colours, then other dashes
+        choices = ((first + k) % COLOURS + COLOURS * (k // COLOURS) for k in count())
         slot = -1 if line is setting.alone else next(s for s in choices if s not in taken)
         taken.add(slot)
         found.append(slot)

@@ -8,6 +8,7 @@ the process.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ class Slots:
         self.folder = folder
         self._files: dict[tuple[int, int], int] = {}
         """descriptors by slot size and flags: readers need no write permission"""
+        weakref.finalize(self, _close, self._files)  # states are read as long as somebody has them
         self._free: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
         self._unflushed: set[int] = set()
@@ -82,9 +84,7 @@ class Slots:
         self._unflushed.clear()
 
     def close(self) -> None:
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
+        _close(self._files)
 
     def _path(self, size: int) -> Path:
         return self.folder / f"states-{size}.bin"
@@ -93,3 +93,9 @@ class Slots:
         if (size, flags) not in self._files:
             self._files[size, flags] = os.open(self._path(size), flags, 0o644)
         return self._files[size, flags]
+
+
+def _close(files: dict[tuple[int, int], int]) -> None:
+    for file in files.values():
+        os.close(file)
+    files.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
-import importlib.util
 import re
 import sys
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError, nearest
 from .fields import help_in
+from .functions import load_file
 
 Kind = Literal["method", "model", "data", "partition"]
 
@@ -130,13 +130,8 @@ def _from_plugin(kind: Kind, name: str) -> type[Any]:
 def _from_file(kind: Kind, path: Path) -> type[Any]:
     if not path.is_file():
         raise ConfigError(f"{kind} is {str(path)!r}, but there is no such file.")
-    module_name = f"headwise_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        module = load_file(path, f"headwise_user_{path.stem}")
     except SyntaxError as error:
         raise ConfigError(f"{kind} is {str(path)!r}, which is not valid Python: {error}.") from error
     except ImportError as error:

@@ -92,10 +92,17 @@ def imported(name: str, at: str) -> Callable[..., Any]:
 
 def _file(path: Path) -> Any:
     name = f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+    return sys.modules.get(name) or load_file(path, name)
+
+
+def load_file(path: Path, name: str) -> Any:
+    """Run a user's file as a module of this name; its dataclasses look for it among the modules meanwhile."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
         spec.loader.exec_module(module)
-        sys.modules[name] = module
-    return sys.modules[name]
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ...disk.jsontext import to_json
 from ...settings.overrides import read_toml
 from ..deal import deal
-from ..options import FLAGS, data_option, experiment_of, json_option
+from ..options import data_option, experiment_of, flags, json_option, set_option
 from ..own import check, init, is_description, show_targets
 from ..paths import INPUT_FILE, OUTPUT_FILE
 
-USED = ("data", "partition", "split", "clients")
 MOST_CLIENTS, MOST_CLASSES = 40, 20
 """in a table; more don't fit a terminal"""
 
@@ -25,17 +23,10 @@ def command() -> None:
     """Look at data before anything is trained."""
 
 
-def _flags(f: Any) -> Any:
-    for name in reversed(USED):
-        path, text = FLAGS[name]
-        f = click.option(f"--{name}", help=f"{text}  [{path}]")(f)
-    return f
-
-
 @command.command(name="show")
 @click.argument("config", required=False, type=INPUT_FILE)
-@_flags
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance data_seed=1")
+@flags("data", "partition", "split", "clients")
+@set_option("data_seed=1")
 @click.option("-o", "--out", type=OUTPUT_FILE, help="a page with the partition's picture")
 @data_option
 @json_option
@@ -45,12 +36,12 @@ def show(
     out: Path | None,
     data_dir: Path | None,
     as_json: bool,
-    **flags: str | None,
+    **given: str | None,
 ) -> None:
     """Show who holds which labels, from the TOML file CONFIG (an experiment, or a data.toml) and flags."""
     if config is not None and is_description(read_toml(config)):
-        config, flags = None, {**flags, "data": str(config)}
-    experiment = experiment_of(config, changes, flags)
+        config, given = None, {**given, "data": str(config)}
+    experiment = experiment_of(config, changes, given)
     from ...app.launch import data_folder
     from ...app.prepare import divided
     from ...disk.files import write_bytes

@@ -11,7 +11,7 @@ from ...settings.experiment import experiment_from, literal
 from ...settings.fields import NonNegative, convert
 from ...settings.overrides import override, read_toml
 from ...sites.extras import check_flower
-from ..options import json_option
+from ..options import json_option, set_option
 from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
 from .run import show
 
@@ -21,7 +21,7 @@ from .run import show
 @click.option("--server", required=True, type=INPUT_FOLDER, help="folder of the server, see headwise server start")
 @click.option("--out", required=True, type=OUTPUT_FOLDER, help="folder for the results; an existing run is resumed")
 @click.option("--wait", default="600", help="seconds to wait for sites before the first round  [600]")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for instance rounds=5")
+@set_option("rounds=5")
 @json_option
 def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str, ...], as_json: bool) -> None:
     """Train the experiment CONFIG at the sites of a server on this machine."""

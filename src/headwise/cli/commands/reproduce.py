@@ -18,7 +18,7 @@ from ...papers.variants import swept, with_settings
 from ...settings.experiment import literal
 from ...settings.fields import Seeds, convert
 from ...settings.options import Workers
-from ..options import FLAGS, data_option, json_option, quiet_option
+from ..options import FLAGS, data_option, json_option, quiet_option, set_option
 from ..paths import OUTPUT_FOLDER
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rules", default="paper", help="follow the paper, or its public code where they differ: paper, code  [paper]"
 )
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for example train.epochs=10")
+@set_option("train.epochs=10")
 @click.option("--sweep", help="one setting with several values, for example method.beta=0.1,0.3,0.5")
 @click.option("--budget", help="use the largest scale that fits into this time, for example 30m")
 @click.option("--plan", "only_plan", is_flag=True, help="show what would run and how long it would take")
@@ -147,12 +147,9 @@ def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
 
 
 def _shown(found: Reproduction) -> str:
-    from ...papers.results import HEAD
     from ..tables import table_text
 
-    rows = [row.texts() for row in found.rows]
-    shown = [i for i, _ in enumerate(HEAD) if any(row[i] for row in rows)]
-    cells = [[row[i] for i in shown] for row in rows]
+    head, rows = found.table()
     title = f"{found.ask.name}: {found.ask.table.title}"
-    text = table_text([HEAD[i] for i in shown], cells, title=title, numbers_from=len(shown), width=240)
+    text = table_text(head, rows, title=title, numbers_from=len(head), width=240)
     return "\n".join([text, *found.words()])
