@@ -53,9 +53,14 @@ def make_run(
     clients: int = CLIENTS,
     classes: int = CLASSES,
     by_client: dict[int, float] | None = None,
+    shift: dict[str, float] | None = None,
+    validation: float | None = None,
     **experiment: Any,
 ) -> Path:
-    """A finished run whose accuracy grows linearly to `end`, which is also each client's unless `by_client` has it."""
+    """A finished run whose accuracy grows linearly to `end`, which is also each client's unless `by_client` has it.
+
+    `shift` is added at a moment; `validation` is the accuracy on validation samples in all rounds.
+    """
     folder.mkdir(parents=True)
     write(folder / "manifest.json", manifest(method, seed, clients, **experiment))
     rng = random.Random(0)
@@ -64,7 +69,10 @@ def make_run(
     rows, lines = [], []
     for t in range(1, rounds + 1):
         accuracy = end * t / rounds
-        moments = {m: over_clients(accuracy, clients) for m in ("pre", "post", "stale")}
+        judged = {} if validation is None else {"val_accuracy": validation}
+        moments = {
+            m: over_clients(accuracy + (shift or {}).get(m, 0.0), clients) | judged for m in ("pre", "post", "stale")
+        }
         rows.append({
             "round": t, "clients": list(range(clients)), "bytes_up": 1000 * clients, "bytes_down": 2000 * clients,
             **moments, "bytes_evaluation": 0, "samples": 100, "seconds": {"train": 0.1, "round": 0.2},

@@ -12,6 +12,7 @@ from headwise.errors import RunError
 from headwise.report.clients import client_scores
 from headwise.report.page import render
 from headwise.report.results import collect
+from headwise.report.tables import results
 from headwise.report.words import client_words, failure_words, words
 
 
@@ -121,10 +122,56 @@ def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     said = words(collect([three])[0])
     assert said == [
-        "fedrep gives its clients the best models: they get 90.0 % of their test samples right.",
-        "Training alone gives 80.0 %: a lead of 10.0 points, more than the spread over 2 seeds.",
-        "Clients would be better off alone than with fedavg (60.0 %).",
+        "fedrep gives its clients the best models: right after a download (pre), they get 90.0 % of their test "
+        "samples right.",
+        "Training alone gives 80.0 % (pre): a lead of 10.0 points, more than the spread over 2 seeds.",
+        "Clients would be better off alone than with fedavg (60.0 %, pre).",
     ]
+
+
+def test_words_rank_all_methods_by_one_moment_and_say_who_leads_at_the_other(tmp_path: Path) -> None:
+    """Not each method by its better one: that would be a choice by test samples."""
+    make_run(tmp_path / "a", "fedrep", end=0.8)
+    make_run(tmp_path / "b", "fedah", end=0.7, shift={"stale": 0.2})
+    make_run(tmp_path / "c", "fedavg", end=0.6, shift={"stale": 0.35})
+    [setting] = collect([tmp_path])
+    assert [(line.name, line.moment) for line in setting.measured] == [
+        ("fedrep", "pre"),
+        ("fedah", "pre"),
+        ("fedavg", "pre"),
+    ]
+    said = words(setting)
+    assert said[0].startswith("fedrep gives its clients the best models: right after a download (pre)")
+    assert said[-1] == (
+        "With their own last models (stale), fedavg is best with 95.0 %: headwise export --moment post writes them."
+    )
+    for path in tmp_path.glob("*/rounds.jsonl"):
+        path.write_text(path.read_text().replace('"pre"', '"later"'))
+    [setting] = collect([tmp_path])
+    said = words(setting)
+    assert said[0].startswith("fedavg gives its clients the best models: with their own last models (stale)")
+    assert "headwise export --moment post" in said[-1]
+
+
+def test_validation_samples_decide_and_test_samples_report(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "fedrep", end=0.9, validation=0.7)
+    make_run(tmp_path / "b", "fedah", end=0.8, validation=0.75)
+    [setting] = collect([tmp_path])
+    assert words(setting)[1] == (
+        "On validation samples, which should decide, fedah is best with 75.0 % (pre); on test samples it has 80.0 % "
+        "(pre)."
+    )
+    head, rows = results(setting.lines, None)
+    assert [row[head.index("validation (pre)")] for row in rows] == ["75.0 %", "70.0 %"]
+    make_run(tmp_path / "c", "fedavg", end=0.8)
+    [setting] = collect([tmp_path])
+    assert [row[3] for row in results(setting.lines, None)[1]] == ["75.0 %", "", "70.0 %"]
+
+
+def test_a_difference_that_prints_as_zero_is_neither_gain_nor_loss(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "standalone", end=0.5)
+    make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5 + 1e-9, 1: 0.5 - 1e-9, 2: 0.4})
+    assert "2 of 5 clients gain with fedrep and 1 lose (pre)" in client_words(collect([tmp_path])[0])[0]
 
 
 def test_words_doubt_a_lead_within_the_spread(tmp_path: Path) -> None:
@@ -155,7 +202,7 @@ def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5, 1: 0.4, 2: 0.9, 3: 0.0})
     gains, below = client_words(collect([tmp_path])[0])
     assert gains == (
-        "Against training alone, 2 of 5 clients gain with fedrep and 2 lose; client 2 gains most (+40.0 points); "
+        "Against training alone, 2 of 5 clients gain with fedrep and 2 lose (pre); client 2 gains most (+40.0 points); "
         "client 3 loses most (-50.0 points)."
     )
     assert "do worse than by guessing" in below

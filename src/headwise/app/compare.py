@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..contract.method import record_types
 from ..disk.files import write_bytes, write_json
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.choosing import extras
 from ..log.metrics import CLIENT_MEAN
-from ..records import Nothing
 from ..report.joined import joined_table
 from ..report.page import write_page
 from ..report.results import Line, Setting
@@ -94,7 +92,7 @@ def compare(
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): continue with the same command and --out {folder}.")
         done.setdefault(method, []).append(run)
-    lines = tuple(Line(m, tuple(runs), _keeps(m)) for m, runs in done.items())
+    lines = tuple(Line(m, tuple(runs)) for m, runs in done.items())
     first = lines[0].runs[0]
     comparison = Comparison(folder, Setting(title_of(first.manifest["experiment"], first.metric), lines))
     write_json(folder / "comparison.json", comparison.plain())
@@ -116,10 +114,6 @@ def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> li
             choice = Choice.parse(method, "method").resolved("method")
             cells.append((method, dataclasses.replace(base, method=choice, seed=seed), f"{label}-s{seed}"))
     return cells
-
-
-def _keeps(method: str) -> bool:
-    return record_types(type(Choice.parse(method, "method").make("method"))).client is not Nothing
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:

@@ -41,12 +41,17 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "order": [line.name for line in setting.measured],
         "classes": setting.classes,
         "names": setting.run.names or None,
-        "partition": {part: setting.partition[part] for part in ("train", "test")},
+        "partition": parts_with_samples(setting.partition),
         "floors": [_round(f) for f in setting.run.floors],
         "lines": [
             {**_line(line, room), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)
         ],
     }
+
+
+def parts_with_samples(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Each client's counts by class for training, test and, if there are any, validation."""
+    return {p: counts[p] for p in ("train", "val", "test") if p != "val" or any(map(sum, counts.get(p, ())))}
 
 
 def metric_data(metric: Metric) -> dict[str, Any]:

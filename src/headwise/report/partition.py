@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..log.metrics import ACCURACY, percent
-from .data import metric_data
+from .data import metric_data, parts_with_samples
 from .page import render_page
 from .tables import Table
 
@@ -35,10 +35,16 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
 
 def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
     """A row per client: its number, its name if it has one, and its samples, those for training by class."""
-    head = ["client", *(["name"] if names else []), "train", "test", *classes]
+    parts = parts_with_samples(counts)
+    head = ["client", *(["name"] if names else []), *parts, *classes]
     rows = [
-        [str(c), *names[c : c + 1], str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
-        for c, (train, test) in enumerate(zip(counts["train"], counts["test"], strict=True))
+        [
+            str(c),
+            *names[c : c + 1],
+            *(str(sum(part[c])) for part in parts.values()),
+            *(str(n) if n else "·" for n in train),
+        ]
+        for c, train in enumerate(counts["train"])
     ]
     return head, rows
 
@@ -55,7 +61,7 @@ def render_partition(
         "names": list(names) or None,
         "floor": None,
         "floors": [],
-        "partition": {part: counts[part] for part in ("train", "test")},
+        "partition": parts_with_samples(counts),
     }
     said = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
     return render_page(title=title, subtitle="nothing trained yet", parts=PARTS, settings=[said], data=[data])

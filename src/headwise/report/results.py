@@ -19,7 +19,6 @@ from ..runs.manifest import portable
 from ..runs.names import called
 from ..runs.query import Run, find_runs
 from ..runs.titles import title_of
-from ..settings import catalog
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""
@@ -33,8 +32,6 @@ class Line:
 
     name: str
     runs: tuple[Run, ...]
-    keeps: bool = True
-    """whether its clients keep anything: if not, their own models are not a result of the method"""
 
     @property
     def metric(self) -> Metric:
@@ -75,15 +72,14 @@ class Line:
         """Bytes or seconds per round, over all its clients."""
         return fmean(s[what] / max(s["rounds"], 1) for s in self.summaries)
 
-    @cached_property
+    @property
     def moment(self) -> str:
-        """The moment at which its clients do better: with what they download, or with what they keep."""
-        own = [m for m in self.measured if m == "pre" or (m == "stale" and self.keeps)] or self.measured
-        return max(own, key=lambda m: self.metric.gain(self.mean("last", m), 0.0))
+        """By which it is ranked: pre, else stale, else global. The same for all methods, whatever they score."""
+        return self.measured[0]
 
     @property
     def score(self) -> float:
-        """The method's metric at its better moment."""
+        """The method's metric at that moment."""
         return self.mean("last", self.moment)
 
     @property
@@ -177,11 +173,6 @@ def _check(run: Run) -> None:
     _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites, _given_name(run)
 
 
-def _is_stateless(method: str) -> bool:
-    """Whether this is one of our methods whose clients keep nothing."""
-    return method in catalog.names("method") and catalog.entry("method", method).facts.get("stays") == "nothing"
-
-
 @contextmanager
 def reading(run: Run) -> Iterator[None]:
     """Turn errors about missing or malformed entries into one sentence about the run."""
@@ -209,10 +200,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
         groups.setdefault(key, {})[e["seed"]] = run
     every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
     names = _names([group[0] for group in every])
-    return [
-        Line(name, group, not _is_stateless(group[0].method))
-        for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])
-    ]
+    return [Line(name, group) for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])]
 
 
 def _settings(run: Run) -> dict[str, Any]:

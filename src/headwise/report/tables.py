@@ -25,15 +25,17 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
     main = lines[0].metric
     more = [m for m in extras(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)]
     few = ["clients measured"] * any(_few(line) for line in lines)
+    judged = next((line.moment for line in lines if _validated(line)), "")
     head = [
         "method",
         f"{main.heading} (pre)",
         "own model (stale)",
+        *[f"validation ({judged})"] * bool(judged),
         *(m.label if m.source == main.name else m.heading for m in more),
         *few,
         *COSTS,
     ]
-    rows = [_cells(line, more, bool(few)) for line in lines]
+    rows = [_cells(line, more, bool(few), bool(judged)) for line in lines]
     last = [] if floor is None else [[_guessing(lines[0]), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
     return head, [*rows, *last]
 
@@ -44,9 +46,9 @@ def _guessing(line: Line) -> str:
     return "majority floor" if is_majority(line.metric, task) else "dummy floor"
 
 
-def _cells(line: Line, more: Sequence[Metric], few: bool) -> list[str]:
+def _cells(line: Line, more: Sequence[Metric], few: bool, judged: bool) -> list[str]:
     shown = [_with_spread(line, m) if line.values("last", m) else "" for m in OWN]
-    others = [*(_extra(line, m) for m in more), *[_few(line)] * few]
+    others = [*[_validated(line)] * judged, *(_extra(line, m) for m in more), *[_few(line)] * few]
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
     return [line.name, *shown, *others, *traffic, f"{line.per_round('seconds'):.2f}"]
 
@@ -62,8 +64,14 @@ def _few(line: Line) -> str:
     return next((f"{line.mean(name, m):g}" for m in OWN if line.values(name, m)), "")
 
 
-def _with_spread(line: Line, moment: str) -> str:
-    text, spread = line.metric.form(line.mean("last", moment)), line.spread("last", moment)
+def _validated(line: Line) -> str:
+    """The metric on validation samples, at the moment that ranks the line; empty without such samples."""
+    what = line.metric.validation
+    return _with_spread(line, line.moment, what) if line.measured and line.values(what, line.moment) else ""
+
+
+def _with_spread(line: Line, moment: str, what: str = "last") -> str:
+    text, spread = line.metric.form(line.mean(what, moment)), line.spread(what, moment)
     if len(line.runs) < 2:
         return text
     return f"{text} ± {line.metric.form(spread).removesuffix(' %')}"

@@ -12,6 +12,13 @@ from .results import Line, Setting
 
 NAMED = 5
 """up to this many clients are listed by number; more are only counted"""
+WHEN = {
+    "pre": "right after a download (pre)",
+    "stale": "with their own last models (stale)",
+    "global": "with the one global model (global)",
+}
+SAME = 0.0005
+"""a smaller difference is printed as 0.0 points or 0.000, and counts as none"""
 
 
 def failure_words(setting: Setting) -> list[str]:
@@ -34,21 +41,54 @@ def words(setting: Setting) -> list[str]:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best, alone, main, form = lines[0], setting.alone, setting.metric, setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
-    said = [f"{wins}: {_scored(main, best.score)}."]
+    said = [f"{wins}: {WHEN[best.moment]}, {_scored(main, best.score)}.", *_on_validation(setting)]
     if few := best.values(f"{main.name}_clients", best.moment):
         said.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
-        said.append(f"Next is {lines[1].name} with {form(lines[1].score)}: {_lead(setting, best, lines[1])}.")
+        said.append(f"Next is {lines[1].name} with {_at(lines[1])}: {_lead(setting, best, lines[1])}.")
     if alone is best and len(lines) > 1:
         said.append("No other method helped: here, clients do best alone.")
     elif alone is not None and alone is not best:
-        said.append(f"Training alone gives {form(alone.score)}: {_lead(setting, best, alone)}.")
-        worse = [f"{line.name} ({form(line.score)})" for line in lines if main.gain(line.score, alone.score) < 0]
+        said.append(f"Training alone gives {_at(alone)}: {_lead(setting, best, alone)}.")
+        worse = [
+            f"{line.name} ({form(line.score)}, {line.moment})"
+            for line in lines
+            if main.gain(line.score, alone.score) < 0
+        ]
         said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
     floor = setting.floor
-    if floor is not None and (below := [x.name for x in lines if main.gain(x.score, floor) < 0]):
+    if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
         said.append(f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}.")
-    return said + _privacy(lines)
+    return said + _kept(best, lines) + _privacy(lines)
+
+
+def _at(line: Line) -> str:
+    return f"{line.metric.form(line.score)} ({line.moment})"
+
+
+def _on_validation(setting: Setting) -> list[str]:
+    """Which line to choose, and what it is then worth: test samples must not choose."""
+    main, what = setting.metric, setting.metric.validation
+    judged = [line for line in setting.lines if line.measured and line.values(what, line.moment)]
+    if len(judged) < 2:
+        return []
+    best = max(judged, key=lambda line: main.gain(line.mean(what, line.moment), 0.0))
+    value = f"{main.form(best.mean(what, best.moment))} ({best.moment})"
+    decided = f"On validation samples, which should decide, {best.name} is best with {value}"
+    return [f"{decided}; on test samples it has {_at(best)}."]
+
+
+def _kept(best: Line, lines: Sequence[Line]) -> list[str]:
+    """Who wins with the models that clients have after training, if that is another one; and how to export these."""
+    how = "headwise export --moment post writes them"
+    if best.moment == "stale":
+        return [f"Own last models are those after training: {how}."]
+    kept = [line for line in lines if line.values("last", "stale")]
+    first = max(kept, key=lambda line: line.metric.gain(line.mean("last", "stale"), 0.0), default=best)
+    if first is best:
+        return []
+    value = first.metric.form(first.mean("last", "stale"))
+    return [f"With their own last models (stale), {first.name} is best with {value}: {how}."]
 
 
 def client_words(setting: Setting) -> list[str]:
@@ -59,14 +99,16 @@ def client_words(setting: Setting) -> list[str]:
     mine, main = client_scores(best).get(best.moment, {}), setting.metric
     said: list[str] = []
     if alone is not None and alone is not best:
-        said += _gains(setting, best.name, mine, client_scores(alone).get(alone.moment, {}))
+        said += _gains(setting, best, mine, client_scores(alone).get(alone.moment, {}))
     guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
     below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
-        said.append(f"With {best.name}, {_clients(setting, below, len(mine))} do worse than by guessing.")
+        said.append(
+            f"With {best.name} ({best.moment}), {_clients(setting, below, len(mine))} do worse than by guessing."
+        )
     elif mine and (guess or main is ACCURACY):
         plain = "by guessing its most frequent class" if _is_majority(setting) else "without looking at its inputs"
-        said.append(f"With {best.name}, no client does worse than {plain}.")
+        said.append(f"With {best.name} ({best.moment}), no client does worse than {plain}.")
     return said
 
 
@@ -91,15 +133,16 @@ def _lead(setting: Setting, one: Line, other: Line) -> str:
     return f"{lead}, {sure} than the spread over {setting.seeds} seeds"
 
 
-def _gains(setting: Setting, name: str, mine: Scores, alone: Mapping[int, float]) -> list[str]:
+def _gains(setting: Setting, best: Line, mine: Scores, alone: Mapping[int, float]) -> list[str]:
     main = setting.metric
     change = {c: main.gain(mine[c], alone[c]) for c in mine if c in alone}
     if not change:
         return []
-    up = [c for c, points in change.items() if points > 0]
-    down = sorted((c for c, points in change.items() if points < 0), key=lambda c: change[c])
+    up = [c for c, points in change.items() if points >= SAME]
+    down = sorted((c for c, points in change.items() if points <= -SAME), key=lambda c: change[c])
     most = max(change, key=lambda c: change[c])
-    said = [f"Against training alone, {len(up)} of {len(change)} clients gain with {name} and {len(down)} lose"]
+    count = f"{len(up)} of {len(change)} clients gain with {best.name} and {len(down)} lose ({best.moment})"
+    said = [f"Against training alone, {count}"]
     if up:
         said.append(f"client {setting.called(most)} gains most ({_points(main, change[most], '+')})")
     if down:

@@ -46,8 +46,9 @@ class RunFiles:
             raise RunError(f"{path} is damaged: it has changed since the run began.")
         found = from_json(data, path)
         check(found, PARTITION, path)
-        rows = found["train"] + found["test"]
-        if len(found["train"]) != len(found["test"]) or len({len(row) for row in rows}) > 1 or [] in rows:
+        parts = [found["train"], found["test"], found.get("val") or found["train"]]
+        rows = [row for part in parts for row in part]
+        if len({len(part) for part in parts}) > 1 or len({len(row) for row in rows}) > 1 or [] in rows:
             raise RunError(f"{path} is damaged: its rows have different lengths.")
         return found
 

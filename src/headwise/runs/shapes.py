@@ -123,7 +123,7 @@ MANIFEST = judge_of({
     "versions?": {str: str},
 })  # fmt: skip
 _FLOOR = {"over": (float, None), "clients": [(float, None)]}
-PARTITION = judge_of({"train": [[int]], "test": [[int]], "names?": [str], "floors?": {str: _FLOOR}})
+PARTITION = judge_of({"train": [[int]], "test": [[int]], "val?": [[int]], "names?": [str], "floors?": {str: _FLOOR}})
 RESULT = judge_of({"ended": str, "lines?": {str: {"size": int, "digest": str}}})
 JOINED = judge_of({
     "clients": [int],

@@ -30,7 +30,7 @@ def summarize(rows: list[Round], moment: str, main: Metric) -> dict[str, Any]:
     }
     if judged := {t: found[main.validation] for t, found in by_round.items() if found.get(main.validation) is not None}:
         chosen = _best(judged, main)
-        summary |= {"selected": curve[chosen], "selected_round": chosen}
+        summary |= {"selected": curve[chosen], "selected_round": chosen, main.validation: judged[max(judged)]}
     return summary
 
 

@@ -81,7 +81,8 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(f"  metric {run.metric.heading}")
     others = [m for m in extras(run.metric, run.asked) if m.name != CLIENT_STD.name]
     for moment, s in summary[summary["metric"]].items():
-        selected = f", chosen on validation {s['selected']:.4f}" if "selected" in s else ""
+        chosen = f"test {run.metric.label} {s.get('selected', 0):.4f} in round {s.get('selected_round')}"
+        selected = f", {chosen}, which was chosen on validation" if "selected" in s else ""
         values = [s.get(m.name) for m in (CLIENT_MEAN, CLIENT_STD)]
         few = s.get(f"{run.metric.name}_clients")
         measured = "" if few is None else f" (measured at {few:g} clients)"

@@ -1,13 +1,14 @@
 // The charts: each function gives what ECharts draws, how tall it is, and the table behind it.
 
 const MOMENTS = {
-  own: "what serves each method's clients best",
   pre: "right after a download (pre)",
   post: "right after training, participants only (post)",
   stale: "each client's own last model (stale)",
   global: "the one global model (global)",
 };
-const curveOf = (line) => line.curves[chosen.moment === "own" ? line.moment : chosen.moment];
+const PARTS = { train: "training", val: "validation", test: "test" };
+const curveOf = (line) => line.curves[chosen.moment];
+const SAME = 0.0005; // a smaller difference is printed as 0.0 points or 0.000
 const BAR = 26; // pixels for a line of a bar chart
 
 function band(line, curve, xs) {
@@ -35,7 +36,7 @@ chart("accuracy", () => {
   const level = (y, text) => ({ yAxis: y, label: { formatter: text, position: "insideStartTop", color: ink("soft") }, lineStyle: { color: ink("mark"), type: "dashed" } });
   const levels = [level(chosen.target, "target")];
   if (page().floor != null) levels.push(level(page().floor, "floor: guessing"));
-  series.push({ type: "line", data: [], markLine: { silent: true, symbol: "none", data: levels } });
+  series.push({ type: "line", data: [], markLine: { silent: true, symbol: "none", precision: 6, data: levels } });
   const overlap = { show: true, type: "slider", height: 18, bottom: 6, brushSelect: false, borderColor: ink("line"), textStyle: { color: ink("soft") } };
   const title = chosen.x === "round" ? "round" : "megabytes sent, up and down";
   const tell = (p) => tip([[element("b", {}, p.seriesName)], `${chosen.x === "round" ? "round" : "after"} ${number(p.value[0])}${chosen.x === "mb" ? " MB" : ""}`, `${score(p.value[1])} ± ${spread(p.value[2])}`]);
@@ -92,10 +93,11 @@ chart("against", () => {
   const title = chosen.against === "floor" ? "guessing, without inputs" : chosen.against;
   const ends = range(pairs.flatMap((p) => p.slice(0, 2)));
   const tell = (p) => tip([`client ${clientName(p.value[2])}`, `${score(p.value[1])}, against ${score(p.value[0])}`, `${points(gain(p.value[1], p.value[0]))} ${unit()}`]);
-  const dot = (p) => ({ value: p, symbol: gain(p[1], p[0]) >= 0 ? "circle" : "triangle", itemStyle: { color: gain(p[1], p[0]) >= 0 ? palette(0) : palette(1) } });
+  const better = (p) => { const g = gain(p[1], p[0]); return Math.abs(g) < SAME ? 0 : Math.sign(g); };
+  const looks = { "1": ["circle", palette(0)], "-1": ["triangle", palette(1)], "0": ["rect", ink("mark")] };
+  const dot = (p) => ({ value: p, symbol: looks[better(p)][0], itemStyle: { color: looks[better(p)][1] } });
   const diagonal = { silent: true, symbol: "none", lineStyle: { color: ink("mark") }, data: [[{ coord: [ends.min, ends.min] }, { coord: [ends.max, ends.max] }]] };
-  const up = pairs.filter((p) => gain(p[1], p[0]) > 0).length;
-  const down = pairs.filter((p) => gain(p[1], p[0]) < 0).length;
+  const count = (sign) => pairs.filter((p) => better(p) === sign).length;
   return {
     height: narrow() ? 340 : 440, marks: pairs.length,
     option: {
@@ -104,7 +106,7 @@ chart("against", () => {
       tooltip: tooltip({ formatter: tell }),
       series: [{ type: "scatter", symbolSize: 10, data: pairs.map(dot), itemStyle: { opacity: 0.8 }, markLine: diagonal }],
     },
-    words: `${up} clients gain (dots), ${down} lose (triangles).`,
+    words: `${count(1)} clients gain (dots), ${count(-1)} lose (triangles), ${count(0)} do neither (squares).`,
     head: ["client", line.name, title, unit()],
     rows: pairs.map(([x, y, c]) => [clientName(c), score(y), score(x), points(gain(y, x))]),
   };
@@ -138,18 +140,19 @@ chart("labels", () => {
 });
 
 chart("sizes", () => {
-  const { train, test } = page().partition;
+  const parts = Object.entries(page().partition);
+  const { train } = page().partition;
   const bars = (name, counts, i) => ({ type: "bar", name, stack: "all", data: counts.map(sum), color: palette(i), barCategoryGap: "15%" });
   return {
-    height: 260, marks: train.length * 2,
+    height: 260, marks: train.length * parts.length,
     option: {
       grid: { left: 12, right: 20, top: 34, bottom: 36, containLabel: true }, legend: { top: 0, textStyle: { color: ink("ink") } },
       aria: patterns(),
       xAxis: axis("client", { type: "category", data: train.map((_, c) => clientName(c)), splitLine: { show: false } }), yAxis: axis(""),
       tooltip: tooltip({ formatter: (p) => tip([`client ${p.name}`, `${p.seriesName}: ${number(p.value)} samples`]) }),
-      series: [bars("training samples", train, 0), bars("test samples", test, 1)],
+      series: parts.map(([part, counts], i) => bars(`${PARTS[part]} samples`, counts, i)),
     },
-    head: ["client", "training samples", "test samples", "classes"],
-    rows: train.map((row, c) => [clientName(c), sum(row), sum(test[c]), row.filter((n) => n).length]),
+    head: ["client", ...parts.map(([part]) => `${PARTS[part]} samples`), "classes"],
+    rows: train.map((row, c) => [clientName(c), ...parts.map(([, counts]) => sum(counts[c])), row.filter((n) => n).length]),
   };
 });

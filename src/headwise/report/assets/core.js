@@ -3,7 +3,7 @@
 // Names come from run folders and may hold anything: they only ever become text nodes.
 
 let pages = JSON.parse(document.getElementById("data").textContent);
-const chosen = { setting: 0, hidden: new Set(), x: "round", moment: "own", part: "train", target: null };
+const chosen = { setting: 0, hidden: new Set(), x: "round", moment: "pre", part: "train", target: null };
 const page = () => pages[chosen.setting];
 const find = (id) => document.getElementById(id);
 const shown = () => page().lines.filter((line) => !chosen.hidden.has(line.name));

@@ -26,18 +26,18 @@ function targetRange() {
 }
 
 function clientTable() {
-  const { train, test } = page().partition;
+  const parts = page().partition;
   const line = named(chosen.line);
   if (!line) return;
   const [own, other, floors] = [clientsOf(line), reference(), page().floors];
-  const most = Math.max(1, ...train.flat());
+  const most = Math.max(1, ...parts.train.flat());
   const versus = chosen.against === "floor" ? [] : [chosen.against];
   const row = (counts, c) => [
-    clientName(c), number(sum(counts)), number(sum(test[c])), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, score(floors[c]),
+    clientName(c), ...Object.values(parts).map((part) => number(sum(part[c]))), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, score(floors[c]),
     ...versus.map(() => score(other[c])), score(own[c]), points(own[c] == null || other[c] == null ? null : gain(own[c], other[c])),
   ];
-  table(find("client-table"), ["client", "train", "test", "classes", "train by class", "floor", ...versus, line.name, unit()], train.map(row));
-  for (const cell of find("client-table").querySelectorAll("td:nth-child(5)")) cell.className = "counts";
+  table(find("client-table"), ["client", ...Object.keys(parts), "classes", "train by class", "floor", ...versus, line.name, unit()], parts.train.map(row));
+  for (const cell of find("client-table").querySelectorAll("td:has(svg)")) cell.className = "counts";
 }
 
 function histogram(counts, most) {
@@ -124,6 +124,7 @@ function startSetting() {
   const order = page().order;
   chosen.hidden = new Set(order.length > FEW ? order.slice(8).filter((n) => n !== page().alone) : []);
   const target = named(page().alone ?? order[0]);
+  chosen.moment = named(order[0])?.moment ?? "pre";
   const last = target?.curves[target.moment]?.mean.at(-1) ?? 0.5;
   chosen.target = metric().percent ? Math.floor(last * 200) / 200 : last;
   chosen.line = order.find((n) => n !== page().alone) ?? order[0];
@@ -133,9 +134,9 @@ function startSetting() {
 
 function controls() {
   for (const part of document.querySelectorAll(".of-setting")) part.hidden = Number(part.dataset.setting) !== chosen.setting;
-  fill(find("part"), [["train", "for training"], ["test", "for the test"]], chosen.part);
+  chosen.part = fill(find("part"), Object.keys(page().partition).map((p) => [p, PARTS[p]]), chosen.part);
   if (!find("legend")) return;
-  const moments = ["own", ...Object.keys(MOMENTS).slice(1).filter((m) => page().lines.some((l) => l.curves[m]))];
+  const moments = Object.keys(MOMENTS).filter((m) => page().lines.some((l) => l.curves[m]));
   chosen.moment = fill(find("moment"), moments.map((m) => [m, MOMENTS[m]]), chosen.moment);
   chosen.x = fill(find("xaxis"), [["round", "rounds"], ["mb", "megabytes sent"]], chosen.x);
   targetRange();
