@@ -60,7 +60,10 @@ def store(
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
         draft = Path(name) / "draft"
         draft.mkdir()
-        d = write_tables(pieces, draft, client, targets) if all(tables) else write_arrays(pieces, draft, copy_gb)
+        if all(tables):
+            d = write_tables(pieces, draft, client, targets, copy_gb)
+        else:
+            d = write_arrays(pieces, draft, copy_gb)
         d = replace(d, **_checked(settings))
         d = replace(d, sha256=fingerprint(d))
         text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
