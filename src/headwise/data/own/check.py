@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
+from ...errors import DataError, counted
 from ..partition.shares import group, histograms
 from .description import Description
 from .findings import DataFinding, Findings, Report
@@ -39,7 +39,7 @@ def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
     raw, part = loaded.raw, loaded.dataset.part
     counts = np.bincount(raw.owner, minlength=len(raw.owners))
     for c in np.flatnonzero(counts < d.few):
-        text = f"it has {_samples(int(counts[c]))}, fewer than {d.few}."
+        text = f"it has {counted(int(counts[c]), 'sample')}, fewer than {d.few}."
         report(DataFinding("warning", "too few samples", text, d.place, client=raw.owners[c]))
     if part is not None:
         tested = np.bincount(raw.owner[part == 2], minlength=len(raw.owners))
@@ -124,7 +124,3 @@ def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True)
     digests = b"".join(hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in rows)
     return np.frombuffer(digests, np.uint64)
-
-
-def _samples(n: int) -> str:
-    return "one sample" if n == 1 else f"{n} samples"

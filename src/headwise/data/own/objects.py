@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.files import digest, write_bytes
-from ...errors import DataError
+from ...errors import DataError, counted
 from ...settings.fields import build
 from .description import Description, read_description
 from .frames import is_frame, partitions, samples_of
@@ -155,9 +155,8 @@ def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[A
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise DataError(f"client {name!r} has x of type {x.dtype} and shape {list(x.shape)}, but needs [samples, ...].")
     if y.ndim < 1 or len(x) != len(y):
-        raise DataError(
-            f"client {name!r} has {len(x)} samples{for_part(part)}, but {len(y) if y.ndim else 'no'} targets."
-        )
+        targets = counted(len(y), "target") if y.ndim else "no targets"
+        raise DataError(f"client {name!r} has {counted(len(x), 'sample')}{for_part(part)}, but {targets}.")
     if not len(x) and part <= 0:
         raise DataError(f"client {name!r} has no samples{for_part(part)}.")
     for what, values in (("x", x), ("y", y)):

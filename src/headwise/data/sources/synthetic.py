@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ...memory import check_memory
 from ...settings.fields import Count, Natural, NonNegative, Range
+from ...settings.options import OUTPUTS
 from ..dataset import Dataset, Source
 
 
@@ -65,7 +66,7 @@ class Synthetic(Source):
         rngs = rng.spawn(self.sites)
         known = None if self.task == "classification" else rng.standard_normal((self.features, self.outputs))
         parts = [self._site(int(sizes[k]), centres, known, rngs[k]) for k in drawn]
-        what, count = {"multilabel": "label", "regression": "target"}.get(self.task, "class"), self.outputs
+        what, count = OUTPUTS[self.task], self.outputs
         return Dataset(
             np.concatenate([x for x, _ in parts]).astype(np.float32),
             np.concatenate([y for _, y in parts]),

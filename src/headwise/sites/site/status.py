@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import counted
 from ..transport.family import running
 from .holdings import PrivacySpent, spent
 from .worker import Activity, activity
@@ -31,7 +32,7 @@ class SiteStatus:
             yield f"connected since {now['connected']}" if now.get("connected") else f"not connected: {now.get('why')}"
         if done.run:
             yield f"{done.run}: {done.method} on {done.data}, round {done.round} of {done.rounds}, latest at {done.at}"
-            yield f"sent {done.sent / 1000:,.1f} KB in {done.messages} messages of this run"
+            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
         else:
             yield "nothing was asked yet, and nothing sent"
         yield from map(privacy_line, self.spent)
