@@ -41,3 +41,8 @@ def nearest(word: str, known: Iterable[str], said: str = "allowed are") -> str:
     if close := difflib.get_close_matches(word, names, n=1):
         return f"did you mean '{close[0]}'?"
     return f"{said} {', '.join(names)}." if names else "there are none."
+
+
+def counted(n: int, noun: str) -> str:
+    """1 class, 2 classes, 1,000 samples."""
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"

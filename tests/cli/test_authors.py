@@ -85,7 +85,7 @@ def test_a_run_names_the_authors_file_but_not_its_folder(tmp_path: Path, capsys:
     with pytest.raises(SystemExit) as end:
         main(["run", "--method", str(path), *setting, "--out", str(out)])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("slow_head.py on synthetic, 1 rounds")
+    assert capsys.readouterr().out.startswith("slow_head.py on synthetic, 1 round,")
 
 
 def test_a_method_copied_from_headwise_is_told_how_to_import(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> st
 
 def test_from_a_table_to_a_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
-    assert "data.toml describes 4 clients with 160 samples of 2, 2 classes." in out
+    assert "data.toml describes 4 clients with 160 samples of 2 features, 2 classes." in out
     assert "Task is classification: the target has 2 different values." in out
     text = (patients / "data.toml").read_text()
     assert 'number = ["age"]' in text

@@ -43,9 +43,11 @@ def test_init_says_which_array_is_too_short(headwise: Headwise, here: Path) -> N
 def test_one_client_is_one(headwise: Headwise, here: Path) -> None:
     (here / "clients").mkdir()
     np.savez(here / "clients" / "va.npz", x=X, y=Y + 0.5)
-    assert "describes 1 client with 40 samples of 2, 1 target." in headwise("data", "init", "clients").out
+    assert "describes 1 client with 40 samples of 2 features, 1 target." in headwise("data", "init", "clients").out
     np.savez(here / "clients" / "va.npz", x=X, y=Y)
-    assert "1 client with 40 samples of 2, 2 classes." in headwise("data", "init", "clients", "-o", "d.toml").out
+    assert (
+        "1 client with 40 samples of 2 features, 2 classes." in headwise("data", "init", "clients", "-o", "d.toml").out
+    )
     shown = headwise("data", "show", "d.toml").out
     assert "natural, 1 client\n" in shown
     assert "One client has 30 training" in shown

@@ -115,6 +115,18 @@ def test_only_one_clients_samples_of_a_description(home: Path, tmp_path: Path) -
     assert [row["sample"] for row in told] == list(range(2, 122, 3))
 
 
+def test_unknown_categories_are_told_once(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [f"50,200,{sex},pain" for sex in ["f", "x", "", "?", "NA", "x", "y"]] + ["50,200,z,pain"] * 5000
+    (tmp_path / "t.csv").write_text("\n".join(["age,chol,sex,note", *rows]) + "\n")
+    assert code("predict", home / "va", tmp_path / "t.csv", "-o", tmp_path / "out.csv") == 0
+    said = "Column 'sex': 5,003 of its cells hold categories that were not there in training ('x', 'y', 'z')"
+    assert [r.getMessage() for r in caplog.records] == [f"{said}, and count as missing."]
+    caplog.clear()
+    model, cells = hw.load(home / "va"), {"age": [50], "chol": [200], "note": ["pain"]}
+    assert model.predict({**cells, "sex": ["x"]}) == model.predict({**cells, "sex": [None]})
+    assert [r.getMessage()[:26] for r in caplog.records] == ["Column 'sex': 1 of its cel"]
+
+
 def test_predicting_does_not_need_torch(home: Path, tmp_path: Path) -> None:
     """Nor anything that trains."""
     words = ["predict", str(home / "va"), str(home / "patients.csv"), "-o", str(tmp_path / "out.csv")]

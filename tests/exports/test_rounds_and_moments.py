@@ -74,7 +74,7 @@ def test_without_a_kept_round_or_model_there_is_a_sentence(tmp_path: Path) -> No
     (trained,) = run.rounds[0].get("clients", [])
     with pytest.raises(RunError, match=r"keeps no models as after training: evaluate.keep = \['post'\] does"):
         run.model(trained, moment="post")
-    with pytest.raises(RunError, match="has not trained in 1 rounds"):
+    with pytest.raises(RunError, match="has not trained in 1 round:"):
         run.model((trained + 1) % 4, moment="post")
     assert not [*run.path.glob("checkpoint/best-*")]
 

@@ -99,7 +99,7 @@ def test_hospitals_with_their_own_tables(tmp_path: Path, capsys: pytest.CaptureF
     for k in range(2):
         data = hospital(tmp_path / f"h{k}", k)
         said = told(capsys, "site", "init", str(tmp_path / f"site{k}"), "--client", str(k), "--data", str(data))
-        assert f"client {k}: 24 samples of shape (3,) in 2 classes" in said
+        assert f"client {k}: 24 samples of shape [3], 2 classes" in said
         sites[k] = tmp_path / f"site{k}" / "site.toml"
     asked = hw.Experiment(**{"method": "fedavg", "data": "own", "clients": 2, "model": "mlp:4", "rounds": 2})
     run = served(Inside(sites), asked, tmp_path / "out")

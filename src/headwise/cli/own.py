@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from ..disk.jsontext import to_json
-from ..errors import ConfigError, DataError, RunError
+from ..errors import ConfigError, DataError, RunError, counted
+from ..settings.options import OUTPUTS
 from .options import json_option
 from .paths import INPUT_FILE, OUTPUT_FILE
 
@@ -83,9 +84,9 @@ def check(file: Path, as_json: bool) -> None:
         if loaded is not None:
             _describe(file, loaded)
     if errors:
-        raise DataError(f"{file} has {errors} error{'s' * (errors > 1)}: correct the data or this file.")
+        raise DataError(f"{file} has {counted(errors, 'error')}: correct the data or this file.")
     if not as_json:
-        warnings = f", {len(findings)} warning{'s' * (len(findings) > 1)}" if findings else ""
+        warnings = f", {counted(len(findings), 'warning')}" if findings else ""
         alone = loaded is not None and len(loaded.raw.owners) == 1
         click.echo(f"No errors{warnings}: headwise {'site init FOLDER --data' if alone else 'run --data'} {file}")
 
@@ -99,10 +100,15 @@ def _describe(file: Path, loaded: Any) -> None:
 def _words(loaded: Any) -> str:
     """How much there is."""
     raw, found = loaded.raw, loaded.targets
-    kind = {"multilabel": "label", "regression": "target"}.get(found.task, "class")
-    shape, many, clients = " x ".join(map(str, raw.x.shape[1:])), len(found.classes), len(raw.owners)
-    targets = f"{many} {kind}{('es' if kind == 'class' else 's') * (many > 1)}"
-    return f"{clients:,} client{'s' * (clients > 1)} with {len(raw):,} samples of {shape}, {targets}"
+    targets, samples = counted(len(found.classes), OUTPUTS[found.task]), counted(len(raw), "sample")
+    return f"{counted(len(raw.owners), 'client')} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
+
+
+def _size(recipe: Any) -> str:
+    """Of one sample, as a user sees it."""
+    if recipe.form == "table" or (len(recipe.shape) == 1 and not recipe.vocabulary):
+        return counted(len(recipe.columns) or recipe.shape[0], "feature")
+    return f"up to {counted(recipe.shape[0], 'word')}" if recipe.vocabulary else " x ".join(map(str, recipe.shape))
 
 
 def show_targets(found: Any, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.federated import Clients, Samples
-from ..errors import ConfigError
+from ..errors import ConfigError, counted
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Experiment
@@ -70,7 +70,7 @@ def check_drift(experiment: Experiment, clients: int) -> None:
     """Refuse a drift that never comes, of clients that are not there, or that somebody would have to be told of."""
     drift = experiment.drift
     if drift.round > experiment.rounds:
-        raise ConfigError(f"drift.round is {drift.round}, but the run has only {experiment.rounds} rounds.")
+        raise ConfigError(f"drift.round is {drift.round}, but the run has only {counted(experiment.rounds, 'round')}.")
     if wrong := [c for c in drift.clients if c >= clients]:
         raise ConfigError(f"drift.clients has {wrong[0]}, but the clients are 0 to {clients - 1}.")
     if experiment.privacy.clip is not None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, counted, nearest
 
 Trace = tuple[tuple[int, ...], ...]
 """the clients of each round, ascending"""
@@ -24,7 +24,7 @@ def read_trace(path: Path, clients: int, names: Sequence[str], rounds: int) -> T
     said = f"sampling.trace is {str(path)!r}"
     rows = _rows(path, said)
     if len(rows) < rounds:
-        raise ConfigError(f"{said}, which has {len(rows)} rounds, but rounds is {rounds}.")
+        raise ConfigError(f"{said}, which has {counted(len(rows), 'round')}, but rounds is {rounds}.")
     numbers = {name: c for c, name in enumerate(names)}
     return tuple(_clients(row, clients, numbers, f"{said}, whose round {t}") for t, row in enumerate(rows, 1))
 

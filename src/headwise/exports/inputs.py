@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..data.own.description import MISSING
 from ..data.preprocessing.fitting import Fitted
-from ..data.preprocessing.states import encoded, from_plain, plain
+from ..data.preprocessing.states import Unknown, encoded, from_plain, plain
 from ..errors import ConfigError, DataError
 
 DTYPES = ("uint8", "int64", "float32", "float64")
@@ -42,10 +42,13 @@ class Inputs:
     missing: tuple[str, ...] = MISSING
     """cells that stand for a missing value"""
 
-    def encode(self, raw: Any) -> NDArray[Any]:
-        """A mapping of columns or a DataFrame, a list of texts or of image paths, or an array: [n, *shape]."""
+    def encode(self, raw: Any, unknown: Unknown | None = None) -> NDArray[Any]:
+        """A mapping of columns or a DataFrame, a list of texts or of image paths, or an array: [n, *shape].
+
+        Unknown categories are counted in `unknown`.
+        """
         if self.fitted is not None and not _is_array(raw):
-            raw = encoded(self.fitted, raw, self.missing)
+            raw = encoded(self.fitted, raw, self.missing, unknown)
         x = np.asarray(raw)
         if x.shape[1:] != self.shape or x.dtype.kind not in "buif":
             given, wanted = f"{x.dtype} of shape {list(x.shape[1:])}", f"{self.dtype} of shape {list(self.shape)}"

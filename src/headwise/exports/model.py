@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.preprocessing.states import Unknown, tell
 from ..errors import RunError
 from .inputs import Inputs
 
@@ -61,7 +62,10 @@ class TrainedModel:
 
     def say(self, raw: Any) -> Said:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
-        return self.answer(self.inputs.encode(raw))
+        unknown = Unknown()
+        x = self.inputs.encode(raw, unknown)
+        tell(unknown)
+        return self.answer(x)
 
     def predict_proba(self, raw: Any) -> NDArray[np.float32]:
         """[n, classes]: the probability of each class, or of each label; of each pixel's classes."""

@@ -17,7 +17,7 @@ from ..engine.client.jobs import personal_model, trained_model
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
-from ..errors import RunError
+from ..errors import RunError, counted
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.query import Run
 from ..settings.experiment import Experiment, experiment_from
@@ -73,7 +73,9 @@ class Models:
             if moment == "pre":
                 made = personal_model(self.plan, client, t, state, down)
             elif state is None:
-                raise RunError(f"client {who!r} has not trained in {t} rounds: it only has a model before training.")
+                raise RunError(
+                    f"client {who!r} has not trained in {counted(t, 'round')}: it only has a model before training."
+                )
             else:
                 made = trained_model(self.plan, client, t, state, down)
         if made is None:

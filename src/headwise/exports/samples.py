@@ -18,7 +18,7 @@ from ..data.own.readers.pictures import Pictures
 from ..data.own.readers.reading import read_raw
 from ..data.own.readers.tables import blocks
 from ..data.own.readers.values import written
-from ..data.preprocessing.states import CellError
+from ..data.preprocessing.states import CellError, Unknown, tell
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
@@ -105,7 +105,7 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
     columns = list(single) if single else [c.name for c in fitted.recipe.columns]
     if not columns:
         raise DataError(f"{d.place} is a table, but this model takes images: a folder of image files.")
-    targets = list(d.target or known.target) if asked.labelled else []
+    targets, unknown = list(d.target or known.target) if asked.labelled else [], Unknown()
     if asked.labelled and not targets:
         raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
@@ -120,16 +120,20 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
                 if form == "image":
                     raw: Any = [piece.path.parent / str(c) for c in cells[columns[0]]]
                 else:
-                    raw = list(cells[columns[0]]) if form == "tokens" else _encoded(model, cells, piece.path, numbers)
+                    whole = form == "tokens"
+                    raw = list(cells[columns[0]]) if whole else _encoded(model, cells, piece.path, numbers, unknown)
                 said = [block.columns[name][rows] for name in targets]
                 y = expected_cells(model.card, d, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
                 yield Batch(numbers, raw, y, [owners[i] for i in rows], piece.path)
+    tell(unknown)
 
 
-def _encoded(model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any]) -> NDArray[Any]:
+def _encoded(
+    model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any], unknown: Unknown
+) -> NDArray[Any]:
     """Encoded here, where it is known which rows of the file these are."""
     try:
-        return model.inputs.encode(cells)
+        return model.inputs.encode(cells, unknown)
     except CellError as error:
         raise DataError(f"{path}, row {numbers[error.row]}, {error.said}") from None
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
+from ..errors import counted
 from .again import command
 from .data import page_data
 from .federation import HEAD, federation
@@ -139,7 +140,7 @@ def _subtitle(settings: Sequence[Setting]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     unfinished = sum(not run.complete for run in runs)
     rest = f"; {unfinished} of them not finished" if unfinished else ""
-    return f"{len(runs)} run{'s' * (len(runs) > 1)}, {when}{rest}"
+    return f"{counted(len(runs), 'run')}, {when}{rest}"
 
 
 def _said(setting: Setting) -> dict[str, Any]:

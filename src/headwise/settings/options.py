@@ -16,6 +16,13 @@ Kernels = Literal["fast", "plain"]
 Keepable = Literal["best", "post"]
 TaskName = Literal["classification", "multilabel", "regression", "segmentation"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
+OUTPUTS: dict[TaskName, str] = {
+    "classification": "class",
+    "multilabel": "label",
+    "regression": "target",
+    "segmentation": "class",
+}
+"""what a task's outputs are called, one of them"""
 
 
 @dataclass(frozen=True)

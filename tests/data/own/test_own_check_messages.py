@@ -38,7 +38,7 @@ def test_missing_categories(tmp_path: Path) -> None:
 
 def test_a_client_with_one_sample(tmp_path: Path) -> None:
     found = [str(f) for f in findings(table(tmp_path, [*ROWS, "oslo,3,f,no"])) if f.kind == "too few samples"]
-    assert found[-1].endswith("client 'oslo': it has one sample, fewer than 10.")
+    assert found[-1].endswith("client 'oslo': it has 1 sample, fewer than 10.")
 
 
 @pytest.mark.parametrize(

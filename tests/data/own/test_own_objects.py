@@ -13,6 +13,7 @@ from own_files import ROWS, table
 from torch.utils.data import TensorDataset
 
 from frames import Frame
+from headwise.data.own.check import check
 from headwise.data.own.description import read_description
 from headwise.data.own.objects import store
 from headwise.data.own.source import Loaded, load
@@ -92,6 +93,36 @@ def test_a_table_for_each_client(tmp_path: Path) -> None:
         store({"va": FRAME, "rome": Frame(sex=["f"], ill=[1])}, tmp_path, target="ill")
     with pytest.raises(DataError, match="clients has both tables and arrays"):
         store({"va": FRAME, "rome": (X, Y)}, tmp_path, target="ill")
+
+
+def test_findings_name_the_table_that_was_passed(tmp_path: Path) -> None:
+    """And its row, counted from 0 as `frame.iloc` does, not those of the copy."""
+    whole = Frame(age=[61.0, 50.0, "old", 38.0], ill=[1, 0, 1, 0], who=["va", "rome", "va", "rome"])
+    number = {"features": {"number": ["age"]}}
+    with pytest.raises(DataError, match=r"^clients, row 2, column 'age': 'old' is not a number"):
+        stored(whole, tmp_path, client="who", target="ill", **number)
+    mine, bad = Frame(age=[61.0, 50.0], ill=[1, 0]), Frame(age=[20.0, "old"], ill=[1, 0])
+    with pytest.raises(DataError, match=r"^clients, row 1 of test, column 'age', client 'rome': 'old' is not a number"):
+        stored({"va": (mine, mine), "rome": (mine, bad)}, tmp_path, target="ill", **number)
+    d = read_description(store({"va": mine, "rome": (mine, mine)}, tmp_path, target="ill"))
+    found = {str(f) for f in check(d)[1]}
+    assert (
+        "clients, row 0 of test, client 'rome': the same as clients, row 0 of train, which is in another part." in found
+    )
+    assert "clients, client 'va': it has no test samples, so its model is never evaluated." in found
+
+
+def test_tables_that_are_too_large_to_copy(tmp_path: Path) -> None:
+    said = (
+        "clients has tables of more than copy_gb = {} GB, which is the most that is copied: write them to Parquet and "
+        "pass the data.toml of headwise data init, or raise copy_gb."
+    )
+    long = Frame(text=["so many words " * 1000] * 2, ill=[1, 0])  # found while it is written: its cells are long
+    for frame, most in ((FRAME, 0), (FRAME, 1e-8), (long, 1e-5)):
+        with pytest.raises(DataError) as error:
+            store({"va": frame}, tmp_path, target="ill", copy_gb=most)
+        assert str(error.value) == said.format(f"{most:g}")
+        assert not [*tmp_path.iterdir()]
 
 
 def test_a_partitioner_of_hub_data_sets_keeps_class_names(tmp_path: Path) -> None:

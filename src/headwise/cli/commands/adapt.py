@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...errors import ConfigError
+from ...errors import ConfigError, counted
 from ..options import json_option, moved_option
 from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
 from .export import FORMAT, folder_names
@@ -73,13 +73,19 @@ def command(
     for each in clients:
         click.echo(f"{each.client}: {_said(each, found.metric)}" if each.client else _said(each, found.metric))
     if out:
-        click.echo(f"wrote {len(clients)} model{'s' * (len(clients) > 1)} to {out}")
+        click.echo(f"wrote {counted(len(clients), 'model')} to {out}")
 
 
 def _said(each: Any, metric: Any) -> str:
     values = [
-        f"{metric.form(scores[metric.name])} after {e} epochs" if metric.name in scores else f"undefined after {e}"
+        f"{metric.form(scores[metric.name])} after {counted(int(e), 'epoch')}"
+        if metric.name in scores
+        else f"undefined after {e}"
         for e, scores in each.scores.items()
     ]
-    measured = f"{metric.label} {', '.join(values)}, on {each.measured_on} other samples" if values else "not measured"
-    return f"trained on {each.trained_on} samples; {measured}"
+    measured = (
+        f"{metric.label} {', '.join(values)}, on {counted(each.measured_on, 'other sample')}"
+        if values
+        else "not measured"
+    )
+    return f"trained on {counted(each.trained_on, 'sample')}; {measured}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ...disk.jsontext import to_json
+from ...errors import counted
 from ..options import json_option, moved_option
 from ..paths import INPUT_FOLDER
 
@@ -38,7 +39,7 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
         click.echo(to_json(dataclasses.asdict(found)))
         return
     shielded = "with noise on what leaves" if found.private else "without noise on what leaves"
-    click.echo(f"{found.method} after {found.t} rounds, {shielded}\n")
+    click.echo(f"{found.method} after {counted(found.t, 'round')}, {shielded}\n")
     click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
     for f in found.fields:
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")

@@ -10,7 +10,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...disk.paths import input_file
-from ...errors import ConfigError
+from ...errors import ConfigError, counted
 from ...settings.fields import Seeds, convert
 from ..options import experiment_of, experiment_options, literal
 
@@ -62,7 +62,7 @@ def show(comparison: Comparison, as_json: bool) -> None:
         return
     from ..tables import table_text
 
-    title = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}, one partition"
+    title = f"{counted(comparison.seeds, 'seed')}, one partition"
     click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
     click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; the report is {comparison.report}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ...errors import ConfigError, RunError
+from ...errors import ConfigError, RunError, counted
 from ..options import moved_option, quiet_option
 from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
 
@@ -73,7 +73,7 @@ def command(
         models.of(c, moment, which, licence).save(folder, format)
         if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
-    click.echo(f"wrote {len(wanted) + world} model{'s' * (len(wanted) + world > 1)} to {out}")
+    click.echo(f"wrote {counted(len(wanted) + world, 'model')} to {out}")
 
 
 def _offer(models: Any, out: Path, more: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ...errors import counted
 from ..options import quiet_option
 from ..paths import OUTPUT_PATH
 
@@ -39,4 +40,4 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
     from ...exports.predicting import predict_file
 
     n = predict_file(load(model), data, out, told=telling(quiet), client=client)
-    click.echo(f"\nwrote {n:,} predictions to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))
+    click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))

@@ -9,6 +9,7 @@ import click
 
 from ...app.early import expect_workers
 from ...disk.jsontext import to_json
+from ...errors import counted
 from ...log.choosing import extras, is_majority
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
 from ...runs.newcomers import JOINED_AS
@@ -76,7 +77,7 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(to_json({**summary, "ended": run.ended}))
         return
     method, data = (Path(summary[of]).name for of in ("method", "data"))  # of your own file.py, not where it is
-    click.echo(f"{method} on {data}, {summary['rounds']} rounds, {summary['seconds']:.1f} s")
+    click.echo(f"{method} on {data}, {counted(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
     others = [m for m in extras(run.metric, run.asked) if m.name != CLIENT_STD.name]
@@ -120,5 +121,5 @@ def _by_client(run: Any, moment: str) -> str:
 def _joined(new: dict[str, Any]) -> str:
     """Clients that never trained, after joining and alone, by epochs on their own samples."""
     said = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
-    count = f"{len(new['clients'])} client{'s' * (len(new['clients']) > 1)}"
+    count = counted(len(new["clients"]), "client")
     return f"{count}, by epochs: joined {said['joined']}; alone {said['alone']}, {said['standalone']}"

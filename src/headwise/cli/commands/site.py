@@ -12,9 +12,10 @@ import click
 
 from ...disk.files import failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
-from ...errors import ConfigError, RunError
+from ...errors import ConfigError, RunError, counted
 from ...settings.experiment import Choice, experiment_from
 from ...settings.fields import field_help, field_types, type_words
+from ...settings.options import OUTPUTS
 from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
 from ..options import PORT, json_option
@@ -108,7 +109,8 @@ def init(
     write_bytes(folder / "site.toml", text.encode())
     node_key(folder / "site.key", site.name)
     for told in tell(site, found, UNPROTECTED):
-        click.echo(f"client {told.client}: {sum(told.sizes)} samples of shape {told.shape} in {told.classes} classes")
+        outputs, samples = counted(told.classes, OUTPUTS[told.kind]), counted(sum(told.sizes), "sample")
+        click.echo(f"client {told.client}: {samples} of shape {list(told.shape)}, {outputs}")
     checked = "" if asked is None else f"; {config} can run here"
     click.echo(f"wrote {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
+from ...errors import DataError, counted
 from ..partition.shares import group, histograms
 from .description import Description
 from .findings import DataFinding, Findings, Report
+from .passed import as_passed, naming_passed
 from .source import Loaded, load
 
 CHUNK = 65_536
@@ -19,17 +20,18 @@ CHUNK = 65_536
 
 def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
     """The data, or None if it can't be read, and all findings."""
-    report = Findings()
+    found = Findings()
+    report = naming_passed(d, found)
     try:
         loaded = load(d, report)
     except DataError as error:
         report(DataFinding("error", "unreadable", str(error)))
-        return None, report.all()
+        return None, found.all()
     _sizes(loaded, d, report)
     _classes(loaded, d, report)
     _features(loaded, d, report)
-    _duplicates(loaded, report)
-    return loaded, report.all()
+    _duplicates(loaded, d, report)
+    return loaded, found.all()
 
 
 def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
@@ -37,7 +39,7 @@ def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
     raw, part = loaded.raw, loaded.dataset.part
     counts = np.bincount(raw.owner, minlength=len(raw.owners))
     for c in np.flatnonzero(counts < d.few):
-        text = f"it has {_samples(int(counts[c]))}, fewer than {d.few}."
+        text = f"it has {counted(int(counts[c]), 'sample')}, fewer than {d.few}."
         report(DataFinding("warning", "too few samples", text, d.place, client=raw.owners[c]))
     if part is not None:
         tested = np.bincount(raw.owner[part == 2], minlength=len(raw.owners))
@@ -99,15 +101,14 @@ def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.flatnonzero(np.isnan(x.reshape(len(x), -1)).any(1))
 
 
-def _duplicates(loaded: Loaded, report: Report) -> None:
+def _duplicates(loaded: Loaded, d: Description, report: Report) -> None:
     """Samples that occur twice: at two clients, or in training and test."""
     raw, part, y = loaded.raw, loaded.dataset.part, loaded.targets.y
     keys = np.concatenate([_keys(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)])
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-        other = raw.finding("warning", "", a, "")
-        where = f"the same as {replace(other, client='').where}"
+        where = f"the same as {replace(as_passed(d, raw.finding('warning', '', a, '')), client='').where}"
         if raw.owner[a] != raw.owner[b]:
             text = f"{where}, of client {raw.owners[raw.owner[a]]!r}."
             report(raw.finding("warning", "duplicate over clients", b, text))
@@ -123,7 +124,3 @@ def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True)
     digests = b"".join(hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in rows)
     return np.frombuffer(digests, np.uint64)
-
-
-def _samples(n: int) -> str:
-    return "one sample" if n == 1 else f"{n} samples"

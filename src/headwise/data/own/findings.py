@@ -22,9 +22,10 @@ class DataFinding:
     kind: str
     """the problem in a few words, the same for all findings of its kind"""
     text: str
-    file: Path | None = None
+    file: Path | str | None = None
+    """a string for what was passed in Python"""
     row: int | None = None
-    """as an editor or a spreadsheet counts: a header is row 1"""
+    """as an editor or a spreadsheet counts: a header is row 1; from 0 for what was passed in Python"""
     column: str = ""
     client: str = ""
     part: str = ""
@@ -58,7 +59,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._found: list[DataFinding] = []
-        self._counts: Counter[tuple[str, Path | None, str]] = Counter()
+        self._counts: Counter[tuple[str, Path | str | None, str]] = Counter()
 
     def __call__(self, finding: DataFinding) -> None:
         key = (finding.kind, finding.file, finding.column)

@@ -17,7 +17,7 @@ from ...errors import ConfigError, DataError, nearest
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
 from .readers.arrays import load_npz
-from .readers.layouts import SUFFIXES, listed
+from .readers.layouts import SUFFIXES, fits, listed
 from .readers.pictures import SUFFIXES as IMAGES
 from .readers.tables import COLUMNS, blocks, columns_of
 
@@ -96,7 +96,7 @@ def _parted(path: Path, d: Description) -> bool:
     """Whether all files are named like the parts: train, val, test."""
     if path.is_file():
         return False
-    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES[d.format])
+    files = sorted(p for p in path.rglob("*") if fits(p, d))
     if d.format == "npz" and "x_train" in load_npz(files[0]):
         return True
     split = OwnSplit()
@@ -105,7 +105,7 @@ def _parted(path: Path, d: Description) -> bool:
 
 def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     place = d.place
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in SUFFIXES[d.format])
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if fits(p, d))
     if d.format == "csv":
         d = replace(d, **_dialect(files[0]))
     columns = columns_of(files[0], d)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...disk.files import digest, write_bytes
-from ...errors import DataError
+from ...errors import DataError, counted
 from ...settings.fields import build
 from .description import Description, read_description
 from .frames import is_frame, partitions, samples_of
@@ -60,7 +60,10 @@ def store(
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
         draft = Path(name) / "draft"
         draft.mkdir()
-        d = write_tables(pieces, draft, client, targets) if all(tables) else write_arrays(pieces, draft, copy_gb)
+        if all(tables):
+            d = write_tables(pieces, draft, client, targets, copy_gb)
+        else:
+            d = write_arrays(pieces, draft, copy_gb)
         d = replace(d, **_checked(settings))
         d = replace(d, sha256=fingerprint(d))
         text = toml_of(d, "." if d.format == "arrays" else Path(d.path).name)
@@ -152,9 +155,8 @@ def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[A
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise DataError(f"client {name!r} has x of type {x.dtype} and shape {list(x.shape)}, but needs [samples, ...].")
     if y.ndim < 1 or len(x) != len(y):
-        raise DataError(
-            f"client {name!r} has {len(x)} samples{for_part(part)}, but {len(y) if y.ndim else 'no'} targets."
-        )
+        targets = counted(len(y), "target") if y.ndim else "no targets"
+        raise DataError(f"client {name!r} has {counted(len(x), 'sample')}{for_part(part)}, but {targets}.")
     if not len(x) and part <= 0:
         raise DataError(f"client {name!r} has no samples{for_part(part)}.")
     for what, values in (("x", x), ("y", y)):

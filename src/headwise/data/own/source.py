@@ -16,6 +16,7 @@ from ..splits import parse, sizes
 from .description import Description
 from .findings import DataFinding, Report, strictly
 from .hashes import Hashes, fingerprint
+from .passed import naming_passed
 from .readers.raw import Raw
 from .readers.reading import read_raw
 from .readers.values import to_numbers
@@ -34,6 +35,7 @@ def load(d: Description, report: Report = strictly, known: Hashes | None = None)
     """Read everything; raise the first error, unless `report` collects findings."""
     if d.sha256 and fingerprint(d, known) != d.sha256:
         raise DataError(f"{d.place} has changed: its sha256 no longer starts with {d.sha256[:12]}.")
+    report = naming_passed(d, report)
     raw = read_raw(d, report)
     found = targets(raw, d, report)
     recipe = recipe_of(raw, d)

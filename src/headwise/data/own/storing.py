@@ -15,6 +15,7 @@ from ...settings.fields import changed, dump
 from .description import PARTS, Description, OwnSplit, Preprocess
 from .frames import cells_of, columns_of
 from .looking import look
+from .passed import PassedTable, write_passed
 from .readers.tables import COLUMNS
 from .references import REFERENCES, one_type, place_of
 
@@ -112,7 +113,9 @@ def _places(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[str, Any
     return [place for _, place in found if place is not None]
 
 
-def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str]) -> Description:
+def write_tables(
+    pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str], copy_gb: float = COPY_GB
+) -> Description:
     """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
     first = columns_of(pieces[0].x)
@@ -121,8 +124,12 @@ def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets
         if name not in first:
             raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, first, COLUMNS)}")
     client = client or _free("client", first)
+    least = sum(len(to_json(name)) + 3 for name in first) * sum(len(p.x) for p in pieces)
+    _check_size(least, copy_gb)  # before cells become Python's objects
+    passed, lines, size = list[PassedTable](), 0, 0
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:
+            passed.append(PassedTable(lines + 1, p.client, PARTS[max(p.part, 0)] if parted else ""))
             columns = cells_of(p.x, p.client)
             if missing := [name for name in first if name not in columns]:
                 raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
@@ -132,9 +139,20 @@ def write_tables(pieces: Sequence[StoredPiece], home: Path, client: str, targets
             extra = {client: p.client} if p.client else {}
             extra |= {_free("part", first): PARTS[max(p.part, 0)]} if parted else {}
             for row in zip(*(columns[name] for name in first), strict=True):
-                file.write(to_json({**dict(zip(first, row, strict=True)), **extra}, ensure_ascii=False) + "\n")
+                size += file.write(to_json({**dict(zip(first, row, strict=True)), **extra}, ensure_ascii=False) + "\n")
+            lines += n
+            _check_size(size, copy_gb)
+    write_passed(passed, home)
     d = look(home / "data.jsonl", client, targets).description
     return replace(d, split=OwnSplit("column", column=_free("part", first))) if parted else d
+
+
+def _check_size(size: int, copy_gb: float) -> None:
+    if size > copy_gb * 2**30:
+        said = f"clients has tables of more than copy_gb = {copy_gb:g} GB, which is the most that is copied"
+        raise DataError(
+            f"{said}: write them to Parquet and pass the data.toml of headwise data init, or raise copy_gb."
+        )
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,11 @@ from ..own.findings import strictly
 from ..own.readers.pictures import Pictures
 from ..own.readers.values import BAG, Hashing, to_numbers, written
 from .fitting import FeatureColumn, Fitted, Preprocessing
+
+FEW = 5
+"""unknown categories that are named"""
+Unknown = Counter[tuple[str, str]]
+"""how often each category that was not there in training occurs, by column and category"""
 
 
 class CellError(DataError):
@@ -62,11 +69,14 @@ def apply(fitted: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray
     return state.transform(encoded(state, raw, missing))
 
 
-def encoded(state: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArray[Any]:
-    """The same samples as numbers, before anything fitted is done to them; for a state that `from_plain` made."""
+def encoded(state: Fitted, raw: Any, missing: Sequence[str] = MISSING, unknown: Unknown | None = None) -> NDArray[Any]:
+    """The same samples as numbers, before anything fitted is done to them; for a state that `from_plain` made.
+
+    Categories that were not there in training count as missing, and are added to `unknown`.
+    """
     r = state.recipe
     if r.form == "table":
-        return _encoded(state, raw, missing)
+        return _encoded(state, raw, missing, Counter() if unknown is None else unknown)
     if r.form == "tokens" and not isinstance(raw, np.ndarray):
         return Hashing(r.options.buckets).tokens(raw, r.options.length)
     if r.form == "image" and not isinstance(raw, np.ndarray):
@@ -77,7 +87,16 @@ def encoded(state: Fitted, raw: Any, missing: Sequence[str] = MISSING) -> NDArra
     return x
 
 
-def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.float64]:
+def tell(unknown: Unknown) -> None:
+    """Warn of unknown categories, once for each column."""
+    for name in dict.fromkeys(column for column, _ in unknown):
+        found = {value: n for (column, value), n in unknown.items() if column == name}
+        few = ", ".join(map(repr, [*found][:FEW])) + (", ..." if len(found) > FEW else "")
+        said = f"{sum(found.values()):,} of its cells hold categories that were not there in training"
+        logging.getLogger("headwise").warning("Column %r: %s (%s), and count as missing.", name, said, few)
+
+
+def _encoded(state: Fitted, raw: Any, missing: Sequence[str], unknown: Unknown) -> NDArray[np.float64]:
     """Columns of cells as one matrix of numbers."""
     r = state.recipe
     parts: list[NDArray[Any]] = []
@@ -91,7 +110,9 @@ def _encoded(state: Fitted, raw: Any, missing: Sequence[str]) -> NDArray[np.floa
             parts.append(found[:, None])
         elif column.kind == "category":
             place = {value: float(k) for k, value in enumerate(state.values[column.name])}
-            parts.append(np.array([place.get(written(c), np.nan) for c in cells])[:, None])
+            texts, gaps = list(map(written, cells)), {*missing, "None", "nan"}
+            unknown.update((column.name, t) for t in texts if t not in place and t not in gaps)
+            parts.append(np.array([place.get(t, np.nan) for t in texts])[:, None])
         else:
             parts.append(Hashing(min(r.options.buckets, BAG)).tokens(cells.tolist(), column.width))
     return np.concatenate([p.astype(np.float64) for p in parts], axis=1)

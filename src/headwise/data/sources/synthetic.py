@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ...memory import check_memory
 from ...settings.fields import Count, Natural, NonNegative, Range
+from ...settings.options import OUTPUTS
 from ..dataset import Dataset, Source
 
 
@@ -69,7 +70,7 @@ class Synthetic(Source):
         for k, end in zip(drawn, ends, strict=True):  # only one site at a time is in double precision
             x[end - sizes[k] : end], y = self._site(int(sizes[k]), centres, known, rngs[k])
             ys.append(y)
-        what, count = {"multilabel": "label", "regression": "target"}.get(self.task, "class"), self.outputs
+        what, count = OUTPUTS[self.task], self.outputs
         return Dataset(
             x,
             np.concatenate(ys),

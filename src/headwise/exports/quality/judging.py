@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...disk.files import write_bytes
 from ...engine.client.scores import score
 from ...errors import ConfigError
+from ...errors import counted as many
 from ...log.choosing import judging, wanted
 from ...log.metrics import Metric, Score, metrics
 from ..model import TrainedModel
@@ -109,7 +110,7 @@ def write_judged(model: TrainedModel, data: Path, judged: Judged, out: Path) -> 
 def counted(judged: Judged) -> str:
     """How many samples of whom."""
     several = f" of {len(judged.clients)} clients" if len(judged.clients) > 1 else ""
-    return f"{int(judged.scores['n']):,} samples{several}."
+    return f"{many(int(judged.scores['n']), 'sample')}{several}."
 
 
 def _floor(model: TrainedModel) -> list[str]:

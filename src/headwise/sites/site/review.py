@@ -12,11 +12,12 @@ from ...audit.known import KnownAttack, audited, strongest
 from ...contract.method import record_types
 from ...disk.jsontext import to_json
 from ...engine.plan import Plan
-from ...errors import HeadwiseError
+from ...errors import HeadwiseError, counted
 from ...privacy.accountant import account
 from ...records import fields_of
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help
+from ...settings.options import OUTPUTS
 from ..facts import for_sites
 from .holdings import PrivacySpent, spent
 from .ledger import Ledger
@@ -134,7 +135,8 @@ def _told(site: SiteSettings, plan: Plan, asks: bool) -> Iterator[str]:
     for facts in tell(site, plan.data, plan.privacy):
         train, val, test = facts.sizes
         sizes = "no sizes" if plan.privacy.hides_sizes else f"{train} training, {val} validation, {test} test samples"
-        yield f"client {facts.client}: {sizes}; samples of shape {list(facts.shape)} in {facts.classes} classes"
+        outputs = counted(facts.classes, OUTPUTS[facts.kind])
+        yield f"client {facts.client}: {sizes}; samples of shape {list(facts.shape)}, {outputs}"
         if facts.labels is not None:
             yield f"client {facts.client}: how many samples of each class it has (allow.labels)"
     if site.allow.sums and not plan.privacy.protects:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import counted
 from ..transport.envelope import readable
 from ..transport.family import running
 from .holdings import PrivacySpent, spent
@@ -32,6 +33,8 @@ class SiteStatus:
             yield f"running since {since} (process {here.get('pid')}), server {here.get('server')}"
             yield f"connected since {readable(at)}" if at else f"not connected: {here.get('why')}"
         if done.run:
+            yield f"{done.run}: {done.method} on {done.data}, round {done.round} of {done.rounds}, latest at {done.at}"
+            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
             latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
             yield f"{done.run}: {done.method} on {done.data}, {latest}"
             yield f"sent {done.sent / 1000:,.1f} KB in {done.messages} messages of this run"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ...disk.files import read_json, write_json
-from ...errors import ConfigError, HeadwiseError, RunError
+from ...errors import ConfigError, HeadwiseError, RunError, counted
 from ...records import RecordError
 from ...settings.fields import Natural, build
 from ..transport.envelope import SiteMessage, now, printable
@@ -81,7 +81,7 @@ def line_about(message: SiteMessage, reply: SiteMessage) -> str:
     trained = [answer for answer in said["answers"] if answer["kind"] == "fit"]
     failed = [answer["failure"][1] for answer in said["answers"] if answer["failure"]]
     done = [answer for answer in trained if not answer["failure"]]
-    samples = f" on {sum(a['n'] for a in done):,} samples" if all(a["samples"] for a in done) else ""
+    samples = f" on {counted(sum(a['n'] for a in done), 'sample')}" if all(a["samples"] for a in done) else ""
     what = f"trained{samples}" if done else "failed" if failed else "evaluated"
     masked = ", masked" if "masked" in said else ""
     why = f" ({failed[0]})" if failed else ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....errors import DataError
+from ....errors import DataError, counted
 from ..description import PARTS, Description
 from ..findings import DataFinding
 from ..references import REFERENCES, one_type, read_references
@@ -109,7 +109,7 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
         builder.report(DataFinding("error", "wrong shape", text, piece.path, client=client))
         return
     if y.ndim < 1 or len(x) != len(y):
-        text = f"x has {len(x)} samples, but y has {len(y) if y.ndim else 'no'} targets."
+        text = f"x has {counted(len(x), 'sample')}, but y has {counted(len(y), 'target') if y.ndim else 'no targets'}."
         builder.report(DataFinding("error", "wrong lengths", text, piece.path, client=client))
         return
     x, y = in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
