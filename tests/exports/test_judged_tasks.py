@@ -18,7 +18,7 @@ from headwise.engine.client.scores import score
 from headwise.errors import DataError
 from headwise.exports.model import Said
 from headwise.exports.personal import Models
-from headwise.exports.quality.batches import Measured
+from headwise.exports.quality.batches import Measuring
 from headwise.exports.quality.details import each_of, quantities, residuals
 from headwise.exports.quality.expected import expected
 from headwise.exports.samples import read
@@ -105,7 +105,7 @@ def test_batches_give_what_all_samples_at_once_give(task: str, cuts: list[int]) 
     y = numbers[task].astype(np.float32) if task in numbers else rng.integers(0, 3, (12, *pixels))
     able = [m for m in metrics() if task in m.tasks and m.source == m.name]
     for wanted in (able, [m for m in able if m.needs != "all"]):
-        measured = Measured(task, wanted)
+        measured = Measuring(task, wanted)
         for part in np.split(np.arange(12), cuts):
             measured.add(Said(z[part], torch.from_numpy(z[part]).softmax(1).numpy()), y[part])
         assert measured.scores() == pytest.approx(score(torch.from_numpy(z), torch.from_numpy(y), wanted, task))

@@ -33,6 +33,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "site start": {"folder": "site", "superlink": "127.0.0.1:9", "insecure": True},
     "site list": {"folder": "site"},
     "site export": {"folder": "site", "run": "none", "client": "0", "out": "model.safetensors"},
+    "site adapt": {"folder": "site", "offer": "folder", "out": "adapted"},
     "site erase": {"folder": "site", "run": "none", "client": "0", "yes": True},
     "server start": {"folder": "server"},
     "server register": {"folder": "server", "keys": "file"},
@@ -66,8 +67,8 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 """parameters with which each verb works; the fixture `room` creates what they name"""
 PATIENTS = 'format = "csv"\npath = "patients.csv"\nclient = "hospital"\ntarget = "ill"\n[features]\nnumber = ["age"]\n'
-REFUSED_ANYWAY = {"site export", "site erase", "predict", "evaluate", "adapt"}
-"""because the site has no run, the folder no model, and the run other inputs than the table"""
+REFUSED_ANYWAY = {"site export", "site adapt", "site erase", "predict", "evaluate", "adapt"}
+"""because the site has no run, the folder no model or offer, and the run other inputs than the table"""
 
 PATHS = {
     "missing": "not/there", "a folder": "folder", "a file": "file", "in a file": "file/x",

@@ -23,10 +23,13 @@ from headwise.exports.personal import Models
 from headwise.packed import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings import catalog
+from headwise.settings.experiment import experiment_from
+from headwise.sites.facts import for_sites
 from headwise.sites.offers import Handed, read_offer, write_offer
 from headwise.sites.server import nodes
 from headwise.sites.site.adapting import adapt
 from headwise.sites.site.policy import OwnPolicy
+from headwise.sites.site.signing import experiment_hash
 from headwise.sites.site.site_file import read_site
 
 SOME = ("fedftha", "fedgmh")
@@ -131,6 +134,12 @@ def test_the_site_decides_as_in_a_round(allow: str, why: str, late: Path, tmp_pa
     site = write_site(tmp_path / "late", [4], allow)
     with pytest.raises(HeadwiseError, match=why):
         adapt(site, late / "offer", None, 0)
+
+
+def test_a_signed_list_covers_the_offer(late: Path) -> None:
+    """It is of the study as the operator wrote it, before anything was filled in."""
+    asked = for_sites(experiment("fedper", clients=4, rounds=1, sampling={"ratio": 1.0}))
+    assert experiment_hash(experiment_from(json.loads(read_offer(late / "offer").experiment))) == experiment_hash(asked)
 
 
 def test_an_offer_may_be_as_large_as_a_message(late: Path, monkeypatch: pytest.MonkeyPatch) -> None:

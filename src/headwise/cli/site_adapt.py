@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..disk.files import failing_clearly
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
 from ..sites.extras import check_flower
@@ -41,8 +42,9 @@ def adapt(
     The server writes it with headwise export RUN --newcomer. Nothing is sent, and site.toml decides as in a round.
     """
     check_flower()
-    if out.exists() and any(out.iterdir()):
-        raise RunError(f"{out} already exists and is not an empty folder: choose another one.")
+    with failing_clearly(out):
+        if out.exists() and any(out.iterdir()):
+            raise RunError(f"{out} already exists and is not an empty folder: choose another one.")
     from ..sites import offers
     from ..sites.site import adapting
 

@@ -6,7 +6,6 @@ no client's state, and no code.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -88,11 +87,10 @@ def fingerprint(folder: Path) -> str:
 def read_offer(folder: Path) -> Handed:
     card = read_note(folder, _SHAPE)
     whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
-    text = to_json(card["experiment"])
-    clients = json.loads(text).get("clients")
-    if card["client"] != clients or card["round"] < 0:
+    if card["client"] != (clients := card["experiment"].get("clients")) or card["round"] < 0:
         raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
-    return Handed(folder, text, card["client"], card["round"], card["run"], read_file(folder, card, DOWN), whole)
+    text, down = to_json(card["experiment"]), read_file(folder, card, DOWN)
+    return Handed(folder, text, card["client"], card["round"], card["run"], down, whole)
 
 
 def _one_more(plan: Plan) -> Plan:

@@ -19,7 +19,7 @@ from .details import BINS, binned, certainty
 Array = NDArray[Any]
 
 
-class Measured:
+class Measuring:
     """Counts and means of all batches; their scores only for quantities, and for metrics such as AUC."""
 
     def __init__(self, task: str, wanted: Sequence[Metric]) -> None:

@@ -17,7 +17,7 @@ from ...log.choosing import judging, wanted
 from ...log.metrics import Metric, Score, metrics
 from ..model import TrainedModel
 from ..samples import read
-from .batches import Measured
+from .batches import Measuring
 from .details import Bin, Residuals, each_of, quantities, reliability, residuals
 from .judged_page import page_of
 
@@ -49,7 +49,7 @@ def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lamb
     Scores are kept only for metrics that need all of them, such as AUC: a file may have more than memory holds.
     """
     task, names, clients, n = model.card["task"], model.classes, set[str](), 0
-    measured = Measured(task, _measured(model, task))
+    measured = Measuring(task, _measured(model, task))
     for batch in read(data, model, labelled=True, client=client):
         assert batch.y is not None  # they were asked for
         clients |= {name for name in batch.clients if name}
