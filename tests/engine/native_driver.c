@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define CLIENTS 3
+
 #define JOINED(a, b) a##_##b
 #define NAMED(a, b) JOINED(a, b)
 #define BYTES NAMED(headwise_bytes, HEADWISE_BUILD)
@@ -77,42 +79,74 @@ static int chain(Layer *layers) {
     return count;
 }
 
-static void run(void) {
+typedef struct {
     Layer layers[8];
-    const int count = chain(layers), samples = any(1, 40), size = any(1, 20), steps = any(0, 3);
-    const int classes = layers[count - 1].oc, each = layers[0].c * layers[0].h * layers[0].w, rows = any(1, 40);
-    const Rates rates = {0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f, any(0, 1) * 0.2f};
-    Goal goal = {any(SOFTMAX, IDENTITY), any(0, 1) ? classes : 1, NULL, NULL, NULL};
-    float *x = numbers((int64_t)samples * each), *said = malloc(4 * (size_t)(samples * classes));
-    int64_t *y = malloc(8 * (size_t)samples), *batches = malloc(8 * (size_t)(steps * size) + 8);
-    for (int i = 0; i < samples; i++) y[i] = any(0, classes - 1);
-    for (int i = 0; i < steps * size; i++) batches[i] = any(-1, samples - 1);
-    float *targets = numbers((int64_t)samples * classes), *weights = numbers((int64_t)samples * goal.wide);
-    if (goal.link == SOFTMAX && any(0, 1))
-        goal.classes = y;
+    Rates rates;
+    Goal goal;
+    float *x, *targets, *weights;
+    int64_t *y, *batches;
+} Client;
+
+static Phase phase_of(Client *c) {
+    const int count = chain(c->layers), samples = any(1, 40), size = any(1, 20), steps = any(0, 3);
+    const int classes = c->layers[count - 1].oc, each = c->layers[0].c * c->layers[0].h * c->layers[0].w;
+    c->rates = (Rates){0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f, any(0, 1) * 0.2f};
+    c->goal = (Goal){any(SOFTMAX, IDENTITY), any(0, 1) ? classes : 1, NULL, NULL, NULL};
+    c->x = numbers((int64_t)samples * each);
+    c->y = malloc(8 * (size_t)samples), c->batches = malloc(8 * (size_t)(steps * size) + 8);
+    for (int i = 0; i < samples; i++) c->y[i] = any(0, classes - 1);
+    for (int i = 0; i < steps * size; i++) c->batches[i] = any(-1, samples - 1);
+    c->targets = numbers((int64_t)samples * classes), c->weights = numbers((int64_t)samples * c->goal.wide);
+    if (c->goal.link == SOFTMAX && any(0, 1))
+        c->goal.classes = c->y;
     else
-        goal.targets = targets, goal.weights = weights;
-    char *memory = block(BYTES(layers, count, size, &rates)), *less = block(BYTES(layers, count, rows, NULL));
-    Phase phase = {layers, &rates, &goal, x, batches, samples, steps, count, size, 0};
-    TRAIN(&phase, 1, memory);
-    if (phase.bad != -1) abort();
-    PREDICT(layers, count, x, samples, rows, said, less);
-    for (int i = 0; i < samples * classes; i++)
+        c->goal.targets = c->targets, c->goal.weights = c->weights;
+    return (Phase){c->layers, &c->rates, &c->goal, c->x, c->batches, samples, steps, count, size, 0};
+}
+
+static void judged(Client *c, const Phase *p) {
+    const int rows = any(1, 40);
+    const int64_t outputs = p->samples * c->layers[p->count - 1].oc;
+    float *said = malloc(4 * (size_t)outputs);
+    char *memory = block(BYTES(c->layers, p->count, rows, NULL));
+    if (p->bad != -1) abort();
+    PREDICT(c->layers, p->count, c->x, p->samples, rows, said, memory);
+    for (int64_t i = 0; i < outputs; i++)
         if (said[i] != said[i]) abort();
-    digested(said, (int64_t)samples * classes);
-    for (int i = 0; i < count; i++) {
-        const Layer *l = layers + i;
+    digested(said, outputs);
+    for (int i = 0; i < p->count; i++) {
+        const Layer *l = c->layers + i;
         digested(l->weight, (int64_t)l->oc * l->c * (l->kind == LINEAR ? l->h * l->w : l->kh * l->kw));
         digested(l->bias, l->oc);
         free(l->weight), free(l->bias);
     }
-    free(x), free(said), free(y), free(targets), free(weights), free(batches), free(memory), free(less);
+    free(c->x), free(c->y), free(c->targets), free(c->weights), free(c->batches), free(said), free(memory);
+}
+
+/* Trains as many clients in one call, in memory that the largest of them needs. */
+static void run(int clients) {
+    Client some[CLIENTS];
+    Phase phases[CLIENTS];
+    int64_t most = 0;
+    for (int i = 0; i < clients; i++) {
+        const Phase p = phases[i] = phase_of(some + i);
+        const int64_t needed = BYTES(p.layers, p.count, p.size, p.rates);
+        if (needed > most) most = needed;
+    }
+    char *memory = block(most);
+    TRAIN(phases, clients, memory);
+    for (int i = 0; i < clients; i++) judged(some + i, phases + i);
+    free(memory);
 }
 
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     state = (uint64_t)atoi(argv[1]);
-    for (int left = atoi(argv[2]); left; left--) run();
+    for (int left = atoi(argv[2]); left;) {
+        const int clients = any(1, left < CLIENTS ? left : CLIENTS);
+        run(clients);
+        left -= clients;
+    }
     printf("%s chains without a fault, digest %016llx\n", argv[2], (unsigned long long)digest);
     return 0;
 }

@@ -68,8 +68,8 @@ typedef struct {
 static void *take(Arena *a, size_t bytes) {
     void *p = a->base ? a->base + a->used : NULL;
     a->used += UP(bytes, 64);
-#ifdef __SANITIZE_ADDRESS__ /* the gaps between arrays must not be touched */
-    if (a->base) __asan_poison_memory_region(a->base + a->used, 64);
+#ifdef __SANITIZE_ADDRESS__ /* the gaps between arrays must not be touched; those of the phase before are others */
+    if (a->base) __asan_unpoison_memory_region(p, UP(bytes, 64)), __asan_poison_memory_region(a->base + a->used, 64);
     a->used += 64;
 #endif
     return p;
