@@ -5,6 +5,7 @@ SITE is what `make docs` wrote. It is served on loopback, and chromium loads eac
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
@@ -32,7 +33,8 @@ page {times} times at phone width, without a cache or compression, from a server
 medians, and say what the browser has to do, not what a network adds. Nothing is loaded from elsewhere.
 
 The site has {pages} pages and {files} files of {size:.1f} MB in all. KB leave out the index of the search
-({index:,.0f} KB), which is fetched beside the page.
+({index:,.0f} KB), which is fetched beside the page. The machine has {cores} cores, and {load:.0f} processes wanted
+them meanwhile.
 
 | page | requests | KB | DOM ready ms | loaded ms |
 |---|---:|---:|---:|---:|"""
@@ -56,7 +58,17 @@ def main(folder: Path) -> None:
     index = (folder / "search" / "search_index.json").stat().st_size / 1000
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(INTRO.format(times=TIMES, pages=pages, files=len(files), size=size, index=index))
+    print(
+        INTRO.format(
+            times=TIMES,
+            pages=pages,
+            files=len(files),
+            size=size,
+            index=index,
+            cores=os.cpu_count(),
+            load=os.getloadavg()[0],
+        )
+    )
     with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as tab:
         for page in PAGES:
             address = f"http://127.0.0.1:{server.server_port}/{page}.html"

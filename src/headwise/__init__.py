@@ -9,7 +9,11 @@ print(run.accuracy())
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":  # files are locked, flushed and shared as POSIX does it
+    raise ImportError("headwise runs on Linux and macOS; on Windows, install it in WSL.")
 
 if TYPE_CHECKING:
     from .app.compare import compare

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,12 @@ def test_public_name_is_there_and_documented(name: str) -> None:
 def test_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'chekc_method'"):
         _ = headwise.chekc_method
+
+
+def test_windows_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match="on Windows, install it in WSL"):
+        runpy.run_path(str(HOME / "__init__.py"))
 
 
 def headings() -> list[str]:
