@@ -108,6 +108,11 @@ def test_mlflow_goes_on_with_a_resumed_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
     run = tracked("mlflow", tmp_path / "run")
     [again] = trackers(["mlflow"], run.path)
+    stored = (run.path / "mlflow.json").read_text()
+    (run.path / "mlflow.json").write_text("{}")
+    with pytest.raises(RunError, match=r"mlflow\.json is damaged: its run_id is missing"):
+        again(RunStarted(3, 3, 2))
+    (run.path / "mlflow.json").write_text(stored)
     again(RunStarted(3, 2, 3))
     again(RunEnded("finished"))
     client: Any = MlflowClient()

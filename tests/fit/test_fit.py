@@ -19,8 +19,9 @@ from frames import Frame
 from headwise.app.fit import DATA, SHORT
 from headwise.cli.options import FLAGS
 from headwise.data.own.description import Description
-from headwise.errors import HeadwiseError
+from headwise.errors import ConfigError, HeadwiseError
 from headwise.settings.fields import field_types
+from headwise.settings.options import Train
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
@@ -167,3 +168,9 @@ def test_a_script_without_a_guard_can_use_processes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True)
     assert (tmp_path / "log").read_text() == "once\n"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["ended"] == "finished"
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.1, "train": Train(batch=5)}, {"train": Train(batch=5), "lr": 0.1}])
+def test_a_short_setting_is_never_lost_beside_its_table(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.lr can't be set: train is Train\(.*, not a table"):
+        hw.fit({}, out=tmp_path / "run", **settings)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain import toy_plan
+from plain import server, toy_plan
 from torch.testing import assert_close
 
 from headwise.contract.averaging import Shared
@@ -41,10 +41,6 @@ def plan_of(method: Any, *, clients: Any = AWKWARD, ratio: float = 1.0, models: 
 
 def bench(plan: Plan, client: int = 0, t: int = 1) -> ClientBench:
     return ClientBench(plan, client, t, purpose="fit", kept=Params(), trained=0)
-
-
-def server(run: Recorder) -> Any:
-    return run.ended[-1].progress.server
 
 
 def identical(a: Params, b: Params) -> None:

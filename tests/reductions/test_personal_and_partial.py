@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain import toy_plan
+from plain import server, states, toy_plan
 from torch import nn
 
 from headwise.contract.averaging import Shared
@@ -39,14 +39,6 @@ MOMENTS = ("pre", "post", "stale", "global")
 
 def runs(*methods: Any, **how: Any) -> list[Recorder]:
     return [play(toy_plan(m, **{"ratio": SOME, **how})) for m in methods]
-
-
-def states(recorder: Recorder) -> dict[int, Any]:
-    return {c: s.me for c, s in recorder.ended[-1].states.items()}
-
-
-def server(recorder: Recorder) -> Any:
-    return recorder.ended[-1].progress.server
 
 
 def scores(recorder: Recorder, moments: tuple[str, ...] = MOMENTS) -> list[dict[str, Any]]:

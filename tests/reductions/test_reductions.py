@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain import toy_plan
+from plain import server, toy_plan
 
 from headwise.data.federated import FederatedData
 from headwise.engine.plan import Plan
@@ -39,10 +39,6 @@ def full_batch(plan: Plan) -> Plan:
 
 def state(recorder: Recorder, client: int) -> Any:
     return recorder.ended[-1].states[client].me
-
-
-def server(recorder: Recorder) -> Any:
-    return recorder.ended[-1].progress.server
 
 
 def assert_near(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:

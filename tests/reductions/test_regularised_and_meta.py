@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain import toy_plan
+from plain import server, states, toy_plan
 
 from headwise.data.federated import FederatedData
 from headwise.methods.apfl import APFL
@@ -31,14 +31,6 @@ EQUAL = ((12, 0, (0, 1, 2)), (12, 0, (1, 2, 3)), (12, 0, (0, 3)))
 
 def played(method: Any, **settings: Any) -> Recorder:
     return play(toy_plan(method, **settings))
-
-
-def server(recorder: Recorder) -> Any:
-    return recorder.ended[-1].progress.server
-
-
-def states(recorder: Recorder) -> dict[int, Any]:
-    return {c: s.me for c, s in recorder.ended[-1].states.items()}
 
 
 def last_row(recorder: Recorder) -> dict[str, Any]:

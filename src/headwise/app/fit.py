@@ -82,7 +82,7 @@ def _sorted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     described: dict[str, Any] = {}
     values: dict[str, Any] = {}
     own = [k for k in field_types(Experiment) if k not in ("data", "partition", "clients")]
-    for name, value in settings.items():
+    for name, value in sorted(settings.items(), key=lambda item: item[0] in SHORT):  # or a table would replace them
         if name in SHORT:
             put(values, SHORT[name], value)
         elif name in DATA and not (name == "split" and isinstance(value, str)):

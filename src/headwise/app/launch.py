@@ -35,9 +35,9 @@ from ..settings.executors import find
 from ..settings.experiment import OWN, Experiment, experiment_from
 from ..settings.fields import dump
 from .early import expect_workers
-from .functions import check_augment
 from .going_on import beginning
 from .inputs import check_trace, new_inputs, stored
+from .local_training import check_augment
 from .objects import check_processes, passed, remember, with_functions, with_networks
 from .prepare import Prepared, plan_from_json, prepare
 

@@ -15,6 +15,7 @@ from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasur
 from ..errors import RunError
 from ..log.schema import ENDS
 from ..runs.manifest import read_manifest
+from ..runs.shapes import check, judge_of
 from . import numbers
 
 EXPERIMENT = "headwise"
@@ -42,7 +43,7 @@ class MLflowTracker:
         match event:
             case RunStarted():
                 path = self.folder / "mlflow.json"
-                self._id = read_json(path)["run_id"] if path.exists() else self._create()
+                self._id = _stored_id(path) if path.exists() else self._create()
             case RoundEnded(row) | StartMeasured(row):
                 now = int(time.time() * 1000)
                 found = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
@@ -63,3 +64,9 @@ class MLflowTracker:
             self._client.log_batch(made, params=known[i : i + MANY])
         write_json(self.folder / "mlflow.json", {"run_id": made})
         return made
+
+
+def _stored_id(path: Path) -> str:
+    found = read_json(path)
+    check(found, judge_of({"run_id": str}), path)
+    return found["run_id"]
