@@ -40,14 +40,14 @@ data_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of publ
 moved_option = click.option("--data-dir", type=INPUT_FOLDER, help="folder of public data sets, if it moved")
 
 
-def experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def experiment_options(command: Callable[..., Any], out: str = "it must be new") -> Callable[..., Any]:
     """Adds all flags that describe an experiment."""
     options = [
         *(click.option(f"--{name}", help=f"{text}  [{path}]") for name, (path, text) in FLAGS.items()),
         click.option(
             "--set", "changes", multiple=True, metavar="KEY=VALUE", help="any setting, for example train.momentum=0.5"
         ),
-        click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
+        click.option("--out", type=OUTPUT_FOLDER, help=f"folder for the results; {out}"),
         data_option,
         track_option,
         json_option,
