@@ -35,14 +35,26 @@ class ServerError(HeadwiseError):
     """The server's half of a method raised; names method, round and phase."""
 
 
+OTHER_NAMES = {"learning_rate": "lr", "eta": "lr", "fraction": "ratio", "participation": "ratio"}
+"""what else people call a setting"""
+
+
 def nearest(word: str, known: Iterable[str], said: str = "allowed are") -> str:
     """A hint for an unknown name: the closest known one, or all of them, "column 2" before "column 10"."""
-    names = sorted(known, key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)])
-    if close := difflib.get_close_matches(word, names, n=1):
-        return f"did you mean '{close[0]}'?"
+    names = sorted({*known}, key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)])
+    if close := closest(word, names):
+        return f"did you mean '{close}'?"
     return f"{said} {', '.join(names)}." if names else "there are none."
 
 
 def counted(n: int, noun: str) -> str:
     """1 class, 2 classes, 1,000 samples."""
     return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant; empty if none is close."""
+    names = [*known]
+    return (
+        OTHER_NAMES[word] if OTHER_NAMES.get(word) in names else next(iter(difflib.get_close_matches(word, names)), "")
+    )

@@ -118,7 +118,7 @@ TOGETHER = [
     ("run --partition pathological:11", "classes_per_client is 11", "at most 10"),
     ("run --partition dirichlet:0.1:1000", "min_size is 1000", "20 clients"),
     ("run --data synthetic:5", "samples is 5", "10"),
-    ("audit nowhere", "nowhere holds no manifest.json", "not the folder of a run"),
+    ("audit nowhere", "nowhere is not the folder of a run", "there is no such folder"),
     ("audit nowhere --clients 0", "--clients", "0 is not in the range 1<=x<=1000000000"),
     ("compare", "methods is ''", "at least one"),
     ("compare fedavg fedper fedavg", "methods is 'fedavg, fedper, fedavg'", "each once"),
@@ -318,7 +318,7 @@ def test_too_little_memory_is_one_sentence(headwise: Headwise, here: Path, monke
     [
         ("headwise run --method fedavgg", ("method is 'fedavgg'", "did you mean 'fedavg'?")),
         ("headwise run --ratio 1..0.1 --quiet", ("sampling.ratio_low is 1.0",)),
-        ("python -m headwise resume nowhere --json", ("nowhere holds no manifest.json",)),
+        ("python -m headwise resume nowhere --json", ("nowhere is not the folder of a run",)),
         ("python -m headwise rnu", ("'rnu' is not a command",)),
     ],
 )

@@ -96,8 +96,8 @@ def test_a_run_that_can_not_be_resumed_is_not_touched(
 def test_a_folder_that_is_no_run_is_named(headwise: Headwise, here: Path) -> None:
     (here / "empty").mkdir()
     (here / "file").write_text("")
-    assert_refused(headwise("resume", "nowhere"), "nowhere holds no manifest.json")
-    assert_refused(headwise("resume", "empty"), "empty holds no manifest.json")
+    assert_refused(headwise("resume", "nowhere"), "nowhere is not the folder of a run: there is no such folder")
+    assert_refused(headwise("resume", "empty"), "empty is not the folder of a run: there is no manifest.json in it")
     assert_refused(headwise("resume", "file"), "file can't be read", "Not a directory")
     assert snapshot(here) == {"empty": None, "file": b""}
 

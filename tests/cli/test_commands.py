@@ -21,6 +21,12 @@ from waiting import PATIENCE
 PYTHON = sys.executable
 
 
+def test_help_of_compare_does_not_contradict_itself(headwise: Headwise) -> None:
+    said = " ".join(headwise("compare", "--help").out.split())
+    assert "folder for the results; new, or that of the same comparison to continue" in said
+    assert "folder for the results; it must be new" in " ".join(headwise("run", "--help").out.split())
+
+
 def test_help_names_every_command(headwise: Headwise) -> None:
     said = headwise("--help")
     assert (said.code, said.err) == (0, "")

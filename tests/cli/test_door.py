@@ -138,4 +138,4 @@ def test_a_text_that_no_file_could_hold_is_refused_before_training(text: str, he
 
 
 def test_what_can_not_be_printed_is_shown_as_escapes(headwise: Headwise) -> None:
-    assert_refused(headwise("resume", "a\x1b[31mb"), r"a\x1b[31mb holds no manifest.json")
+    assert_refused(headwise("resume", "a\x1b[31mb"), r"a\x1b[31mb is not the folder of a run: there is no such folder")

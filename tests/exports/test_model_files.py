@@ -110,6 +110,9 @@ def test_predictions_of_a_file(home: Path, tmp_path: Path) -> None:
 def test_only_one_clients_samples_of_a_description(home: Path, tmp_path: Path) -> None:
     assert code("predict", home / "va", home / "data.toml", "--client", "va", "-o", tmp_path / "out.json") == 0
     told = json.loads((tmp_path / "out.json").read_text())
+    (tmp_path / "out.json").write_text("mine")
+    assert code("predict", home / "va", home / "data.toml", "-o", tmp_path / "out.json") == 2
+    assert (tmp_path / "out.json").read_text() == "mine"
     wanted = hw.load(home / "va").predict(columns(home, "va"))
     assert [row["prediction"] for row in told] == wanted.tolist()
     assert [row["sample"] for row in told] == list(range(2, 122, 3))

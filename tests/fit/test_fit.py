@@ -131,6 +131,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ({"va": frame(), "rome": PAIR}, {"target": "ill"}, "clients has both tables and arrays: use one kind"),
     ({"va": frame()}, {}, "client 'va' has a table: target must name the column to predict."),
     ({"va": PAIR, "rome": PAIR}, {"lerning": 1}, "lerning is not a setting"),
+    ({"va": PAIR, "rome": PAIR}, {"learning_rate": 1}, "learning_rate is not a setting: did you mean 'lr'?"),
     ({"va": PAIR, "rome": PAIR}, {"lr": -1}, "train.lr is -1.0, but must be above 0 and at most 1,000,000."),
     ({"va": PAIR, "rome": PAIR}, {"method": "fedavgg"}, "method is 'fedavgg', which is not known: did you mean 'fed"),
     ({"va": PAIR, "rome": PAIR}, {"task": "clasification"}, "task is 'clasification': did you mean 'classification'?"),

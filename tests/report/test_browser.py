@@ -73,6 +73,34 @@ def test_target_moves_the_table(tab: Browser, page: Path) -> None:
     assert "not reached" in tab.js(cells)
 
 
+def test_page_of_a_comparison_with_validation(tab: Browser, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"a{seed}", "standalone", seed, end=0.9075, validation=0.9)
+        by_client = {0: 0.9075 + 1e-9, 1: 0.85, 2: 0.98}
+        make_run(tmp_path / f"b{seed}", "fedrep", seed, end=0.93, by_client=by_client, validation=0.9)
+    page = write_page(collect([tmp_path]), tmp_path / "page.html")
+    tab.open(page, width=1200)
+    tab.draw_everything()
+    assert tab.js("return find('target-value').textContent") == "90.5 %"
+    line, wanted = tab.js(
+        "const c = charts.accuracy; const y = c.drawn.convertToPixel({yAxisIndex: 0}, chosen.target);"
+        "const at = [...c.figure.querySelectorAll('svg path[stroke-dasharray]')].map((p) => "
+        "Number(p.getAttribute('d').split(/[ L]/)[1]));"
+        "return [at.sort((a, b) => Math.abs(a - y) - Math.abs(b - y))[0], y]"
+    )
+    assert abs(line - wanted) < 0.8, "the target's line is where the slider says"
+    shapes = tab.js("return charts.against.drawn.getOption().series[0].data.map((d) => d.symbol)")
+    assert shapes == ["rect", "triangle", "circle", "circle", "circle"]
+    label = "return charts.against.figure.querySelector('.plot').ariaLabel"
+    assert "3 clients gain (dots), 1 lose (triangles), 1 do neither (squares)" in tab.js(label)
+    ticks = "return [...charts.against.figure.querySelectorAll('svg text')].map((e) => e.textContent)"
+    assert {text for text in tab.js(ticks) if "%" in text} == {"80 %", "85 %", "90 %", "95 %", "100 %"}
+    assert tab.js("const box = document.querySelector('#said .scroll'); return box.scrollWidth - box.clientWidth") == 0
+    names = tab.js("return charts.sizes.drawn.getOption().series.map((s) => s.name)")
+    assert names == ["training samples", "validation samples", "test samples"]
+    assert tab.complaints() == []
+
+
 def test_tables_are_sorted_by_a_click(tab: Browser, page: Path) -> None:
     tab.open(page)
     column = "return [...find('client-table').querySelectorAll('td:nth-child(2)')].map((e) => Number(e.textContent))"

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from made_runs import make_run
 
+from headwise.cli.commands.run import show
 from headwise.errors import RunError
 from headwise.report.clients import client_scores
 from headwise.report.page import render
+from headwise.report.partition import partition_table
 from headwise.report.results import collect
 from headwise.report.tables import results
 from headwise.report.words import client_words, failure_words, words
+from headwise.runs.query import Run
 
 
 def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
@@ -166,6 +169,20 @@ def test_validation_samples_decide_and_test_samples_report(tmp_path: Path) -> No
     make_run(tmp_path / "c", "fedavg", end=0.8)
     [setting] = collect([tmp_path])
     assert [row[3] for row in results(setting.lines, None)[1]] == ["75.0 %", "", "70.0 %"]
+
+
+def test_a_run_says_which_round_validation_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(Run(make_run(tmp_path / "a", end=0.6, validation=0.7)), as_json=False)
+    assert ", test accuracy 0.1000 in round 1, which was chosen on validation" in capsys.readouterr().out
+
+
+def test_validation_samples_are_counted_where_there_are_any() -> None:
+    counts = {"train": [[3, 1]], "val": [[2, 0]], "test": [[1, 1]]}
+    assert partition_table(counts, ["no", "yes"]) == (
+        ["client", "train", "val", "test", "no", "yes"],
+        [["0", "4", "2", "2", "3", "1"]],
+    )
+    assert partition_table({**counts, "val": [[0, 0]]}, ["no", "yes"])[0][:3] == ["client", "train", "test"]
 
 
 def test_a_difference_that_prints_as_zero_is_neither_gain_nor_loss(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_of_two_writers_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.M
         seed = hw.Run(folder).manifest["experiment"]["seed"]
         refused = {
             f"{folder} is being written by another process.",
-            f"{folder} exists already and is not empty: choose another --out, or continue it with resume.",
+            f"{folder} exists already and is not empty: choose another folder, or continue it with resume.",
         }
         assert sorted(seen)[1:] == [f"began {seed} as {seed}"] or sorted(seen)[:1] == [f"began {seed} as {seed}"], seen
         assert len(refused & set(seen)) == 1, seen

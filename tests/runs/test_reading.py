@@ -196,3 +196,17 @@ def test_a_loss_may_be_larger_than_any_whole_number(tmp_path: Path) -> None:
     for name, value in (("bytes_up", 2**64), ("bytes_up", 1e999)):
         with pytest.raises(RunError, match=r"rounds\.jsonl is damaged"):
             _ = write(tmp_path / f"{value}", [{**row, name: value}]).rounds
+
+
+def test_a_folder_that_is_not_a_run_is_called_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="gone is not the folder of a run: there is no such folder"):
+        hw.Run(tmp_path / "gone").accuracy()
+    with pytest.raises(RunError, match=r"is not the folder of a run: there is no manifest\.json in it"):
+        _ = hw.Run(tmp_path).manifest
+    for name in ("fedah-s0", "fedah-s1"):
+        write(tmp_path / name, [])
+    with pytest.raises(RunError, match="is a folder of runs: choose one of fedah-s0, fedah-s1"):
+        _ = hw.Run(tmp_path).manifest
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(RunError, match="is a comparison of several runs: choose one of fedah-s0, fedah-s1"):
+        hw.Run(tmp_path).summary()

@@ -142,7 +142,7 @@ def test_mistakes_in_a_choice(changes: dict[str, Any], text: str) -> None:
     ("values", "text"),
     [
         ({"round": 3}, "round is not a setting: did you mean 'rounds'?"),
-        ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting"),
+        ({"train": {"learning_rate": 1}}, "train.learning_rate is not a setting: did you mean 'lr'?"),
         ({"train": {"lr_deacy": 1}}, "train.lr_deacy is not a setting: did you mean 'lr_decay'?"),
         ({"rounds": 0}, "rounds is 0, but must be from 1 to 1,000,000."),
         ({"rounds": "5"}, "rounds is '5', but must be a whole number."),

@@ -230,3 +230,7 @@ def test_one_of_several_numbers_must_be_a_whole_one() -> None:
     """Python thinks that 1.0 is in (1, 2)."""
     with pytest.raises(ConfigError, match=r"variant is 1\.0"):
         convert(1.0, Literal[1, 2], "variant")
+
+
+def test_a_hint_names_each_choice_once() -> None:
+    assert nearest("zzz", ["split", "task", "split"]) == "allowed are split, task."

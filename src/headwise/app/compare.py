@@ -90,7 +90,7 @@ def compare(
         with watch(f"{method}, seed {experiment.seed}") as observers:
             run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
         if not run.complete:
-            raise RunError(f"{run.path} ended early ({run.ended}): continue with the same command and --out {folder}.")
+            raise RunError(f"{run.path} ended early ({run.ended}): compare again into {folder} to continue.")
         done.setdefault(method, []).append(run)
     lines = tuple(Line(m, tuple(runs)) for m, runs in done.items())
     first = lines[0].runs[0]

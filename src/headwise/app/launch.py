@@ -155,7 +155,7 @@ def run_or_resume(
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
-        raise RunError(f"{out} holds another experiment: choose another --out.")
+        raise RunError(f"{out} holds another experiment: choose another folder.")
     if _is_complete(found):
         return found
     return resume(out, data_dir=data_dir, observers=observers, backend=backend, **passed(now))

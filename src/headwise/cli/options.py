@@ -58,15 +58,17 @@ def _together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-experiment_options = _together(
-    flags(*FLAGS),
-    set_option("train.momentum=0.5"),
-    click.option("--out", type=OUTPUT_FOLDER, help="folder for the results; it must be new"),
-    data_option,
-    track_option,
-    json_option,
-    quiet_option,
-)
+def experiment_options(out: str = "it must be new") -> Decorator:
+    """Adds all flags that describe an experiment."""
+    return _together(
+        flags(*FLAGS),
+        set_option("train.momentum=0.5"),
+        click.option("--out", type=OUTPUT_FOLDER, help=f"folder for the results; {out}"),
+        data_option,
+        track_option,
+        json_option,
+        quiet_option,
+    )
 
 
 def experiment_of(config: Path | None, changes: tuple[str, ...], flags: Mapping[str, str | None]) -> Experiment:

@@ -77,6 +77,8 @@ def _named(hardware: dict[str, Any], torch: str) -> str:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Refuses manifests in a newer format."""
+    if not (folder / "manifest.json").exists():
+        raise RunError(_no_run(folder))
     found = read_json(folder / "manifest.json")
     version = found.get("format") if isinstance(found, dict) else None
     if not isinstance(version, int) or version < 1:
@@ -89,6 +91,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     home = folder.absolute()
     experiment = _moved(found["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
     return {**found, "experiment": _renewed(experiment)}
+
+
+def _no_run(folder: Path) -> str:
+    """What a folder without a manifest is."""
+    if not folder.is_dir():
+        return f"{folder} is not the folder of a run: there is no such folder."
+    runs = sorted(p.parent.name for p in folder.glob("*/manifest.json"))
+    if not runs:
+        return f"{folder} is not the folder of a run: there is no manifest.json in it."
+    what = "a comparison of several runs" if (folder / "comparison.json").exists() else "a folder of runs"
+    return f"{folder} is {what}: choose one of {', '.join(runs[:10])}{', ...' * (len(runs) > 10)}."
 
 
 def portable(experiment: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -189,6 +189,7 @@ class Run:
         main = metric or self.metric
         curve = [found[main.name] for row in self.rounds if (found := figures(row, moment, main))]
         if not curve:
+            _ = self.manifest  # refuses what is not the folder of a run
             raise RunError(f"{self.path} has no evaluation of {main.label} at the moment {moment!r}.")
         return curve[-1]
 

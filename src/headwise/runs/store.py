@@ -159,5 +159,5 @@ def refuse_if_taken(folder: Path) -> None:
     with failing_clearly(folder):
         if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
             raise RunError(
-                f"{folder} exists already and is not empty: choose another --out, or continue it with resume."
+                f"{folder} exists already and is not empty: choose another folder, or continue it with resume."
             )

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import ConfigError, nearest
+from ..errors import ConfigError, closest, nearest
 from .fields import help_in
 from .functions import load_file
 
@@ -70,12 +70,25 @@ def find(kind: Kind, name: str) -> type[Any]:
     if name in _plugins(kind):
         return _from_plugin(kind, name)
     if name not in _files(kind):
-        if kind == "data" and Path(name).exists():
-            how = f"headwise data init {name} writes a data.toml, which data takes"
-            raise ConfigError(f"data is {name!r}, which is not a data set but a path: {how}.")
+        if kind == "data":
+            _refuse_path(Path(name))
         raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, names(kind))}")
     stem = name.replace("-", "_")
     return _main_class(importlib.import_module(f"{_package(kind)}.{stem}"), stem)
+
+
+def _refuse_path(path: Path) -> None:
+    """Say what is wrong with data that is a path, or looks like one."""
+    if path.exists():
+        how = f"headwise data init {path} writes a data.toml, which data takes"
+        raise ConfigError(f"data is {str(path)!r}, which is not a data set but a path: {how}.")
+    beside = [p.name for p in path.parent.glob("*.toml")]
+    near = "" if closest(str(path), names("data")) else closest(path.name, beside)
+    if near or path.suffix or len(path.parts) > 1:
+        hint = (
+            f"did you mean '{path.with_name(near)}'?" if near else "headwise data init makes a data.toml from a table."
+        )
+        raise ConfigError(f"data is {str(path)!r}, but there is no such file: {hint}")
 
 
 def name_of(kind: Kind, cls: type[Any]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("what", nargs=-1, metavar="[METHOD]... [CONFIG.toml]")
 @click.option("--methods", help="methods separated by commas, with options: fedavg,fedrep:head_epochs=5")
 @click.option("--seeds", default="1", help="number of seeds, starting at --seed")
-@experiment_options
+@experiment_options("new, or that of the same comparison to continue")
 def command(
     what: tuple[str, ...],
     methods: str | None,

@@ -36,14 +36,15 @@ def command(data_dir: Path | None) -> None:
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     _say(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
     found = find(os.environ.get(LIMIT, ""), compiling=False)
-    _say(found.library is not None, "kernels", str(found))
+    _say(found.library is not None, "kernels", str(found), optional=True)
     for extra, missing in extras().items():
         hint = f"needs {', '.join(missing)}: pip install 'headwise[{extra}]'"
-        _say(not missing, f"[{extra}]", hint if missing else "installed")
+        _say(not missing, f"[{extra}]", hint if missing else "installed", optional=True)
     folder = data_folder(data_dir)
     files = sorted(p.name for p in folder.iterdir() if p.name != "native") if folder.is_dir() else []
     there = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
-    _say(bool(files), "data", there if files else f"{folder} is empty: set HEADWISE_DATA or use --data-dir")
+    empty = f"{folder} has no public data sets: set HEADWISE_DATA or use --data-dir"
+    _say(bool(files), "data", there if files else empty, optional=True)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     _say(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
     _say(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
@@ -70,5 +71,6 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _say(fine: bool, what: str, text: str) -> None:
-    click.echo(f"{'✓' if fine else '✗'} {what:12} {text}")
+def _say(fine: bool, what: str, text: str, *, optional: bool = False) -> None:
+    """A cross is only for what stops work."""
+    click.echo(f"{'✓' if fine else '-' if optional else '✗'} {what:12} {text}")

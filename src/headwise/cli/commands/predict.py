@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from ...errors import counted
+from ...errors import RunError, counted
 from ..options import quiet_option
 from ..paths import OUTPUT_PATH
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 DATA = click.argument("data", type=click.Path(path_type=Path))
-WRITTEN = "file to write: .csv, .json or .parquet; for masks .npz, or a folder of PNG files"
+WRITTEN = "new file to write: .csv, .json or .parquet; for masks .npz, or a folder of PNG files"
 CLIENT = click.option("--client", default="", metavar="NAME", help="only this client's samples of a data.toml")
 
 
@@ -39,5 +39,7 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
     from ...exports.loading import load
     from ...exports.predicting import predict_file
 
+    if out.is_file():
+        raise RunError(f"{out} exists already: choose another -o, or remove it.")
     n = predict_file(load(model), data, out, told=telling(quiet), client=client)
     click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))

@@ -22,7 +22,7 @@ NAMED = 10
 
 @click.command(name="run")
 @click.argument("config", required=False, type=INPUT_FILE)
-@experiment_options
+@experiment_options()
 @click.option(
     "--from",
     "origin",

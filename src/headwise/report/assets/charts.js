@@ -55,6 +55,7 @@ chart("accuracy", () => {
   };
 });
 
+const nameAt = (line) => `${line.name} (${line.moment})`;
 const clientsOf = (line) => (line ? line.clients[line.moment] ?? line.clients.global ?? [] : []);
 const has = (values) => values.filter((v) => v != null);
 
@@ -68,7 +69,7 @@ chart("spread", () => {
   return {
     height: 90 + Math.max(lines.length, 1) * 38, marks: dots.length,
     option: {
-      xAxis: scores(metric().label, { ...(metric().percent ? { max: 1 } : {}), scale: true, axisLine: { show: false } }),
+      xAxis: scores(`${metric().label} (${lines[0]?.moment})`, { ...(metric().percent && dots.length ? range(dots.map((d) => d.value[0])) : {}), scale: true, axisLine: { show: false } }),
       yAxis: [{ type: "value", min: -0.5, max: Math.max(lines.length, 1) - 0.5, inverse: true, show: false }, categories(lines.map((l) => l.name), { position: "left" })],
       grid: { left: 12, right: 20, top: 12, bottom: 36, containLabel: true }, tooltip: tooltip({ formatter: tell }),
       series: [
@@ -90,7 +91,7 @@ chart("against", () => {
   const other = reference();
   const pairs = clientsOf(line).map((v, c) => [other[c], v, c]).filter((p) => p[0] != null && p[1] != null);
   if (!line || !pairs.length) return null;
-  const title = chosen.against === "floor" ? "guessing, without inputs" : chosen.against;
+  const title = chosen.against === "floor" ? "guessing, without inputs" : nameAt(named(chosen.against));
   const ends = range(pairs.flatMap((p) => p.slice(0, 2)));
   const tell = (p) => tip([`client ${clientName(p.value[2])}`, `${score(p.value[1])}, against ${score(p.value[0])}`, `${points(gain(p.value[1], p.value[0]))} ${unit()}`]);
   const better = (p) => { const g = gain(p[1], p[0]); return Math.abs(g) < SAME ? 0 : Math.sign(g); };
@@ -102,12 +103,12 @@ chart("against", () => {
     height: narrow() ? 340 : 440, marks: pairs.length,
     option: {
       grid: { left: 12, right: 24, top: 28, bottom: 36, containLabel: true },
-      xAxis: scores(short(title), ends), yAxis: scores(short(line.name), { ...ends, nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink("soft"), align: "left" } }),
+      xAxis: scores(short(title), ends), yAxis: scores(short(nameAt(line)), { ...ends, nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink("soft"), align: "left" } }),
       tooltip: tooltip({ formatter: tell }),
       series: [{ type: "scatter", symbolSize: 10, data: pairs.map(dot), itemStyle: { opacity: 0.8 }, markLine: diagonal }],
     },
     words: `${count(1)} clients gain (dots), ${count(-1)} lose (triangles), ${count(0)} do neither (squares).`,
-    head: ["client", line.name, title, unit()],
+    head: ["client", nameAt(line), title, unit()],
     rows: pairs.map(([x, y, c]) => [clientName(c), score(y), score(x), points(gain(y, x))]),
   };
 });

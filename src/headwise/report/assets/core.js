@@ -164,13 +164,16 @@ function patterns() {
 
 function scores(name, more = {}) {
   const made = axis(name, more);
-  return metric().percent ? { ...made, axisLabel: { ...made.axisLabel, formatter: (v) => `${Math.round(v * 100)} %` } } : made;
+  return metric().percent ? { ...made, axisLabel: { ...made.axisLabel, formatter: (v) => `${Number((v * 100).toFixed(1))} %` } } : made;
 }
 
 // Where an axis with these values begins and ends.
 function range(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  if (metric().percent) return { min: Math.max(0, Math.floor(low * 10) / 10), max: Math.max(1, high) };
+  if (metric().percent) {
+    const ends = { min: Math.max(0, Math.floor(low * 10) / 10), max: Math.max(1, high) };
+    return { ...ends, interval: ends.max - ends.min > 0.25 ? 0.1 : 0.05 }; // or ECharts puts ticks at 80 and 81
+  }
   const step = 10 ** Math.floor(Math.log10(Math.max(high - low, Math.abs(high) / 10, 1e-9)));
   return { min: Math.floor(low / step) * step, max: Math.ceil(high / step) * step };
 }

@@ -31,12 +31,12 @@ function clientTable() {
   if (!line) return;
   const [own, other, floors] = [clientsOf(line), reference(), page().floors];
   const most = Math.max(1, ...parts.train.flat());
-  const versus = chosen.against === "floor" ? [] : [chosen.against];
+  const versus = chosen.against === "floor" ? [] : [nameAt(named(chosen.against))];
   const row = (counts, c) => [
     clientName(c), ...Object.values(parts).map((part) => number(sum(part[c]))), counts.filter((n) => n).length, { node: histogram(counts, most), by: counts.indexOf(Math.max(...counts)) }, score(floors[c]),
     ...versus.map(() => score(other[c])), score(own[c]), points(own[c] == null || other[c] == null ? null : gain(own[c], other[c])),
   ];
-  table(find("client-table"), ["client", ...Object.keys(parts), "classes", "train by class", "floor", ...versus, line.name, unit()], parts.train.map(row));
+  table(find("client-table"), ["client", ...Object.keys(parts), "classes", "train by class", "floor", ...versus, nameAt(line), unit()], parts.train.map(row));
   for (const cell of find("client-table").querySelectorAll("td:has(svg)")) cell.className = "counts";
 }
 
