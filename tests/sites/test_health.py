@@ -67,8 +67,9 @@ def test_a_server_is_well_once_it_listens(tmp_path: Path, monkeypatch: pytest.Mo
         return True
 
     def say(line: str) -> None:
-        seen.append(get(port, "/healthz"))
-        os.kill(os.getpid(), signal.SIGTERM)
+        if line.startswith("listens"):
+            seen.append(get(port, "/healthz"))
+            os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(server, "bound", lambda command: [sys.executable, "-c", "import time; time.sleep(1000)"])
     monkeypatch.setattr(server, "listens", listens)

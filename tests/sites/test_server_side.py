@@ -98,18 +98,20 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
     nodes = [
         {"node-id": "17", "status": "online", "online-at": "2026-01-02 10:00:00Z", "offline-at": "N/A"},
         {"node-id": "18", "status": "offline", "online-at": "N/A", "offline-at": "N/A"},
+        {"node-id": "19", "status": "online", "online-at": "2026-01-01 10:00:00Z", "offline-at": "N/A"},
     ]
     monkeypatch.setattr(status, "flwr_json", lambda *words: {"nodes": nodes})
     home, out = tmp_path / "server", ran(tmp_path)
     with serving(home):
-        write_json(home / "sites.json", {"17": "rome", "18": "oslo"})
+        write_json(home / "sites.json", {"17": "rome", "18": "oslo", "19": "lima"})
         write_json(home / submit.LATEST, {"out": str(out)})
         with pytest.raises(SystemExit):
             main(["server", "status", str(home)])
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "running at 127.0.0.1:8000 since 2026-01-02 09:00:00 UTC"
         assert lines[1:3] == ["  rome  connected since 2026-01-02 10:00:00 UTC", "  oslo  has never connected"]
-        assert lines[3] == f"{out}: round 2 of 2, finished"
+        assert lines[3] == "  lima  connected since 2026-01-02 09:00:00 UTC"  # it came back when the server did
+        assert lines[4] == f"{out}: round 2 of 2, finished"
         with pytest.raises(SystemExit):
             main(["server", "status", str(home), "--json"])
         site = json.loads(capsys.readouterr().out)["sites"][0]

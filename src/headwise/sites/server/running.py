@@ -43,6 +43,7 @@ def run_server(
             return Health("" if ready else "does not listen yet")
 
         with family.alive(), health_endpoint(health, look):
+            say("Flower's SuperLink starts")
             family.start("superlink", bound(superlink(home, host, port, insecure)), settings)
             family.start("superexec", bound(superexec(home, host, port, insecure)), settings)
             while True:
@@ -52,6 +53,7 @@ def run_server(
                     if ready:
                         say(f"listens on {host}:{port}; Flower's log is in {home / LOG}")
                 elif "told" in news.event:
+                    say("told to stop: sites try to come back until it starts again")
                     return 0
                 elif "ended" in news.event:
                     ended = how(news.event["ended"])

@@ -65,7 +65,7 @@ class ServerStatus:
 def server_status(home: Path) -> ServerStatus:
     found = running(home)
     here = ServerStatus(None, None) if found is None else ServerStatus(found.get("address"), found.get("since"))
-    sites = () if found is None else tuple(_sites(home))
+    sites = () if found is None else tuple(_sites(home, here.since or ""))
     out = Path(read_json(home / LATEST)["out"]) if (home / LATEST).exists() else None
     if out is None or not (out / "manifest.json").exists():
         return ServerStatus(here.address, here.since, sites)
@@ -84,10 +84,12 @@ def server_status(home: Path) -> ServerStatus:
     )
 
 
-def _sites(home: Path) -> Iterator[SiteSeen]:
+def _sites(home: Path, start: str) -> Iterator[SiteSeen]:
+    """Nobody is connected for longer than the server runs, but Flower says so of sites that came back."""
     names = registered(home)
     for node in flwr_json(home, "supernode", "list", NAME)["nodes"]:
         here = node["status"] == "online"
         since = node["online-at"] if here else node["offline-at"]
         name = names.get(node["node-id"], f"node {node['node-id']}")
-        yield SiteSeen(name, here, None if since == "N/A" else since.replace(" ", "T").replace("Z", "+00:00"))
+        known = None if since == "N/A" else since.replace(" ", "T").replace("Z", "+00:00")
+        yield SiteSeen(name, here, max(known, start) if known and here else known)

@@ -73,6 +73,7 @@ class RunningSite:
         return Health("" if status.get("connected") else f"not connected: {status.get('why')}", figures)
 
     def _loop(self) -> int:
+        self._tell(f"connecting to {self.superlink}")
         self._start_worker()
         again: float | None = time.monotonic()
         while True:
@@ -80,6 +81,7 @@ class RunningSite:
             if news is None:
                 again = time.monotonic() + AGAIN if self._start_node() else None
             elif "told" in news.event:
+                self._tell("told to stop: this site takes no part any more")
                 return 0
             elif news.name == "node" and "ended" in news.event:
                 self._keep(connected=None)

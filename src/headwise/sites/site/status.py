@@ -33,11 +33,9 @@ class SiteStatus:
             yield f"running since {since} (process {here.get('pid')}), server {here.get('server')}"
             yield f"connected since {readable(at)}" if at else f"not connected: {here.get('why')}"
         if done.run:
-            yield f"{done.run}: {done.method} on {done.data}, round {done.round} of {done.rounds}, latest at {done.at}"
-            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
             latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
             yield f"{done.run}: {done.method} on {done.data}, {latest}"
-            yield f"sent {done.sent / 1000:,.1f} KB in {done.messages} messages of this run"
+            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
         else:
             yield "nothing was asked yet, and nothing sent"
         yield from map(privacy_line, self.spent)
