@@ -68,13 +68,13 @@ def test_many_clients_in_one_call_learn_what_each_learns_alone(build: str, monke
     """Whatever their chains, sizes and settings; a label that is not a class only stops its own client."""
     monkeypatch.setenv(LIMIT, build)
     calls: list[int] = []
-    together = kernel._Phase.together
+    together = kernel._NativeWork.together
 
-    def counted(self: kernel._Phase, others: Sequence[kernel._Phase]) -> None:
+    def counted(self: kernel._NativeWork, others: Sequence[kernel._NativeWork]) -> None:
         calls.append(1 + len(others))
         together(self, others)
 
-    monkeypatch.setattr(kernel._Phase, "together", counted)
+    monkeypatch.setattr(kernel._NativeWork, "together", counted)
     mlp, cnn = nn.Sequential(nn.Linear(13, 9), nn.ReLU(), nn.Linear(9, 5)), CNN().build(Task((1, 16, 16), 5))
     plain, heavy = Rates(0.1, 0.0, 0.0), Rates(0.1, 0.9, 0.01, clip=0.2)
     wrong = some_feed((13,), 9)

@@ -76,7 +76,7 @@ class Native(Kernel):
             told = *map(addressof, (layers, self._rates, goal)), address(x), address(batches), len(x), steps
             used = self._rates, layers, goal, x, batches, *tensors
             needed = self._library.bytes(layers, len(layers), size, byref(self._rates))
-            phase = _Phase(self._library, NativePhase(*told, len(layers), size), needed, used)
+            phase = _NativeWork(self._library, NativePhase(*told, len(layers), size), needed, used)
             if sum(t.nbytes for t in (x, *weights_of(self._layers))) <= SMALL:
                 ask(phase)
             else:
@@ -87,7 +87,7 @@ class Native(Kernel):
         return steps
 
 
-class _Phase(Work):
+class _NativeWork(Work):
     """One client's phase, and all that it refers to."""
 
     section: ClassVar[str] = f"training.{Native.name}"
@@ -102,7 +102,7 @@ class _Phase(Work):
         """All phases fit together: each has its own layers, and they share memory one after the other."""
         return self._library.build
 
-    def together(self, others: Sequence[_Phase]) -> None:
+    def together(self, others: Sequence[_NativeWork]) -> None:
         phases = (self, *others)
         told = (NativePhase * len(phases))(*(p._told for p in phases))
         self._library.train(told, len(phases), _memory(max(p._needed for p in phases)))
