@@ -33,6 +33,7 @@ class Models:
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
         self.run, self._data_dir = run, data_dir
         self.deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
+        self._checkpoints: dict[str, Checkpoint] = {}
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -111,6 +112,12 @@ class Models:
         return Newcomer(self, x, y).model(epochs)
 
     def checkpoint(self, round: str) -> Checkpoint:
+        """Read once, because reading it checks the state of every client."""
+        if round not in self._checkpoints:
+            self._checkpoints[round] = self._checkpoint(round)
+        return self._checkpoints[round]
+
+    def _checkpoint(self, round: str) -> Checkpoint:
         types = record_types(type(self.plan.method))
         kept = Checkpoints(self.run.path / "checkpoint", types)
         if round not in ("last", "best"):
