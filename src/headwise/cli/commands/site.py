@@ -204,11 +204,8 @@ def list_(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
         return
-    for each in found:
-        size = f"{each.bytes / 1024:,.1f} KB"
-        click.echo(f"{each.run}  {each.trained}  {each.method}  client {each.client}  round {each.t}  {size}")
-    if not found:
-        click.echo("no personal models")
+    for line in [each.line() for each in found] or ["no personal models"]:
+        click.echo(line)
     for each in told:
         click.echo(privacy_line(each))
 

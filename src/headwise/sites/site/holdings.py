@@ -39,6 +39,10 @@ class Holding(NamedTuple):
     trained: str
     """when its last state was written"""
 
+    def line(self) -> str:
+        size = f"{self.bytes / 1024:,.1f} KB"
+        return f"{self.run}  {self.trained}  {self.method}  client {self.client}  round {self.t}  {size}"
+
 
 def holdings(path: Path) -> list[Holding]:
     """What the site keeps, in the order in which it was last trained."""
