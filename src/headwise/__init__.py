@@ -92,6 +92,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that the command line starts without torch."""
     for room, names in _HOMES.items():

@@ -273,7 +273,7 @@ def test_an_out_folder_that_is_in_use_is_left_alone(headwise: Headwise, here: Pa
     (here / "full").mkdir()
     (here / "full" / "thesis.txt").write_text("four years of work")
     before = snapshot(here)
-    assert_refused(headwise(*small(out="full")), "full exists already and is not empty", "--out")
+    assert_refused(headwise(*small(out="full")), "full exists already and is not empty", "choose another folder")
     assert_refused(headwise(*small(out="full/thesis.txt")), "full/thesis.txt exists already")
     assert_refused(headwise(*small(out=".")), "exists already")
     assert snapshot(here) == before

@@ -97,7 +97,7 @@ def test_a_deployment_to_the_current_folder_has_a_place_for_its_end(
         raise RunError("nobody is there.")
 
     monkeypatch.setattr(submit, "flwr_json", refuse)
-    monkeypatch.setattr(submit, "running", lambda home: 1)
+    monkeypatch.setattr(submit, "check_running", lambda home: None)
     (here / "good.toml").write_text(
         'clients = 2\ndata = "synthetic:120:3:5:sites=2"\npartition = "natural"\nmodel = "mlp:4"\n'
     )

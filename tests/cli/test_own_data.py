@@ -130,6 +130,33 @@ def test_what_is_wrong_ends_the_check_with_2(patients: Path, capsys: pytest.Capt
     assert not (patients / "out").exists()
 
 
+def test_a_table_without_a_header_line_and_new_rows_without_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line with numbers where the others have numbers is no header, whatever words it has."""
+    monkeypatch.chdir(tmp_path)
+    for folder, name in enumerate(("lima", "oslo")):
+        rows = [
+            f"{40 + k}.5,{k % 2},{'?' if k == 3 else k / 8},{'sick' if (k + folder) % 3 else 'well'}" for k in range(40)
+        ]
+        (tmp_path / "h" / f"{name}.csv").parent.mkdir(exist_ok=True)
+        (tmp_path / "h" / f"{name}.csv").write_text("\n".join(rows))
+    out = told(capsys, "data", "init", "h", "--target", "column 4")
+    assert "no header line: columns are named column 1 to column 4\n" in out
+    told(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
+    told(capsys, "export", "out", "--client", "oslo", "--format", "torch", "-o", "oslo")
+    lines = {"without": "50.5,1,2.5", "with": "50.5,1,2.5,well", "named": "column 3,column 2,column 1\n2.5,1,50.5"}
+    answers = set[str]()
+    for name, text in lines.items():
+        Path(f"{name}.csv").write_text(text)
+        told(capsys, "predict", "oslo", f"{name}.csv", "-o", f"{name}-out.csv")
+        answers.add(Path(f"{name}-out.csv").read_text().splitlines()[1].partition(",")[2])
+    assert len(answers) == 1
+    Path("short.csv").write_text("50.5,1")
+    said = told(capsys, "predict", "oslo", "short.csv", "-o", "short-out.csv", code=2)
+    assert "short.csv, row 1: it has 2 cells, but there are 4 columns." in said
+
+
 def test_words_among_numbers_are_missing_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

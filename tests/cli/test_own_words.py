@@ -20,7 +20,7 @@ def test_a_table_instead_of_its_description(headwise: Headwise, here: Path) -> N
     said = headwise("run", "--data", "x.csv")
     hint = "headwise data init x.csv writes a data.toml, which data takes"
     assert (said.code, said.err) == (2, f"headwise: data is 'x.csv', which is not a data set but a path: {hint}.\n")
-    assert "which is not known: allowed are" in headwise("run", "--data", "y.csv").err, "there is no such file"
+    assert "data is 'y.csv', but there is no such file" in headwise("run", "--data", "y.csv").err
 
 
 def test_columns_without_names_are_listed_in_their_order(headwise: Headwise, here: Path) -> None:

@@ -188,7 +188,7 @@ def test_validation_samples_are_counted_where_there_are_any() -> None:
 def test_a_difference_that_prints_as_zero_is_neither_gain_nor_loss(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "standalone", end=0.5)
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5 + 1e-9, 1: 0.5 - 1e-9, 2: 0.4})
-    assert "2 of 5 clients gain with fedrep and 1 lose (pre)" in client_words(collect([tmp_path])[0])[0]
+    assert "2 of 5 clients gain with fedrep and 1 loses (pre)" in client_words(collect([tmp_path])[0])[0]
 
 
 def test_words_doubt_a_lead_within_the_spread(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_only_finished_and_unchanged_runs_go_on(tmp_path: Path) -> None:
     hw.run(experiment(3, stop={"budget": 1e-9}), tmp_path / "short")
     with pytest.raises(RunError, match=r"has not ended .*: finish it with headwise resume"):
         after(tmp_path / "short")
-    with pytest.raises(RunError, match="it is not the folder of a run"):
+    with pytest.raises(RunError, match="is not the folder of a run: there is no such folder"):
         after(tmp_path / "nothing")
     hw.run(experiment(2), tmp_path / "first")
     asked = after(tmp_path / "first")

@@ -116,3 +116,11 @@ def test_a_client_that_fails_is_named() -> None:
     object.__setattr__(plan.data, "names", tuple(f"clinic {c}" for c in range(len(plan.data))))
     with pytest.raises(ClientError, match=r"failed at client 1 \(clinic 1\) in round 1"):
         handle_all(plan, [(Job("fit", 1, 1, Nothing()), None)], Clock())
+
+
+def test_a_name_that_is_a_number_comes_first() -> None:
+    """A DataFrame's client column may hold integers, in any order."""
+    for who in ("2", 2):
+        assert number_of(who, ("2", "0", "7"), 3, Path("run")) == 0
+    assert number_of(1, ("2", "0", "7"), 3, Path("run")) == 1
+    assert number_of(7, ("2", "0", "7"), 3, Path("run")) == 2

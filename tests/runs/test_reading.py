@@ -81,7 +81,7 @@ def test_a_run_without_rounds_is_empty_but_no_error(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [])
     assert run.summary()["accuracy"] == {}
     assert run.ended == "unfinished"
-    with pytest.raises(RunError, match="has no evaluation of accuracy at the moment 'post'"):
+    with pytest.raises(RunError, match="has no accuracy at the moment 'post'"):
         run.accuracy("post")
 
 

@@ -55,6 +55,8 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, commented(found, beside, listed, task).encode())
     _describe(out, loaded)
+    if header := found.description.header:
+        click.echo(f"no header line: columns are named {header[0]} to {header[-1]}")
     for kind, names in dump(found.description.features).items():
         if names:
             click.echo(f"{kind:9} {', '.join(names)}")

@@ -19,6 +19,7 @@ from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import RunError, counted
 from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.names import called
 from ..runs.query import Run
 from ..settings.experiment import Experiment, experiment_from
 from .about import about
@@ -33,7 +34,7 @@ class Models:
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
         self.run, self._data_dir = run, data_dir
         self.deployed = run.manifest["experiment"].get("engine", {}).get("kind") == DEPLOYED
-        self._checkpoints: dict[str, Checkpoint] = {}
+        self._checkpoints: dict[tuple[str, ...], Checkpoint] = {}
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -59,9 +60,8 @@ class Models:
             return self._served.plan
         return plan_for(self.experiment, self.data)
 
-    def of(self, who: str | int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
-        """One client's model, after a download or as after its last training."""
-        client = self.run.number_of(who)
+    def of(self, client: int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
+        """The model of the client with this number, after a download or as after its last training."""
         if self.deployed:
             refuse(self.run, client)
         if moment not in ("pre", "post"):
@@ -75,7 +75,8 @@ class Models:
                 made = personal_model(self.plan, client, t, state, down)
             elif state is None:
                 raise RunError(
-                    f"client {who!r} has not trained in {counted(t, 'round')}: it only has a model before training."
+                    f"client {called(client, self.run.names)} has not trained in {counted(t, 'round')}: "
+                    "it only has a model before training."
                 )
             else:
                 made = trained_model(self.plan, client, t, state, down)
@@ -112,10 +113,11 @@ class Models:
         return Newcomer(self, x, y).model(epochs)
 
     def checkpoint(self, round: str) -> Checkpoint:
-        """Read once, because reading it checks the state of every client."""
-        if round not in self._checkpoints:
-            self._checkpoints[round] = self._checkpoint(round)
-        return self._checkpoints[round]
+        """Read once while its files stay the same, because reading it checks the state of every client."""
+        key = round, *sorted(p.name for p in (self.run.path / "checkpoint").glob("*.safetensors"))
+        if key not in self._checkpoints:
+            self._checkpoints = {key: self._checkpoint(round)}
+        return self._checkpoints[key]
 
     def _checkpoint(self, round: str) -> Checkpoint:
         types = record_types(type(self.plan.method))

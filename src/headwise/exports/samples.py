@@ -16,7 +16,7 @@ from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.layouts import SUFFIXES, Piece, image_folders, pieces
 from ..data.own.readers.pictures import Pictures
 from ..data.own.readers.reading import read_raw
-from ..data.own.readers.tables import blocks
+from ..data.own.readers.tables import blocks, columns_of
 from ..data.own.readers.values import written
 from ..data.preprocessing.states import CellError, Unknown, tell
 from ..errors import DataError
@@ -73,9 +73,22 @@ def _description(path: Path, model: TrainedModel) -> Description:
         return replace(known, format="images")
     for format, endings in SUFFIXES.items():
         if path.suffix.lower() in endings and format != "arrays":
-            return replace(known, format=format)
+            header = _header(path, known) if format == "csv" and known.header else known.header
+            return replace(known, format=format, header=header)
     endings = ", ".join(e for format, each in SUFFIXES.items() if format != "arrays" for e in each)
     raise DataError(f"{path} has no known ending: it must be a data.toml, a folder of images, or one of {endings}.")
+
+
+def _header(path: Path, known: Description) -> tuple[str, ...]:
+    """The columns of a file without a header line, which may lack the target; none if it has such a line."""
+    try:
+        first = columns_of(path, replace(known, format="csv", header=()))
+    except (OSError, UnicodeDecodeError):  # `blocks` will say why
+        return known.header
+    if {*known.features.names()} <= {*first}:
+        return ()
+    rest = tuple(name for name in known.header if name not in known.target)
+    return rest if len(first) == len(rest) else known.header
 
 
 def _files(path: Path, d: Description, client: str) -> list[Piece]:

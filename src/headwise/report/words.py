@@ -79,13 +79,13 @@ def _on_validation(setting: Setting) -> list[str]:
 
 
 def _kept(best: Line, lines: Sequence[Line]) -> list[str]:
-    """Who wins with the models that clients have after training, if that is another one; and how to export these."""
+    """Who wins with the models that clients have after training, if these are better; and how to export them."""
     how = "headwise export --moment post writes them"
     if best.moment == "stale":
         return [f"Own last models are those after training: {how}."]
     kept = [line for line in lines if line.values("last", "stale")]
     first = max(kept, key=lambda line: line.metric.gain(line.mean("last", "stale"), 0.0), default=best)
-    if first is best:
+    if not kept or best.metric.gain(first.mean("last", "stale"), best.score) < SAME:
         return []
     value = first.metric.form(first.mean("last", "stale"))
     return [f"With their own last models (stale), {first.name} is best with {value}: {how}."]
@@ -141,7 +141,8 @@ def _gains(setting: Setting, best: Line, mine: Scores, alone: Mapping[int, float
     up = [c for c, points in change.items() if points >= SAME]
     down = sorted((c for c, points in change.items() if points <= -SAME), key=lambda c: change[c])
     most = max(change, key=lambda c: change[c])
-    count = f"{len(up)} of {len(change)} clients gain with {best.name} and {len(down)} lose ({best.moment})"
+    lose = "loses" if len(down) == 1 else "lose"
+    count = f"{len(up)} of {len(change)} clients gain with {best.name} and {len(down)} {lose} ({best.moment})"
     said = [f"Against training alone, {count}"]
     if up:
         said.append(f"client {setting.called(most)} gains most ({_points(main, change[most], '+')})")

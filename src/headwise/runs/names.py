@@ -47,9 +47,9 @@ def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
 
 
 def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) -> int:
-    """The number of the client with this name or number; a name comes first, even if it looks like a number."""
-    if isinstance(who, str) and who in names:
-        return names.index(who)
+    """The number of the client with this name or number; a name comes first, even if it is a number."""
+    if str(who) in names:
+        return names.index(str(who))
     c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() and len(who) < 10 else who
     if isinstance(c, int) and not isinstance(c, bool) and 0 <= c < clients:
         return c

@@ -190,7 +190,7 @@ class Run:
         curve = [found[main.name] for row in self.rounds if (found := figures(row, moment, main))]
         if not curve:
             _ = self.manifest  # refuses what is not the folder of a run
-            raise RunError(f"{self.path} has no evaluation of {main.label} at the moment {moment!r}.")
+            raise RunError(f"{self.path} has no {main.label} at the moment {moment!r}; score() is its {self.metric.label}.")
         return curve[-1]
 
     def summary(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Run:
 
     def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
         """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
-        return self._models.of(who, moment, round)
+        return self._models.of(self.number_of(who), moment, round)
 
     def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
         """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""

@@ -144,10 +144,23 @@ def _dialect(path: Path) -> dict[str, Any]:
     if not head:
         raise DataError(f"{path} is empty.")
     delimiter = max(",;\t|", key=head[0].count)
-    first = next(csv.reader(head[:1], delimiter=delimiter))
-    named = any(_number(cell) is None and cell.strip() not in MISSING for cell in first)
-    header = () if named else tuple(f"column {k}" for k in range(1, len(first) + 1))
+    first, *others = csv.reader(head, delimiter=delimiter)
+    header = () if _names(first, others) else tuple(f"column {k}" for k in range(1, len(first) + 1))
     return {"delimiter": delimiter, "header": header}
+
+
+def _names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether a file's first line has the columns' names: it has no number, or a word where the others have numbers."""
+
+    def number(cell: str) -> bool:
+        return _number(cell) is not None or cell.strip() in MISSING
+
+    if not any(map(number, first)):
+        return True
+    return any(
+        not number(name) and all(map(number, column))
+        for name, column in zip(first, zip(*others, strict=False), strict=False)
+    )
 
 
 def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
