@@ -76,7 +76,7 @@ def test_a_changed_trace_is_refused_on_resume(tmp_path: Path) -> None:
         ("t.txt", b"va\nvaa\n", "whose round 2 names the client 'vaa', whom nobody knows: did you mean 'va'?"),
         ("t.txt", b"0\n9\n", "whose round 2 names the client '9', whom nobody knows: they are 3, "),
         ("t.txt", b"va,0\nva\n", "whose round 1 names client 0 twice."),
-        ("t.txt", b"va\n", "which has 1 rounds, but rounds is 2."),
+        ("t.txt", b"va\n", "which has 1 round, but rounds is 2."),
         ("t.txt", b"\xff\xfe\n", "which is not text in UTF-8."),
         ("t.json", b"[[0], [1]", "which is not valid JSON: "),
         ("t.json", b'{"1": [0]}', "which must hold a list with one list of clients per round."),

@@ -11,6 +11,7 @@ Each call returns the path of a data.toml. Objects are recognised by duck typing
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +62,10 @@ def store(
         draft = Path(name) / "draft"
         draft.mkdir()
         if all(tables):
-            d = write_tables(pieces, draft, client, targets, copy_gb)
+            found = write_tables(pieces, draft, client, targets, copy_gb)
+            d = found.description
+            for column, why in found.left_out.items() if "features" not in settings else ():
+                logging.getLogger("headwise").warning("column %r is left out: %s", column, why)
         else:
             d = write_arrays(pieces, draft, copy_gb)
         d = replace(d, **_checked(settings))

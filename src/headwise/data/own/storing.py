@@ -14,7 +14,7 @@ from ...errors import ConfigError, DataError, nearest
 from ...settings.fields import changed, dump
 from .description import PARTS, Description, OwnSplit, Preprocess
 from .frames import cells_of, columns_of
-from .looking import look
+from .looking import Look, look
 from .passed import PassedTable, write_passed
 from .readers.tables import COLUMNS
 from .references import REFERENCES, one_type, place_of
@@ -115,7 +115,7 @@ def _places(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[str, Any
 
 def write_tables(
     pieces: Sequence[StoredPiece], home: Path, client: str, targets: Sequence[str], copy_gb: float = COPY_GB
-) -> Description:
+) -> Look:
     """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
     first = columns_of(pieces[0].x)
@@ -143,8 +143,9 @@ def write_tables(
             lines += n
             _check_size(size, copy_gb)
     write_passed(passed, home)
-    d = look(home / "data.jsonl", client, targets).description
-    return replace(d, split=OwnSplit("column", column=_free("part", first))) if parted else d
+    found = look(home / "data.jsonl", client, targets)
+    split = OwnSplit("column", column=_free("part", first))
+    return replace(found, description=replace(found.description, split=split)) if parted else found
 
 
 def _check_size(size: int, copy_gb: float) -> None:
