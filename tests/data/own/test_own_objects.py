@@ -217,7 +217,7 @@ class _Ragged:
 
 def test_columns_that_are_left_out_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     days = [f"2024-01-{k + 1:02}" for k in range(30)]
-    frame = Frame({"shop": ["a", "b"] * 15, "day": days, "age": [*range(30)], "y": [0, 1] * 15})
+    frame = Frame(shop=["a", "b"] * 15, day=days, age=[*range(30)], y=[0, 1] * 15)
     stored(frame, tmp_path, client="shop", target="y")
     said = "column 'day' is left out: a date; [split] by = \"time\" can use it"
     assert [r.getMessage() for r in caplog.records] == [said]
