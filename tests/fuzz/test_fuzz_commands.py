@@ -25,8 +25,8 @@ from headwise.cli import main
 from headwise.papers import reproduce
 from headwise.papers.cost import Costs
 from headwise.report import figures
+from headwise.sites.server import registry, submit
 from headwise.sites.server import running as server_running
-from headwise.sites.server import submit
 from headwise.sites.site.running import RunningSite
 from headwise.sites.transport import processes
 
@@ -87,7 +87,8 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
         (uvicorn.Server, "run"),
     ]:
         monkeypatch.setattr(home, name, begin)
-    monkeypatch.setattr(submit, "running", lambda home: {"pid": 1})
+    for home in (submit, registry):
+        monkeypatch.setattr(home, "running", lambda home: {"pid": 1})
     monkeypatch.setattr(Costs, "seconds", lambda *_: 1.0)
     monkeypatch.setattr(figures, "FIGURES", {})
 

@@ -30,7 +30,7 @@ def test_a_deployed_run_knows_its_sites_names(allow: str, tmp_path: Path) -> Non
     page = render([setting])
     assert setting.title == "synthetic, at sites, 5 clients"
     assert '"bergen 1"' in page
-    assert "Clients train with fedper: they get" in page
+    assert "Clients train with fedper: with their own last models (stale), they get" in page
     assert "best models" not in page
     assert "accuracy (pre)" not in page, "a column without values"
 

@@ -25,8 +25,10 @@ def command() -> None:
 @click.option("-o", "--out", default=".", show_default=True, metavar="FOLDER", help="where to write the two files")
 def method(name: str, out: str) -> None:
     """Write NAME.py, a small method that runs, and test_NAME.py, a round of it computed by hand."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"NAME is {name!r}, but must be a Python name in lower case, such as mymethod.")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"NAME is {name!r}, but must be a Python name in lower case of at most 100 letters, such as mymethod."
+        )
     folder = output_folder(out, "--out")
     files = {folder / f"{name}.py": "method.txt", folder / f"test_{name}.py": "test_method.txt"}
     for path in files:
