@@ -36,7 +36,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "site adapt": {"folder": "site", "offer": "folder", "out": "adapted"},
     "site erase": {"folder": "site", "run": "none", "client": "0", "yes": True},
     "server start": {"folder": "server"},
-    "server register": {"folder": "server", "keys": "file"},
+    "server register": {"folder": "server", "keys": "site/site.key.pub"},
     "server sign": {"configs": "sites.toml", "key": "key", "out": "list.json"},
     "deploy": {"config": "sites.toml", "server": "server", "out": "deployed"},
     "compare": {"what": "fedavg", **SMALL, "out": "compared", **QUIET},
