@@ -10,6 +10,7 @@ import pytest
 
 from headwise.app.prepare import divided
 from headwise.cli import main
+from headwise.data.own.looking import look
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 
@@ -155,6 +156,31 @@ def test_a_table_without_a_header_line_and_new_rows_without_the_target(
     Path("short.csv").write_text("50.5,1")
     said = told(capsys, "predict", "oslo", "short.csv", "-o", "short-out.csv", code=2)
     assert "short.csv, row 1: it has 2 cells, but there are 4 columns." in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (["63.0,1.0,?,healthy", "67.0,1.0,4.0,sick"], False),
+        (["3,Oil prices rise,Markets", "1,Peace talks,World"], False),
+        (["age,ill", "63,yes"], True),
+        ([",hospital,text,label", "0,va,a long text,yes", "1,va,another,no"], True),
+        (["hospital,2019,2020,label", "va,1,2,yes"], True),
+        (["a,b,label", "x,y,yes"], True),
+    ],
+)
+def test_the_first_line_is_a_header_or_a_row(lines: list[str], named: bool, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    target = "label" if "label" in lines[0] else "ill" if "ill" in lines[0] else f"column {lines[0].count(',') + 1}"
+    assert (look(tmp_path / "x.csv", "", [target], one_client=True).description.header == ()) == named
+
+
+def test_a_word_of_the_target_is_no_missing_number(tmp_path: Path) -> None:
+    rows = [f"{'unknown' if k == 3 else k},{('yes', 'no', 'unknown')[k % 3]}" for k in range(30)]
+    (tmp_path / "x.csv").write_text("\n".join(["age,ill", *rows]))
+    found = look(tmp_path / "x.csv", "", ["ill"], one_client=True)
+    assert "unknown" not in found.description.missing
+    assert found.left_out == {"age": "numbers, but 1 of 30 cells are not, such as 'unknown'"}
 
 
 def test_words_among_numbers_are_missing_values(

@@ -61,6 +61,15 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_odd_folders_do_not_hide_the_models(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (each,) = holdings(site / "site.toml")
+    (site / "states" / "backup").mkdir()
+    (site / "states" / each.run / "client-9").mkdir()
+    (site / "states" / each.run / "experiment.json").write_text("{")
+    out = said(capsys, "site", "list", str(site))
+    assert f"{each.run}  1970-01-01T00:00:00+00:00  ?  client 9  round 0  0.0 KB\n{each.run}" in out
+
+
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
     """Its accuracy on the site's own test samples is the one in the run."""
     (each,) = holdings(site / "site.toml")

@@ -14,11 +14,12 @@ from federations import Inside, served, server_of
 import headwise as hw
 from headwise.app.prepare import divided, prepare
 from headwise.cli import main
-from headwise.data.own.description import Preprocess
+from headwise.data.own.description import Description, Preprocess
 from headwise.data.preprocessing.fitting import FeatureColumn, Preprocessing, fit, nothing
 from headwise.data.preprocessing.sharing import added, difference, read, written
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.exports.personal import Models
+from headwise.exports.quality.expected import by_order
 from headwise.exports.quality.judging import judge
 from headwise.records import same
 from headwise.sites.offers import write_offer
@@ -224,9 +225,26 @@ def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_p
     assert set(late.predict({"age": [40, ""], "dose": [9.5, 110], "ward": ["a", "z"]})) <= {"no", "yes"}
 
 
+def test_only_a_model_without_names_is_judged_by_the_order_of_classes() -> None:
+    d = Description("csv", "x.csv", classes=("1", "0"))
+    card: dict[str, Any] = {"classes": ["0", "1"], "reading": {"classes": []}, "of": {"kind": "personal"}}
+    assert by_order(card, d) == card
+    assert by_order({**card, "of": {"numbered": True}}, d)["reading"] == {"classes": ["1", "0"]}
+
+
+def test_a_site_declares_the_range_of_its_targets(tmp_path: Path) -> None:
+    """Without a study that asks for it."""
+    (tmp_path / "x.csv").write_text("\n".join(["age,dose", *(f"{k % 9},{k / 4}" for k in range(20))]))
+    text = 'format = "csv"\npath = "x.csv"\none_client = true\ntarget = "dose"\ntask = "regression"\n'
+    (tmp_path / "data.toml").write_text(f'{text}target_range = [0, 10]\n[features]\nnumber = ["age"]\n')
+    with pytest.raises(SystemExit) as end:
+        main(["site", "init", str(tmp_path / "site"), "--client", "0", "--data", str(tmp_path / "data.toml")])
+    assert end.value.code == 0
+
+
 def test_a_site_with_other_classes_than_the_study_is_refused(tmp_path: Path) -> None:
     study = asked(rounds=1, clients=1, data={"name": "own", "classes": ["yes", "no"]})
-    said = "data.classes is yes, no, but site0 has no, yes: names and order must be the same"
+    said = "data.classes is yes, no, but site0 has others: names and order in its data.toml must be the same"
     with pytest.raises(RunError, match=said):
         served(Inside({0: site(tmp_path, 0)}), study, tmp_path / "out")
     assert experiment_hash(study) != experiment_hash(asked(rounds=1, clients=1))

@@ -68,8 +68,9 @@ def _again(folder: Path, what: str, wanted: Sequence[str], given: Any) -> Iterat
     if len(found) != len(wanted):
         names = ", ".join(wanted)
         how = f"headwise.resume({str(folder)!r}, {what}={names if len(wanted) == 1 else f'[{names}]'})"
-        said = f"{names}, defined in a notebook or script" if wanted else "no function of a notebook or script"
-        raise RunError(f"{folder} uses {said}: pass it again, as in {how}.")
+        if not wanted:
+            raise RunError(f"{folder} uses nothing that only a notebook or script has: leave {what} out.")
+        raise RunError(f"{folder} uses {names}, defined in a notebook or script: pass it again, as in {how}.")
     return iter(found)
 
 

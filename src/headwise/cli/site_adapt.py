@@ -9,7 +9,7 @@ import click
 
 from ..disk.files import failing_clearly
 from ..disk.jsontext import to_json
-from ..errors import ConfigError, RunError
+from ..errors import RunError, counted
 from ..sites.extras import check_flower
 from .commands.export import FORMAT, LICENCE
 from .options import json_option
@@ -48,18 +48,15 @@ def adapt(
     from ..sites import offers
     from ..sites.site import adapting
 
-    seen = offers.read_offer(offer) and offers.fingerprint(offer)
-    if not seen.startswith(fingerprint.lower()):
-        raise ConfigError(f"--fingerprint is {fingerprint!r}, but that of {offer} is {seen}.")
-    found = adapting.adapt(folder / "site.toml", offer, client, epochs, licence)
+    found = adapting.adapt(folder / "site.toml", offer, client, epochs, licence, fingerprint)
     found.model.save(out, format)
+    seen = offers.fingerprint(offer)
     if as_json:
         told = {"metric": found.metric.name, "trained_on": found.trained_on, "scores": found.scores}
         click.echo(to_json({**told, "model": str(out), "fingerprint": seen}))
         return
     for e, score in found.scores.items():
         if (value := score.get(found.metric.name)) is not None:
-            click.echo(
-                f"{found.metric.label} {found.metric.form(value)} after {e} epochs, on {int(score['n'])} test samples"
-            )
-    click.echo(f"wrote {out}, trained on {found.trained_on} samples; the offer's fingerprint is {seen}")
+            measured = f"{found.metric.label} {found.metric.form(value)} after {counted(e, 'epoch')}"
+            click.echo(f"{measured}, on {counted(int(score['n']), 'test sample')}")
+    click.echo(f"wrote {out}, trained on {counted(found.trained_on, 'sample')}; the offer's fingerprint is {seen}")

@@ -98,7 +98,8 @@ class Models:
         if self.deployed:
             served = self._served
             card = about(self.run, served.dataset, t=t, which=round, licence=licence)
-            return make(self.plan, None, made, {**card, "reading": served.reading()}, served.inputs())
+            card |= {"reading": served.reading(), "of": {**card["of"], "numbered": not served.named}}
+            return make(self.plan, None, made, card, served.inputs())
         if self.data.fitted is not None and len(self.data.fitted.mean) > 1:
             raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
         card = about(self.run, self.data.dataset, t=t, which=round, licence=licence)

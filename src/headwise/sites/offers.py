@@ -17,7 +17,7 @@ from ..disk.files import digest, read_bytes
 from ..disk.jsontext import to_json
 from ..engine.joining import Offer, offer
 from ..engine.plan import Plan
-from ..errors import RunError
+from ..errors import ConfigError, RunError
 from ..exports.card import CARD, DOWN, WHOLE, read_file, read_note, write_folder
 from ..exports.personal import Models
 from ..packed import Packed, RecordError, from_bytes, to_bytes
@@ -84,8 +84,15 @@ def fingerprint(folder: Path) -> str:
     return digest(read_bytes(folder / CARD))
 
 
-def read_offer(folder: Path) -> Handed:
+def read_offer(folder: Path, expected: str = "") -> Handed:
+    """The offer, whose fingerprint must begin as `expected`."""
+    read_note(folder, _SHAPE)  # or it says what is wrong
+    seen = fingerprint(folder)
+    if not seen.startswith(expected.lower()):
+        raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {seen}.")
     card = read_note(folder, _SHAPE)
+    if fingerprint(folder) != seen:
+        raise RunError(f"{folder} has changed while it was read.")
     whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
     if card["client"] != (clients := card["experiment"].get("clients")) or card["round"] < 0:
         raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
@@ -99,7 +106,8 @@ def _one_more(plan: Plan) -> Plan:
     It counts as a client of average size with all classes, as under privacy, where nobody's classes are known.
     """
     data = plan.data
-    n = round(np.diff(data.ends[:, 2], prepend=0).mean())
+    sizes = [n for c in range(len(data)) if (n := data.sizes(c)[0])]
+    n = round(sum(sizes) / len(sizes)) if sizes else 0
     told = {**(data.told or {}), len(data): tuple(range(data.task.classes))}
     ends = np.vstack([data.ends, np.full(3, (data.ends[-1, 2] if len(data) else 0) + n)])
     return replace(plan, data=replace(data, ends=ends, told=told, absent=data.absent | {len(data)}))

@@ -107,7 +107,7 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     place = d.place
     files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if fits(p, d))
     if d.format == "csv":
-        d = replace(d, **_dialect(files[0]))
+        d = replace(d, **_dialect(files[0], (client, *target)))
     columns = columns_of(files[0], d)
     for at, name in [("--target", t) for t in target] + ([("--clients", client)] if client else []):
         if name not in columns:
@@ -121,7 +121,8 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
             f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {said}."
         )
     cells = _cells(files, d, columns)
-    if markers := _markers([cells[n] for n in columns if n not in (client, *target)]):
+    used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
+    if markers := _markers([cells[n] for n in columns if n not in (client, *target)], used):
         d = replace(d, missing=(*d.missing, *markers))
         cells = {name: [c for c in found if str(c).strip() not in markers] for name, found in cells.items()}
     split = _split(cells, parted=_parted(place, d), used=(client, *target))
@@ -134,7 +135,7 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     return Look(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
 
 
-def _dialect(path: Path) -> dict[str, Any]:
+def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
     """The delimiter, and column names if the file has no header line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -145,22 +146,20 @@ def _dialect(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is empty.")
     delimiter = max(",;\t|", key=head[0].count)
     first, *others = csv.reader(head, delimiter=delimiter)
-    header = () if _names(first, others) else tuple(f"column {k}" for k in range(1, len(first) + 1))
+    header = (
+        ()
+        if {*named} & {*first} - {""} or _names(first, others)
+        else tuple(f"column {k}" for k in range(1, len(first) + 1))
+    )
     return {"delimiter": delimiter, "header": header}
 
 
 def _names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
-    """Whether a file's first line has the columns' names: it has no number, or a word where the others have numbers."""
-
-    def number(cell: str) -> bool:
-        return _number(cell) is not None or cell.strip() in MISSING
-
-    if not any(map(number, first)):
-        return True
-    return any(
-        not number(name) and all(map(number, column))
-        for name, column in zip(first, zip(*others, strict=False), strict=False)
-    )
+    """Whether a file's first line has the columns' names: no numbers, or a word where the others have only numbers."""
+    known = [(cell, column) for cell, *column in zip(first, *others, strict=False) if cell.strip() not in MISSING]
+    words = [column for cell, column in known if _number(cell) is None]
+    gaps = [[c for c in column if c.strip() not in MISSING] for column in words]
+    return len(words) == len(known) or any(g and all(_number(c) is not None for c in g) for g in gaps)
 
 
 def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -173,11 +172,11 @@ def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dic
     return found
 
 
-def _markers(columns: Sequence[Sequence[Any]]) -> list[str]:
+def _markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
     """Words among numbers, such as `unknown`, that no other column uses: they must stand for missing values."""
     words = [Counter(t for c in cells if _number(t := str(c).strip()) is None) for cells in columns]
     numbers = [len(w) <= MARKERS and w.total() <= FEW * len(cells) for w, cells in zip(words, columns, strict=True)]
-    used = {t for w, mostly in zip(words, numbers, strict=True) if not mostly for t in w}
+    used = used | {t for w, mostly in zip(words, numbers, strict=True) if not mostly for t in w}
     return sorted({t for w, mostly in zip(words, numbers, strict=True) if mostly for t in w} - used)
 
 

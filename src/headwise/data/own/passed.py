@@ -13,7 +13,7 @@ from ...disk.files import read_json, write_json
 from .description import Description
 from .findings import DataFinding, Report
 
-ROWS = "rows.json"
+ROWS = ".headwise-rows.json"
 """beside the copy: which of its lines come from which table"""
 
 

@@ -123,16 +123,18 @@ def _columns(raw: Any, names: Sequence[str]) -> dict[str, list[Any]]:
     if not isinstance(raw, Mapping) and not hasattr(raw, "columns"):
         said = f"samples are {type(raw).__name__}, but must be a DataFrame or a mapping of columns"
         raise DataError(f"{said}: {', '.join(names)}.")
-    given = list(raw if isinstance(raw, Mapping) else raw.columns)
+    given = {str(name): name for name in (raw if isinstance(raw, Mapping) else raw.columns)}
+    found: dict[str, Any] = {}
     for name in names:
         if name not in given:
             said = f"there is no column {name!r}, which the model was trained on"
-            raise DataError(f"{said}: there are {', '.join(map(str, given)) or 'none'}.")
-        if isinstance(raw[name], str) or not hasattr(raw[name], "__len__"):
-            raise DataError(f"column {name!r} is {raw[name]!r}, but must be a list with a cell for each sample.")
-    if len({len(raw[name]) for name in names}) > 1:
-        raise DataError(f"columns differ in length: {', '.join(f'{name} has {len(raw[name])}' for name in names)}.")
-    return {name: list(raw[name]) for name in names}
+            raise DataError(f"{said}: there are {', '.join(given) or 'none'}.")
+        found[name] = cells = raw[given[name]]
+        if isinstance(cells, str) or not hasattr(cells, "__len__"):
+            raise DataError(f"column {name!r} is {cells!r}, but must be a list with a cell for each sample.")
+    if len({len(cells) for cells in found.values()}) > 1:
+        raise DataError(f"columns differ in length: {', '.join(f'{name} has {len(c)}' for name, c in found.items())}.")
+    return {name: list(cells) for name, cells in found.items()}
 
 
 def _refuse(name: str, cells: NDArray[Any], why: str) -> Callable[[int], None]:

@@ -50,6 +50,8 @@ class Own(Source):
         described = dump(description)
         if description.target_range is None:  # newer than the first of these hashes
             del described["target_range"]
+        if not description.is_table:  # means nothing there, and had fewer words
+            described["missing"] = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None"]
         said = to_json({**described, "path": ""})
         return hashlib.sha256(f"{said}\n{fingerprint(description, known)}".encode()).hexdigest()
 

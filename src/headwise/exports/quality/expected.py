@@ -22,8 +22,7 @@ Where = Callable[[int], str]
 
 def by_order(card: Mapping[str, Any], d: Description) -> dict[str, Any]:
     """The card of a model that knows its classes by number only, with their names as this data.toml lists them."""
-    names = list(card["classes"])
-    if not card["reading"] or names != [str(k) for k in range(len(names))] or len(d.classes) != len(names):
+    if not card["of"].get("numbered") or len(d.classes) != len(card["classes"]):
         return dict(card)
     return {**card, "reading": {**card["reading"], "classes": list(d.classes)}}
 

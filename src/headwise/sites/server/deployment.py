@@ -77,8 +77,9 @@ def _serve(
     path = out / "sites.json"
     nodes = Nodes(post, experiment, _known(path), say)
     nodes.registered = frozenset(names)
-    missing = nodes.wait(clients, wait)
-    if nodes.clash and not path.exists():
+    begun = path.exists()
+    missing = nodes.wait(clients, wait, first=not begun)
+    if nodes.clash and not begun:
         raise RunError(f"{nodes.clash}.")
     if missing and (experiment.faults.reaction == "stop" or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))

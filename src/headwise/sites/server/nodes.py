@@ -81,7 +81,7 @@ class Nodes:
         self.registered: frozenset[str] = frozenset()
         """names of all sites that may connect, as far as they are known"""
         self.clash: str | None = None
-        """two sites that claim the same client"""
+        """two sites that claim the same client, or whose data differ: nothing can start"""
         self._asking: dict[str, tuple[int, str]] = {}
         self._names: dict[int, str] = {**known.names}
         self._here: Mapping[int, NodeSeen] = {}
@@ -96,15 +96,18 @@ class Nodes:
     def roster(self) -> Roster:
         return self.known._replace(names=self._names)
 
-    def wait(self, clients: Sequence[int], seconds: float) -> dict[int, str]:
-        """Wait up to `seconds` for these clients' nodes; return why each missing client is missing."""
+    def wait(self, clients: Sequence[int], seconds: float, *, first: bool = False) -> dict[int, str]:
+        """Wait up to `seconds` for these clients' nodes; return why each missing client is missing.
+
+        Before the `first` round it ends as soon as two sites clash.
+        """
         until, pauses = time.monotonic() + seconds, _pauses()
         said = ""
         while True:
             self.look()
             refused = {c: h.refusal for h in self.heard.values() if h.refusal for c in h.clients}
             missing = [c for c in clients if self.node_of(c) is None]
-            if all(c in refused for c in missing) or self.clash or time.monotonic() > until:
+            if all(c in refused for c in missing) or (self.clash and first) or time.monotonic() > until:
                 late = f"no site connected for it within {seconds:g} seconds"
                 return {c: refused.get(c, late) for c in missing}
             if said != (said := self.waiting_for(clients, missing)):

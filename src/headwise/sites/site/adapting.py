@@ -37,9 +37,11 @@ class AdaptedHere(NamedTuple):
     """on the client's test samples, by epochs; empty if it has none"""
 
 
-def adapt(path: Path, folder: Path, client: int | None, epochs: int, licence: str = "") -> AdaptedHere:
+def adapt(
+    path: Path, folder: Path, client: int | None, epochs: int, licence: str = "", expected: str = ""
+) -> AdaptedHere:
     """The model of one of the site's clients after so many epochs on its training samples."""
-    settings, home, given = read_site(path), path.absolute().parent, read_offer(folder)
+    settings, home, given = read_site(path), path.absolute().parent, read_offer(folder, expected)
     own = _one(settings, client)
     OwnPolicy(settings, home).admit(given.size)
     asked = permitted(_with(settings, own, 0), home, given.experiment)  # as sites check it, whatever its number here

@@ -21,7 +21,7 @@ from ...exports.making import make
 from ...exports.model import Format
 from ...exports.programs import check_onnx_extra
 from ...records import Packed, decode, to_bytes
-from ...settings.experiment import Choice, experiment_from
+from ...settings.experiment import Choice
 from ..states import SiteStates, runs_in
 from .ledger import Ledger
 from .own_data import own_data
@@ -50,13 +50,23 @@ def holdings(path: Path) -> list[Holding]:
     found: list[Holding] = []
     for run in runs_in(folder):
         kept = SiteStates(folder, run)
-        method = experiment_from(json.loads(kept.experiment())).method.name
         for client in kept.clients():
             files = [p.stat() for p in (kept.folder / f"client-{client}").iterdir()]
+            method = _method(kept)
             t, size = max((v.t for v in kept.versions(client)), default=0), sum(file.st_size for file in files)
-            trained = datetime.fromtimestamp(max(file.st_mtime for file in files), UTC).isoformat(timespec="seconds")
+            trained = datetime.fromtimestamp(max((file.st_mtime for file in files), default=0), UTC).isoformat(
+                timespec="seconds"
+            )
             found.append(Holding(run, client, t, size, method, trained))
     return sorted(found, key=lambda each: (each.trained, each.run, each.client))
+
+
+def _method(kept: SiteStates) -> str:
+    """Of a run whose experiment may be older than this version, or damaged."""
+    try:
+        return str(json.loads(kept.experiment())["method"]["name"])
+    except (RunError, ValueError, TypeError, KeyError):
+        return "?"
 
 
 class PrivacySpent(NamedTuple):

@@ -27,8 +27,13 @@ ALIKE = ("classes", "mean", "std", "vocabulary", "task", "target_range", "recipe
 """what all clients of a site have in common"""
 
 
-def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False) -> FederatedData:
-    """The data of this site's clients, from the sources in site.toml; other clients are empty."""
+def own_data(
+    site: SiteSettings, home: Path, experiment: Experiment, *, download: bool = False, alone: bool = False
+) -> FederatedData:
+    """The data of this site's clients, from the sources in site.toml; other clients are empty.
+
+    Where the site is looked at `alone`, no study asks for a range of its targets, and its own one counts.
+    """
     found: dict[int, Dataset] = {}
     with nullcontext() if download else offline():
         for own in sorted(site.clients, key=lambda each: each.id):
@@ -39,14 +44,15 @@ def own_data(site: SiteSettings, home: Path, experiment: Experiment, *, download
     first, *others = found.values()
     if experiment.task not in (None, first.task):
         raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {first.task}.")
-    declared, asked = first.target_range, experiment.target_range
+    declared = first.target_range
+    asked = declared if alone else experiment.target_range
     if declared not in (None, asked):
         said = f"{site.name} declares target_range = {declared.plain()}"
         raise DataError(f"{said}, but the experiment {asked.plain() if asked else 'does not'}: both must be the same.")
     named = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()
     if named and first.classes != named:
-        theirs, ours = ", ".join(named), ", ".join(first.classes)
-        raise DataError(f"data.classes is {theirs}, but {site.name} has {ours}: names and order must be the same.")
+        said = f"data.classes is {', '.join(named)}, but {site.name} has others"  # which, the server need not know
+        raise DataError(f"{said}: names and order in its data.toml must be the same.")
     for other in others:
         kinds = [(d.x.shape[1:], d.x.dtype, d.part is None, *(getattr(d, k) for k in ALIKE)) for d in (first, other)]
         if kinds[0] != kinds[1]:

@@ -130,7 +130,7 @@ class OwnPolicy:
         if experiment is None or download:
             last = max(c.id for c in self.site.clients)
             asked = Experiment(clients=last + 1, data=Choice(self.site.data))
-            found = own_data(self.site, self.home, asked, download=download).clients()
+            found = own_data(self.site, self.home, asked, download=download, alone=True).clients()
             if experiment is None:
                 return found
         return self.plan(to_json(experiment.plain())).data
