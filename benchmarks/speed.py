@@ -27,10 +27,9 @@ from naive import Bare, Naive
 from pages import put
 from racing import Apart, Ours, race, several
 from torch import Tensor
-from workloads import WORKLOADS, Workload, plan_of
+from workloads import WORKLOADS, plan_of, rebuilt
 
 from headwise.contract.averaging import Shared
-from headwise.data.federated import Clients
 from headwise.engine.client.jobs import Job, handle_all
 from headwise.engine.client.predictions import passed
 from headwise.engine.executors.pool import Pool
@@ -39,7 +38,6 @@ from headwise.engine.host.clock import Clock
 from headwise.engine.host.process import keep_freed_memory
 from headwise.engine.kernels.native.checking import native
 from headwise.engine.kernels.native.library import LIMIT
-from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
 from headwise.settings.options import Engine
 
@@ -115,11 +113,6 @@ def limited() -> list[str]:
     done = subprocess.run(command, cwd=here, env={**os.environ, **AVX2}, stdout=subprocess.PIPE, text=True, check=True)
     told = " ".join(f"{k}={v}" for k, v in AVX2.items())
     return [f"The same with `{told}`.\n", done.stdout.partition("page:\n")[2].rstrip()]
-
-
-def rebuilt(load: Workload, data: Clients) -> Plan:
-    """The plan in a worker."""
-    return dataclasses.replace(plan_of(load), data=data)
 
 
 def workers() -> list[str]:

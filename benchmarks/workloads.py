@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,3 +61,8 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     }
     experiment = Experiment(rounds=rounds, **{**usual, **changes})
     return Plan(experiment, catalog.find("method", method)(), (model,), Clients(task, x, y, ends))
+
+
+def rebuilt(load: Workload, data: Clients) -> Plan:
+    """The plan in a worker process, which can import this file, but not a script."""
+    return replace(plan_of(load), data=data)
