@@ -89,7 +89,7 @@ def measure() -> list[str]:
 
 
 def compare(python: str, cases: list[str]) -> list[str]:
-    """A line for each message: seconds and CPU seconds of a round there and here, and what one site exchanges here."""
+    """A line for each message: seconds and CPU seconds of a round there and here."""
     lines: list[str] = []
     for what in cases:
         found, busy = list[Deployed](), [contention()]
@@ -99,12 +99,9 @@ def compare(python: str, cases: list[str]) -> list[str]:
             busy.append(contention())
         there, here = found
         cpu = [sum(each.cpu.values()) for each in found]
-        last = [row for row in here.run.sites if row["round"] == COMPARED]
-        down, up = (sum(row[way] for row in last) / SITES / 1000 for way in ("bytes_down", "bytes_up"))
         lines.append(
             f"| {what} | {there.usual:.1f} s | {here.usual:.1f} s | {there.usual / here.usual:.1f} | "
-            f"{cpu[0]:.1f} s | {cpu[1]:.1f} s | {len(last) // SITES} | {down:,.1f} KB | {up:,.1f} KB | "
-            f"{statistics.mean(busy):.1f} |"
+            f"{cpu[0]:.1f} s | {cpu[1]:.1f} s | {statistics.mean(busy):.1f} |"
         )
         print(lines[-1], flush=True)
     return lines
@@ -134,12 +131,11 @@ SITES_PAGE = """# Sites: what a round costs
 `python benchmarks/flower.py --against PYTHON`: a server and four sites with one small client each, TLS and keys, all on
 one machine with {cores} cores; FedPer, {rounds} rounds, the median without the first. *Before*, Flower started a
 process for each message; *now*, a worker stays ([decision 23](../decisions/0023-one-life.md)). *CPU* is of all
-processes together, per round. *Messages*, *down* and *up* are one site's, now. *Contention* is wall over CPU time of a
-busy loop, 1 on an idle machine: **where it is above 1, other programs ran as well, and the times are too long; CPU
-seconds suffer less**.
+processes together, per round. *Contention* is wall over CPU time of a busy loop, 1 on an idle machine: **where it is
+above 1, other programs ran as well, and the times are too long; CPU seconds suffer less**.
 
-| model | before | now | ratio | CPU before | CPU now | messages | down | up | contention |
-|---|---|---|---|---|---|---|---|---|---|
+| model | before | now | ratio | CPU before | CPU now | contention |
+|---|---|---|---|---|---|---|
 {lines}
 
 A masked vector has 8 bytes per number, in place of 4, and is one for all clients of a site. The masks alone take of a
