@@ -108,19 +108,7 @@ def resume(
             if given is not None:
                 remember(with_objects(experiment_from(manifest["experiment"]), folder, given), folder)
         return run
-    if manifest["format"] < FORMAT:
-        raise RunError(
-            f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
-        )
-    said = experiment_from(manifest["experiment"])
-    if backend is None and said.engine.kind == "flower":
-        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
-    if where := moved(manifest):
-        logging.getLogger("headwise").warning(
-            "%s began on %s: it continues, but its last bits may differ from a run on one machine.",
-            folder,
-            where,
-        )
+    said = _resumable(folder, manifest, backend)
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
     expect_workers(said)
     check_trace(said)
@@ -135,6 +123,24 @@ def resume(
         mend_partition(folder, histograms)
         del histograms
         return _go(experiment, plan, folder, observers, backend)
+
+
+def _resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
+    """The experiment of a run that can continue here; warns if the machine is another."""
+    if manifest["format"] < FORMAT:
+        raise RunError(
+            f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
+        )
+    said = experiment_from(manifest["experiment"])
+    if backend is None and said.engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
+    if where := moved(manifest):
+        logging.getLogger("headwise").warning(
+            "%s began on %s: it continues, but its last bits may differ from a run on one machine.",
+            folder,
+            where,
+        )
+    return said
 
 
 def run_or_resume(

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..disk.files import failing_clearly
+from ..disk.files import check_new_folder
 from ..disk.jsontext import to_json
-from ..errors import RunError, counted
+from ..errors import counted
 from ..sites.extras import check_flower
 from .commands.export import FORMAT, LICENCE
 from .options import json_option
@@ -42,21 +42,21 @@ def adapt(
     The server writes it with headwise export RUN --newcomer. Nothing is sent, and site.toml decides as in a round.
     """
     check_flower()
-    with failing_clearly(out):
-        if out.exists() and any(out.iterdir()):
-            raise RunError(f"{out} already exists and is not an empty folder: choose another one.")
-    from ..sites import offers
+    check_new_folder(out)
+    from ..exports.card import check_format
     from ..sites.site import adapting
 
+    check_format(format)
     found = adapting.adapt(folder / "site.toml", offer, client, epochs, licence, fingerprint)
     found.model.save(out, format)
-    seen = offers.fingerprint(offer)
     if as_json:
         told = {"metric": found.metric.name, "trained_on": found.trained_on, "scores": found.scores}
-        click.echo(to_json({**told, "model": str(out), "fingerprint": seen}))
+        click.echo(to_json({**told, "model": str(out), "fingerprint": found.fingerprint}))
         return
     for e, score in found.scores.items():
         if (value := score.get(found.metric.name)) is not None:
             measured = f"{found.metric.label} {found.metric.form(value)} after {counted(e, 'epoch')}"
             click.echo(f"{measured}, on {counted(int(score['n']), 'test sample')}")
-    click.echo(f"wrote {out}, trained on {counted(found.trained_on, 'sample')}; the offer's fingerprint is {seen}")
+    click.echo(
+        f"wrote {out}, trained on {counted(found.trained_on, 'sample')}; the offer's fingerprint is {found.fingerprint}"
+    )

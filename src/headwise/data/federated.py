@@ -206,6 +206,17 @@ class FederatedData:
         )
 
 
+def clients_at_sites(
+    task: Task,
+    sizes: Sequence[Sequence[int]],
+    told: Mapping[int, tuple[int, ...]],
+    names: tuple[str, ...] = (),
+) -> Clients:
+    """Clients with these numbers of training, validation and test samples, which are not here."""
+    ends = np.cumsum(np.array(sizes, np.int64)).reshape(-1, 3)
+    return Clients(task, torch.empty((0, *task.shape)), torch.empty(0, dtype=torch.int64), ends, told, names)
+
+
 def task_at_sites(task: Task, statistics: str, target_range: TargetRange | None) -> Task:
     """A task as sites tell it, with the inputs and the scale of quantities that follow from the sums of all sites."""
     if not statistics:

@@ -29,6 +29,13 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
         file.write(data)
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise if there is something in it already, or in its place."""
+    with failing_clearly(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
+
+
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Write to a temporary name, flush to disk, rename: the file appears whole or not at all.

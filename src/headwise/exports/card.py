@@ -7,12 +7,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..disk.files import failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
-from ..errors import RunError
+from ..disk.files import check_new_folder, failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
+from ..errors import ConfigError, RunError
 from ..runs.shapes import Judge, check, judge_of
 
 FORMAT = 1
@@ -39,6 +40,12 @@ _SHAPE = judge_of({
 })  # fmt: skip
 
 
+def check_format(format: str) -> None:
+    """Raise if no program of this format can be written here."""
+    if format == "onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        raise ConfigError("format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch.")
+
+
 def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     with new_folder(folder) as draft:
         told = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in files.items()}
@@ -50,9 +57,8 @@ def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, byte
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A draft of the folder, which appears with its last file, or not at all."""
+    check_new_folder(folder)
     with failing_clearly(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
         draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
         draft.mkdir(parents=True)
     try:

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import Dim, ExportedProgram, export, save
 
-from ..errors import ConfigError, RunError
+from ..errors import RunError
 from .archives import check_archive
+from .card import check_format
 from .ready import Ready
 
 INPUT, OUTPUTS = "x", ("scores", "probabilities")
@@ -65,15 +65,9 @@ def torch_program(program: ExportedProgram) -> bytes:
     return stream.getvalue()
 
 
-def check_onnx_extra() -> None:
-    """Before any work is done in vain."""
-    if find_spec("onnx") is None or find_spec("onnxscript") is None:
-        raise ConfigError("format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch.")
-
-
 def onnx_program(program: ExportedProgram) -> bytes:
     """For onnxruntime: input `x`, outputs `scores` and `probabilities`."""
-    check_onnx_extra()
+    check_format("onnx")
     import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
 
     values = {**program.state_dict, **program.constants}

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 
 from ..app.prepare import plan_for
 from ..data.dataset import Dataset
-from ..data.federated import Clients, task_at_sites
+from ..data.federated import clients_at_sites, task_at_sites
 from ..data.own.description import Description, Features
 from ..data.preprocessing.fitting import fit
 from ..data.preprocessing.sharing import read
@@ -47,9 +46,7 @@ class Served:
         as_told = Task(tuple(first["shape"]), first["classes"], first["vocabulary"], first["kind"])
         task = task_at_sites(as_told, statistics, experiment.target_range)
         sizes = [told[c]["sizes"] if c in told else (0, 0, 0) for c in range(count)]
-        nothing, labels = torch.empty((0, *task.shape)), torch.empty(0, dtype=torch.int64)
-        data = Clients(task, nothing, labels, np.cumsum(np.array(sizes, np.int64)).reshape(-1, 3), {})
-        self.plan: Plan = plan_for(experiment, data)
+        self.plan: Plan = plan_for(experiment, clients_at_sites(task, sizes, {}))
         self.named = tuple(options.get("classes", ()))
         classes = self.named or tuple(map(str, range(task.classes)))
         x, y = np.empty((0, *task.shape)), np.empty(0, np.int64)

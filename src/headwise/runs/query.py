@@ -189,7 +189,6 @@ class Run:
         main = metric or self.metric
         curve = [found[main.name] for row in self.rounds if (found := figures(row, moment, main))]
         if not curve:
-            _ = self.manifest  # refuses what is not the folder of a run
             raise RunError(f"{self.path} has no {main.label} at the moment {moment!r}; score() is {self.metric.label}.")
         return curve[-1]
 

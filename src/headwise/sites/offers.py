@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..contract.method import record_types
-from ..disk.files import digest, read_bytes
 from ..disk.jsontext import to_json
 from ..engine.joining import Offer, offer
 from ..engine.plan import Plan
@@ -25,6 +24,7 @@ from ..params import Params
 from ..records import Record, decode, encode, fields_of
 from ..runs.shapes import judge_of
 from ..settings.experiment import experiment_from
+from .states import run_at_sites
 
 _SHAPE = judge_of({
     "experiment": dict,
@@ -40,6 +40,8 @@ class Handed(NamedTuple):
     """An offer as it was handed over; `download` needs the method's own type."""
 
     folder: Path
+    fingerprint: str
+    """of the card, which has the hashes of all files: whoever has the same one has the same offer"""
     experiment: str
     """as sites receive it, in JSON"""
     client: int
@@ -73,31 +75,22 @@ def write_offer(models: Models, folder: Path) -> str:
     files = {DOWN: encode(given.down)}
     if given.whole is not None:
         files[WHOLE] = to_bytes(Packed(dict(given.whole), {}))
-    name = f"run-{digest(read_bytes(models.run.path / 'manifest.json'))[:16]}"
-    card = {"kind": "offer", "experiment": experiment_from(models.run.manifest["experiment"]).plain(), "run": name}
+    experiment = experiment_from(models.run.manifest["experiment"]).plain()
+    card = {"kind": "offer", "experiment": experiment, "run": run_at_sites(models.run.path)}
     write_folder(folder, {**card, "client": client, "round": t, "download": list(fields_of(down))}, files)
-    return fingerprint(folder)
-
-
-def fingerprint(folder: Path) -> str:
-    """Of the card, which has the hashes of all files: whoever has the same one has the same offer."""
-    return digest(read_bytes(folder / CARD))
+    return read_offer(folder).fingerprint
 
 
 def read_offer(folder: Path, expected: str = "") -> Handed:
     """The offer, whose fingerprint must begin as `expected`."""
-    read_note(folder, _SHAPE)  # or it says what is wrong
-    seen = fingerprint(folder)
-    if not seen.startswith(expected.lower()):
-        raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {seen}.")
     card = read_note(folder, _SHAPE)
-    if fingerprint(folder) != seen:
-        raise RunError(f"{folder} has changed while it was read.")
+    if not card["checksum"].startswith(expected.lower()):
+        raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {card['checksum']}.")
     whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
     if card["client"] != (clients := card["experiment"].get("clients")) or card["round"] < 0:
         raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
     text, down = to_json(card["experiment"]), read_file(folder, card, DOWN)
-    return Handed(folder, text, card["client"], card["round"], card["run"], down, whole)
+    return Handed(folder, card["checksum"], text, card["client"], card["round"], card["run"], down, whole)
 
 
 def _one_more(plan: Plan) -> Plan:

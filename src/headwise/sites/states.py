@@ -20,6 +20,11 @@ CLIENT = re.compile(r"client-(0|[1-9]\d{0,9})", re.ASCII)
 NAME = re.compile(r"round-(\d{7,10})-([0-9a-f]{64})\.safetensors", re.ASCII)
 
 
+def run_at_sites(folder: Path) -> str:
+    """What sites call the run in the server's `folder`; unique, because its manifest holds the start time."""
+    return f"run-{digest_of(read_bytes(folder / 'manifest.json'))[:16]}"
+
+
 class Version(NamedTuple):
     """A client's state after one of its rounds."""
 

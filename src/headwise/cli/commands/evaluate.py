@@ -24,7 +24,7 @@ from .predict import CLIENT, DATA, MODEL, telling
 def command(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
     """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict."""
     from ...exports.loading import load
-    from ...exports.quality.judging import counted, judge, shown, write_judged
+    from ...exports.quality.judging import judge, measured_on, shown, write_judged
 
     loaded = load(model)
     judged = judge(loaded, data, told=telling(quiet or as_json), client=client)
@@ -33,7 +33,7 @@ def command(model: Path, data: Path, out: Path | None, client: str, as_json: boo
     if as_json:
         click.echo(to_json({**judged.plain(), "classes": loaded.classes}))
         return
-    click.echo(counted(judged))
+    click.echo(measured_on(judged))
     for name, value in shown(judged):
         click.echo(f"{name:20} {value}")
     if out is not None:

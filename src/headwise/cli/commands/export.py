@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ...errors import ConfigError, RunError, counted
+from ...disk.files import check_new_folder
+from ...errors import ConfigError, counted
 from ..options import moved_option, quiet_option
 from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
 
@@ -47,8 +48,8 @@ def command(
 
     One model is written to DIR itself, several to folders below it.
     """
+    from ...exports.card import check_format
     from ...exports.personal import Models
-    from ...exports.programs import check_onnx_extra
     from ...runs.query import Run
 
     found = Run(run)
@@ -59,14 +60,13 @@ def command(
     numbers = list(range(count)) if everyone else [found.number_of(name) for name in clients]
     if not numbers and not world:
         raise ConfigError("--client is missing: name a client, or choose --all or --global.")
-    if format == "onnx":
-        check_onnx_extra()
+    check_format(format)
     models = Models(found, data_dir)
     names = folder_names([found.names[c] if found.names else f"client-{c}" for c in numbers])
     single = len(numbers) + world == 1
     wanted = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
-    if taken := next((folder for folder, _ in wanted if folder.exists() and any(folder.iterdir())), None):
-        raise RunError(f"{taken} already exists and is not an empty folder: choose another one.")
+    for folder, _ in wanted:
+        check_new_folder(folder)
     if world:
         models.world(which, licence).save(out if single else out / "global", format)
     for folder, c in wanted:

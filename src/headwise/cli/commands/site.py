@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ...disk.files import failing_clearly, write_bytes
+from ...disk.files import check_new_folder, failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
-from ...errors import ConfigError, RunError, counted
+from ...errors import ConfigError, counted
 from ...settings.experiment import Choice, experiment_from
 from ...settings.fields import field_help, field_types, type_words
 from ...settings.options import OUTPUTS
@@ -84,9 +84,7 @@ def init(
     own = choice.name.endswith(".py")
     source = data.replace(choice.name, str(Path(choice.name).absolute()), 1) if own else data
     source = str(Path(data).absolute()) if data.endswith(".toml") else source
-    with failing_clearly(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
+    check_new_folder(folder)
     values: dict[str, Any] = {
         "name": name or folder.absolute().name, "data": Path(choice.name).stem, "methods": list(methods),
         "labels": tell_labels, "sums": tell_sums, "client": client, "source": source,

@@ -23,7 +23,7 @@ def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
     found = Findings()
     report = naming_passed(d, found)
     try:
-        loaded = load(d, report)
+        loaded = load(d, found)  # which names what was passed itself
     except DataError as error:
         report(DataFinding("error", "unreadable", str(error)))
         return None, found.all()

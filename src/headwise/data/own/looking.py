@@ -146,12 +146,9 @@ def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
         raise DataError(f"{path} is empty.")
     delimiter = max(",;\t|", key=head[0].count)
     first, *others = csv.reader(head, delimiter=delimiter)
-    header = (
-        ()
-        if {*named} & {*first} - {""} or _names(first, others)
-        else tuple(f"column {k}" for k in range(1, len(first) + 1))
-    )
-    return {"delimiter": delimiter, "header": header}
+    has_names = bool({*named} & {*first} - {""}) or _names(first, others)
+    numbered = tuple(f"column {k}" for k in range(1, len(first) + 1))
+    return {"delimiter": delimiter, "header": () if has_names else numbered}
 
 
 def _names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ...disk.files import write_bytes
 from ...engine.client.scores import score
-from ...errors import ConfigError
-from ...errors import counted as many
+from ...errors import ConfigError, counted
 from ...log.choosing import judging, wanted
 from ...log.metrics import Metric, Score, metrics
 from ..model import TrainedModel
@@ -99,7 +98,7 @@ def write_judged(model: TrainedModel, data: Path, judged: Judged, out: Path) -> 
     page = page_of(
         title=f"{whose} on {data.name}",
         task=model.card["task"],
-        said=" ".join([counted(judged), *_floor(model)]),
+        said=" ".join([measured_on(judged), *_floor(model)]),
         figures=shown(judged),
         classes=model.classes,
         judged=judged,
@@ -107,10 +106,10 @@ def write_judged(model: TrainedModel, data: Path, judged: Judged, out: Path) -> 
     write_bytes(out, page.encode())
 
 
-def counted(judged: Judged) -> str:
+def measured_on(judged: Judged) -> str:
     """How many samples of whom."""
     several = f" of {len(judged.clients)} clients" if len(judged.clients) > 1 else ""
-    return f"{many(int(judged.scores['n']), 'sample')}{several}."
+    return f"{counted(int(judged.scores['n']), 'sample')}{several}."
 
 
 def _floor(model: TrainedModel) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from ...app.launch import Backend, run_or_resume
 from ...app.prepare import Prepared
 from ...contract.method import record_types
-from ...disk.files import append_lines, digest, failing_clearly, read_json, write_bytes, write_json
+from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
@@ -22,6 +22,7 @@ from ...runs.manifest import read_manifest
 from ...settings.experiment import OWN, Experiment, experiment_from
 from ...settings.fields import build
 from ..facts import ClientFacts, for_sites, pooled
+from ..states import run_at_sites
 from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
@@ -92,7 +93,7 @@ def _serve(
     def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
         nodes.keep = partial(_keep, path)
         nodes.keep(nodes.roster)
-        run = f"run-{digest((folder / 'manifest.json').read_bytes())[:16]}"  # unique: it holds the start time
+        run = run_at_sites(folder)
         say(f"sites keep their models of this run as {run}")
         memory = Digests(states, type(plan.method))
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
-from ...data.federated import Clients, task_at_sites
+from ...data.federated import Clients, clients_at_sites, task_at_sites
 from ...data.stats import Floor, Spread, Summary, majority_floor
 from ...disk.files import digest
 from ...disk.jsontext import to_json
@@ -35,9 +34,7 @@ class Elsewhere:
         known = {c: t.labels[0] for c, t in self._told.items() if t.labels is not None}
         labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in known.items()}
         sizes = [self._told[c].sizes if c in self._told else (0, 0, 0) for c in range(self._count)]
-        ends = np.cumsum(np.array(sizes)).reshape(-1, len(PARTS))
-        nothing = torch.empty((0, *self.task.shape))
-        return Clients(self.task, nothing, torch.empty(0, dtype=torch.int64), ends, labels, self._names)
+        return clients_at_sites(self.task, sizes, labels, self._names)
 
     @cached_property
     def summary(self) -> Summary:

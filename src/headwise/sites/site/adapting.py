@@ -35,6 +35,8 @@ class AdaptedHere(NamedTuple):
     trained_on: int
     scores: dict[int, Score]
     """on the client's test samples, by epochs; empty if it has none"""
+    fingerprint: str
+    """of the offer"""
 
 
 def adapt(
@@ -60,7 +62,7 @@ def adapt(
     n = len(data.parts[given.client].train)
     card["training"] |= {"rounds": given.t, "run": given.run, "site": settings.name, "samples": n}
     model = make(plan, data, made[epochs], card, given.client)
-    return AdaptedHere(model, plan.metric, n, {e: score for e, score in scores.items() if score})
+    return AdaptedHere(model, plan.metric, n, {e: score for e, score in scores.items() if score}, given.fingerprint)
 
 
 def _one(settings: SiteSettings, client: int | None) -> OwnClient:

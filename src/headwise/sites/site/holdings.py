@@ -17,9 +17,9 @@ from ...engine.client.state import decode_state
 from ...engine.host.process import one_thread
 from ...errors import RunError, nearest
 from ...exports.about import card_of
+from ...exports.card import check_format
 from ...exports.making import make
 from ...exports.model import Format
-from ...exports.programs import check_onnx_extra
 from ...records import Packed, decode, to_bytes
 from ...settings.experiment import Choice
 from ..states import SiteStates, runs_in
@@ -50,9 +50,9 @@ def holdings(path: Path) -> list[Holding]:
     found: list[Holding] = []
     for run in runs_in(folder):
         kept = SiteStates(folder, run)
+        method = _method(kept)
         for client in kept.clients():
             files = [p.stat() for p in (kept.folder / f"client-{client}").iterdir()]
-            method = _method(kept)
             t, size = max((v.t for v in kept.versions(client)), default=0), sum(file.st_size for file in files)
             trained = datetime.fromtimestamp(max((file.st_mtime for file in files), default=0), UTC).isoformat(
                 timespec="seconds"
@@ -101,8 +101,8 @@ def export(
     path: Path, run: str, client: int, out: Path, format: Format | None = None, moment: str = "pre", licence: str = ""
 ) -> None:
     """Write a client's current personal model: its weights as a safetensors file, or with a `format` a whole folder."""
-    if format == "onnx":
-        check_onnx_extra()
+    if format is not None:
+        check_format(format)
     site, policy = open_site(path)
     kept = _of(site.folder, run, client)
     plan = policy.plan(kept.experiment())
