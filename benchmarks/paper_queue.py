@@ -1,0 +1,287 @@
+"""Runs the papers' tables at their printed scale in the background, one cell per core, at the lowest priority.
+
+    python benchmarks/paper_queue.py start      in the background: what benchmarks/paper_queue.toml lists, in order
+    python benchmarks/paper_queue.py pause      freeze the running cells, for example while speed is measured
+    python benchmarks/paper_queue.py go         continue after a pause
+    python benchmarks/paper_queue.py stop       end; interrupted cells resume at the next start
+    python benchmarks/paper_queue.py status     which cells are finished, running, failed or waiting, and their cost
+    python benchmarks/paper_queue.py collect    copy finished cells into docs/results/claims/cells of this checkout
+
+`HEADWISE_QUEUE` names the queue's folder (default: runs/queue). Runs are in its `runs`, finished cells in `results`:
+for each a CSV with every evaluation, and a JSON file with the experiment, each client's accuracy, the CPU seconds, the
+machine and the commit. Cells run the checkout that `HEADWISE_QUEUE/code` links to, or else this one, so that work in
+other checkouts does not disturb them.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+QUEUE = Path(os.environ.get("HEADWISE_QUEUE", "runs/queue")).absolute()
+RUNS = QUEUE / "runs"
+RESULTS = QUEUE / "results"
+RUNNING = QUEUE / "running"
+"""one file per running cell, named by its process"""
+FAILED = QUEUE / "failed"
+ATTEMPTS = QUEUE / "attempts.jsonl"
+"""one line per process that ran a cell: its CPU seconds, commit and machine"""
+PAUSED = QUEUE / "paused"
+MANAGER = QUEUE / "manager.pid"
+LIST = Path("benchmarks/paper_queue.toml")
+CLAIMS = Path(__file__).parent.parent / "docs" / "results" / "claims"
+SLOTS = 2
+"""cells at once, each on one core"""
+NOTHING_LEFT = 3
+"""exit code of a cell process that found every cell finished, running or failed"""
+
+
+def code() -> Path:
+    """The checkout whose code runs the cells."""
+    frozen = QUEUE / "code"
+    return (frozen if frozen.exists() else Path(__file__).parent.parent).resolve()
+
+
+def manage() -> None:
+    """Keep `SLOTS` cell processes alive until nothing is left or `stop` is sent."""
+    for folder in (RUNS, RESULTS, RUNNING, FAILED):
+        folder.mkdir(parents=True, exist_ok=True)
+    MANAGER.write_text(str(os.getpid()))
+    stopping = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for child in children:
+            os.killpg(child, signal.SIGCONT)
+            os.killpg(child, signal.SIGINT)  # the cell ends after its round
+
+    children: dict[int, dict[str, Any]] = {}
+    signal.signal(signal.SIGTERM, stop)
+    idle_until = 0.0
+    while children or not stopping:
+        if not stopping and not PAUSED.exists() and len(children) < SLOTS and time.monotonic() >= idle_until:
+            process = _start_cell()
+            children[process] = {"code": str(code()), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        pid, status, usage = os.wait4(-1, os.WNOHANG) if children else (0, 0, None)
+        if pid and usage:
+            if _note_end(pid, children.pop(pid), status, usage.ru_utime + usage.ru_stime) == NOTHING_LEFT:
+                idle_until = time.monotonic() + 60  # the list may have grown by then
+        else:
+            time.sleep(2)
+    MANAGER.unlink()
+
+
+def _start_cell() -> int:
+    home = code()
+    environment = {**os.environ, "PYTHONPATH": str(home / "src"), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    with (QUEUE / "log.txt").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, str(home / "benchmarks" / "paper_queue.py"), "cell"],
+            cwd=home, env=environment, stdout=log, stderr=log, start_new_session=True,
+        ).pid  # fmt: skip
+
+
+def _note_end(pid: int, start: dict[str, Any], status: int, seconds: float) -> int:
+    """Add the process to the attempts; returns its exit code."""
+    note = RUNNING / f"{pid}.json"
+    result = os.waitstatus_to_exitcode(status)
+    if note.exists():
+        line = {**start, **json.loads(note.read_text()), "exit": result, "cpu": round(seconds, 1)}
+        with ATTEMPTS.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        note.unlink()
+        if (RUNS / line["cell"] / "result.json").exists():
+            write_result(RUNS / line["cell"])
+    return result
+
+
+def run_cell() -> int:
+    """Run, or continue, the first cell that nobody else runs."""
+    from headwise.app.launch import run_or_resume
+    from headwise.papers.cells import on_workers
+    from headwise.runs.manifest import machine
+    from headwise.runs.query import Run
+    from headwise.settings.options import Workers
+
+    for entry, cell in listed():
+        folder = RUNS / cell.folder
+        finished = (folder / "result.json").exists() and Run(folder).complete
+        if finished or (FAILED / cell.folder).exists():
+            continue
+        (QUEUE / "locks").mkdir(exist_ok=True)
+        with (QUEUE / "locks" / cell.folder).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+            about = {"cell": cell.folder, "entry": entry, "commit": commit.stdout.strip(), "machine": machine()}
+            (RUNNING / f"{os.getpid()}.json").write_text(json.dumps(about))
+            os.nice(19)
+            try:
+                run_or_resume(on_workers(cell.experiment, Workers.parse("1", "workers")), folder)
+            except Exception:
+                (FAILED / cell.folder).write_text(traceback.format_exc())
+                raise
+            return 0
+    return NOTHING_LEFT
+
+
+def listed() -> Iterator[tuple[str, Any]]:
+    """The cells of the list, each once, with the entry that it is from; Standalone is run only where it is listed."""
+    from headwise.papers.cells import ask_for, cells_of
+    from headwise.papers.variants import with_settings
+
+    known: set[str] = set()
+    for entry in tomllib.loads((code() / LIST).read_text())["cells"]:
+        ask = ask_for(
+            entry["table"], columns=entry.get("columns", ()), methods=entry["methods"],
+            rules=entry.get("rules", "paper"), seeds=entry.get("seeds", 1),
+        )  # fmt: skip
+        ask = with_settings(ask, entry["set"]) if "set" in entry else ask
+        for cell in cells_of(ask):
+            if cell.method in entry["methods"] and cell.folder not in known:
+                known.add(cell.folder)
+                yield _command(entry), cell
+
+
+def _command(entry: dict[str, Any]) -> str:
+    """The entry as a command."""
+    words = ["headwise reproduce", entry["table"]]
+    words += [f"--columns '{';'.join(entry['columns'])}'"] if "columns" in entry else []
+    words += [f"--methods '{','.join(entry['methods'])}'"]
+    words += [f"--rules {entry['rules']}"] if "rules" in entry else []
+    words += [f"--seeds {entry['seeds']}"] if "seeds" in entry else []
+    return " ".join([*words, *(f"--set {setting}" for setting in entry.get("set", ()))])
+
+
+def write_result(folder: Path) -> None:
+    """The curves and the summary of a finished run, for the pages of claims."""
+    from claims import summary
+
+    from headwise.log.schema import figures
+    from headwise.runs.query import Run
+
+    run = Run(folder)
+    if not run.complete:
+        return
+    attempts = [a for line in ATTEMPTS.read_text().splitlines() if (a := json.loads(line))["cell"] == folder.name]
+    cost = {
+        "entry": attempts[-1]["entry"],
+        "cpu_seconds": round(sum(a["cpu"] for a in attempts)),
+        "machine": list(dict.fromkeys(a["machine"] for a in attempts)),
+        "commit": list(dict.fromkeys(a["commit"] for a in attempts)),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{folder.name}.json").write_text(json.dumps({**summary(run), **cost}, indent=None) + "\n")
+    with (RESULTS / f"{folder.name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["round", "moment", "accuracy", "client_mean"])
+        for row in run.rounds:
+            for moment in ("pre", "stale", "global"):
+                if scores := figures(row, moment):
+                    writer.writerow([row["round"], moment, *(f"{scores[m]:.6f}" for m in ("accuracy", "client_mean"))])
+
+
+def collect() -> None:
+    """Copy what is finished into this checkout."""
+    cells = CLAIMS / "cells"
+    cells.mkdir(exist_ok=True)
+    for file in sorted(RESULTS.glob("*.*")):
+        if not (cells / file.name).exists():
+            shutil.copy(file, cells / file.name)
+            print(cells / file.name)
+
+
+def status() -> None:
+    """One line per entry of the list, then the running cells."""
+    from headwise.runs.query import Run
+
+    running = {json.loads(f.read_text())["cell"]: f.stem for f in RUNNING.glob("*.json")}
+    entries: dict[str, list[str]] = {}
+    for entry, cell in listed():
+        finished = (RESULTS / f"{cell.folder}.json").exists()
+        failed = (FAILED / cell.folder).exists()
+        state = "finished" if finished else "failed" if failed else "running" if cell.folder in running else "waiting"
+        entries.setdefault(entry, []).append(state)
+    for entry, states in entries.items():
+        print(", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states)), "|", entry)
+    for name, pid in running.items():
+        run = Run(RUNS / name)
+        print(f"running as {pid}: {name}, round {len(run.rounds)} of {run.manifest['experiment']['rounds']}")
+    hours = (
+        sum(json.loads(line)["cpu"] for line in ATTEMPTS.read_text().splitlines()) / 3600 if ATTEMPTS.exists() else 0
+    )
+    state = "paused" if PAUSED.exists() else "running" if _manager() else "stopped"
+    print(f"The queue is {state}; {hours:.1f} CPU hours so far.")
+
+
+def _manager() -> int | None:
+    """The process that keeps the queue going; None if there is none."""
+    if not MANAGER.exists():
+        return None
+    pid = int(MANAGER.read_text())
+    return pid if Path(f"/proc/{pid}").exists() else None
+
+
+def start() -> None:
+    """Start the manager in the background."""
+    if _manager() is not None:
+        raise SystemExit("The queue is already running.")
+    QUEUE.mkdir(parents=True, exist_ok=True)
+    PAUSED.unlink(missing_ok=True)
+    for pid in _running():  # left by a manager that was killed
+        (RUNNING / f"{pid}.json").unlink()
+    with (QUEUE / "log.txt").open("a") as log:
+        manager = [sys.executable, str(code() / "benchmarks" / "paper_queue.py"), "manage"]
+        environment = {**os.environ, "PYTHONPATH": str(code() / "src"), "HEADWISE_QUEUE": str(QUEUE)}
+        subprocess.Popen(manager, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def stop() -> None:
+    """Ask the manager to end; its cells end after their round."""
+    pid = _manager()
+    if pid is None:
+        raise SystemExit("The queue is not running.")
+    os.kill(pid, signal.SIGTERM)
+
+
+def pause() -> None:
+    PAUSED.touch()
+    for pid in _running():
+        os.killpg(pid, signal.SIGSTOP)
+
+
+def go() -> None:
+    PAUSED.unlink(missing_ok=True)
+    for pid in _running():
+        os.killpg(pid, signal.SIGCONT)
+
+
+def _running() -> list[int]:
+    """The processes of running cells."""
+    return [int(f.stem) for f in RUNNING.glob("*.json")]
+
+
+COMMANDS = {
+    "start": start, "pause": pause, "go": go, "stop": stop, "status": status, "collect": collect, "manage": manage,
+    "cell": run_cell,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
+        raise SystemExit(__doc__)
+    raise SystemExit(COMMANDS[sys.argv[1]]())

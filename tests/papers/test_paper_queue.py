@@ -1,0 +1,66 @@
+"""The queue of printed-scale runs: what it lists, and what it keeps of a finished cell."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+script("claims")
+queue = script("paper_queue")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("RUNS", "RESULTS", "ATTEMPTS"):
+        monkeypatch.setattr(queue, name, tmp_path / getattr(queue, name).name)
+    monkeypatch.setattr(queue, "QUEUE", tmp_path)
+    return tmp_path
+
+
+def test_every_cell_of_the_list_exists_comes_once_and_takes_all_samples() -> None:
+    cells = list(queue.listed())
+    assert len({cell.folder for _, cell in cells}) == len(cells) > 50
+    assert all(cell.method in entry and cell.experiment.fraction == 1 for entry, cell in cells)
+
+
+def test_a_finished_cell_leaves_its_curves_and_its_cost(home: Path) -> None:
+    experiment = hw.Experiment(
+        method="fedper", data="digits", partition="dirichlet:0.5", model="linear", clients=4, rounds=2
+    )
+    run = hw.run(experiment, home / "runs" / "cell")
+    attempts = [
+        {"cell": "cell", "entry": "-", "cpu": 1.5, "machine": "a", "commit": "1"},
+        {"cell": "other", "entry": "-", "cpu": 9.0, "machine": "a", "commit": "1"},
+        {"cell": "cell", "entry": "-", "cpu": 2.0, "machine": "b", "commit": "1"},
+    ]
+    queue.ATTEMPTS.write_text("".join(json.dumps(a) + "\n" for a in attempts))
+    queue.write_result(run.path)
+    summary = json.loads((home / "results" / "cell.json").read_text())
+    assert (summary["cpu_seconds"], summary["machine"], summary["commit"]) == (4, ["a", "b"], ["1"])
+    with (home / "results" / "cell.csv").open() as file:
+        rows = {(int(r["round"]), r["moment"]): r for r in csv.DictReader(file)}
+    for row in run.rounds:
+        for moment in ("pre", "stale"):
+            if moment in row:
+                assert float(rows[row["round"], moment]["accuracy"]) == pytest.approx(row[moment]["accuracy"], abs=1e-6)
+    assert (2, "pre") in rows
