@@ -19,9 +19,9 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(READY)  ## training alone, one model for all, and a model for each client, on embedded data; a page at the end
+demo: $(READY)  ## compare local, global and personalized models on embedded data; a page at the end
 	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedah --seeds 3
-	@echo "Where clients are alike (--partition iid), one model for all is as good; fine-tuned by each client (fedavg-ft), it is a personal model, too, and as good here."
+	@echo "Where clients are alike (--partition iid), a global model is as good. Fine-tuned by each client (fedavg-ft), it becomes a personalized model that is as good here."
 
 about: $(READY)  ## which machine and which versions this is
 	@$(BIN)/python scripts/about.py
@@ -42,7 +42,7 @@ test-all: $(READY) browser  ## the tests, and every method on every engine
 FUZZ ?= 3000
 fuzz: $(READY)  ## damaged bytes and settings, many more than in the tests: make fuzz FUZZ=100000
 	HEADWISE_FUZZ=$(FUZZ) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -n auto
-	@for target in records states toml archives batches; do echo "atheris: $$target"; \
+	@for target in records states toml archives batches programs weights cards; do echo "atheris: $$target"; \
 	  OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/guided.py $$target -atheris_runs=$$((10 * $(FUZZ))) -max_len=8192 -verbosity=0 || exit 1; done
 
 fmt: $(READY)  ## format the code

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import headwise as hw
 from headwise.audit.auditing import Audit, audit
-from headwise.audit.known import SHIPPED
+from headwise.audit.findings import SHIPPED
 from headwise.disk.files import write_json
 from headwise.errors import ConfigError
 

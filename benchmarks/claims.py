@@ -103,6 +103,7 @@ def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float6
         if row["round"] == 0:  # before any training
             continue
         rows.setdefault(row["round"], []).append(row)
+    evaluated = {row["round"] for row in run.rounds if "stale" in row}
     trained, found = dict[int, float](), dict[str, list[tuple[int, NDArray[np.float64]]]]()
     for t, lines in sorted(rows.items()):
         now: dict[str, dict[int, float]] = {}
@@ -111,8 +112,8 @@ def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float6
                 if score := line.get(moment, {}).get("test"):
                     now.setdefault(moment, {})[line["client"]] = score["accuracy"]
         trained |= now.get("post", {})
-        if len(now.get("pre", {})) == clients:
-            now["stale"] = now["pre"] | trained
+        if t in evaluated:
+            now["stale"] = now.get("pre", {}) | trained  # who never trained has its score before training
         for moment, scores in now.items():
             if len(scores) == clients and moment != "post":
                 found.setdefault(moment, []).append((t, np.array([scores[c] for c in range(clients)])))

@@ -23,7 +23,7 @@ import numpy as np
 from loopback import Case, Deployed, contention, deployed
 
 import headwise as hw
-from headwise.sites.secagg.protocol import deal, masked, needed, new_secrets, read_share
+from headwise.sites.secagg.protocol import deal_shares, mask_vector, new_secrets, parties_needed, read_share
 
 ROUNDS, COMPARED, SITES = 4, 3, 4
 """rounds of each measurement, fewer where another checkout is measured as well; sites"""
@@ -114,12 +114,12 @@ def masks() -> list[str]:
         secrets = [new_secrets() for _ in range(count)]
         roster, x = [s.member for s in secrets], np.zeros(NUMBERS, np.uint64)
         begun = time.process_time()
-        _, letters = deal(secrets[0], 0, roster, needed(2 / 3, count))
+        _, letters = deal_shares(secrets[0], 0, roster, parties_needed(2 / 3, count))
         dealt = time.process_time()
         for v in range(1, count):
             read_share(secrets[v].cipher, v, 0, roster, letters[v])
         read = time.process_time()
-        masked(x, secrets[0], 0, roster, range(count), "benchmark")
+        mask_vector(x, secrets[0], 0, roster, range(count), "benchmark")
         done = time.process_time()
         lines.append(f"| {count} | {dealt - begun:.2f} s | {read - dealt:.2f} s | {done - read:.2f} s |")
         print(lines[-1], flush=True)

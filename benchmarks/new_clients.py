@@ -20,7 +20,7 @@ from typing import Any
 import headwise as hw
 from headwise.data.sources.heart_disease import HOSPITALS
 from headwise.engine.sampling import newcomers
-from headwise.report.joined import joined_table
+from headwise.report.data import joined_table
 from headwise.report.results import Line
 from headwise.report.tables import markdown
 from headwise.settings.experiment import Experiment, experiment_from

@@ -30,14 +30,14 @@ from torch import Tensor
 from workloads import WORKLOADS, plan_of, rebuilt
 
 from headwise.contract.averaging import Shared
-from headwise.engine.client.jobs import Job, handle_all
+from headwise.engine.client.jobs import Job, handle
 from headwise.engine.client.predictions import passed
 from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.threads import Threads
-from headwise.engine.host.clock import Clock
 from headwise.engine.host.process import keep_freed_memory
 from headwise.engine.kernels.native.checking import native
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
 from headwise.settings.options import Engine
 
@@ -165,12 +165,16 @@ def evaluation() -> list[str]:
     load = dataclasses.replace(WORKLOADS["W1"], samples=10, test=75)
     plan = plan_of(load)
     model, naive = plan.models[0], Naive(plan).model
-    jobs = [(Job("global", c, 1, Shared(model.params())), None) for c in range(load.clients)]
+    jobs = [Job("global", c, 1, Shared(model.params())) for c in range(load.clients)]
 
     def outputs(say: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
             for c in range(load.clients):
                 say(plan.data.client(c).test.x)
+
+    def scores(made: Plan) -> None:
+        for job in jobs:
+            handle(made, job, None)
 
     size = plan.experiment.evaluate.batch
     torch_only = plan.changed(engine=Engine(kernels="plain"))
@@ -181,8 +185,8 @@ def evaluation() -> list[str]:
         "batches of 10, channels last": partial(outputs, lambda x: [model(part) for part in x.split(10)]),
         "all samples, torch": partial(outputs, lambda x: passed(model, x, size, fast=False)),
         "all samples, native kernels": partial(outputs, lambda x: passed(model, x, size, fast=True)),
-        "jobs with scores, torch": partial(handle_all, torch_only, jobs, Clock()),
-        "jobs with scores, as Headwise does it": partial(handle_all, plan, jobs, Clock()),
+        "jobs with scores, torch": partial(scores, torch_only),
+        "jobs with scores, as Headwise does it": partial(scores, plan),
     }
     found = race(turns, 9, time.process_time)
     best = found["jobs with scores, as Headwise does it"]

@@ -18,14 +18,12 @@ from typing import Any
 from typer.testing import CliRunner
 
 from headwise.disk.jsontext import to_json
-from headwise.sites.server import registry
+from headwise.sites.server import control
 from headwise.sites.site.signing import node_key
 from headwise.sites.site.site import open_site
-from headwise.sites.transport.direct import LARGEST, connection
 from headwise.sites.transport.envelope import SiteMessage
-from headwise.sites.transport.greeting import site_key
 from headwise.sites.transport.messages import experiment_in
-from headwise.sites.transport.node import NodeConnection, attend
+from headwise.sites.transport.node import ANSWER_BYTES, NodeConnection, answer_forever, connect, read_site_key
 
 HEARTBEAT = 30.0
 """seconds in which all sites connect: Flower's nodes send heartbeats that often, and all at once they would jam"""
@@ -59,14 +57,16 @@ def registered(server: Path, keys: list[Path]) -> None:
         assert done.exit_code == 0, done.output
         return found[-1]
 
-    registry.flwr_json = here
+    control.run_flwr = here
     for key in keys:
-        registry.register(server, key)
+        control.register_site(server, key)
 
 
 def live(client: int, home: Path, address: str, ca: bytes, worker: Worker) -> None:
-    with connection(address, ca, site_key(home / f"site{client}")) as callbacks:
-        attend(NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message), lambda: LARGEST))
+    with connect(address, ca, read_site_key(home / f"site{client}")) as callbacks:
+        answer_forever(
+            NodeConnection(callbacks, lambda kind, message: worker.answer(client, kind, message), lambda: ANSWER_BYTES)
+        )
 
 
 def main(home: Path, port: int) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
     print(f"right: {run.accuracy():.1%}, {run.floor:.1%} by guessing")
 
     folder = run.model("va").save("va", format="torch")  # the default, onnx, needs headwise[export]
-    model = hw.load(folder)  # on another machine, without the data and without training
+    model = hw.load_model(folder)  # on another machine, without the data and without training
     patients = {"age": [71, 45], "pressure": ["", 118], "sex": ["f", "m"]}
     print(f"va's model says: {model.predict(patients).tolist()}")
 

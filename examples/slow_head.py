@@ -12,39 +12,40 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import headwise as hw
+from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Unit, Update
 
 
-class Head(hw.Record):
+class Head(Record):
     """What a client keeps from round to round."""
 
-    h: hw.Params
+    h: Params
 
 
 @dataclass(frozen=True)
-class SlowHead(hw.Averaging[Head]):
+class SlowHead(Averaging[Head]):
     """A shared body with a personal head, of which a part is kept in each round."""
 
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
-    down: ClassVar[str] = "F"
+    traffic_down: ClassVar[str] = "F"
 
-    keep: hw.Unit = 0.5
+    keep: Unit = 0.5
     """how much of the old head is kept"""
 
-    def shared(self, central: hw.Central) -> hw.Params:
+    def shared(self, central: Central) -> Params:
         return central.init().params("body")
 
-    def client_init(self, local: hw.Local) -> Head:
+    def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))
 
-    def local_update(self, me: Head, down: hw.Shared, local: hw.Local) -> hw.Update[hw.Shared, Head]:
+    def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
         m = local.model(down.w | me.h)
         local.sgd(m)
         h = self.keep * me.h + (1 - self.keep) * m.state("head")
-        return hw.Update(hw.Shared(m.params("body")), Head(h), m)
+        return Update(Shared(m.params("body")), Head(h), m)
 
-    def personalize(self, me: Head, down: hw.Shared, local: hw.Local) -> hw.Predictor:
+    def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
         return local.model(down.w | me.h)
 
 

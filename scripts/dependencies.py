@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow", "pooch": "pooch, requests"}
 WHY = {
     "click": "the command line",
-    "greenlet": "clients that train side by side in one process",
     "jinja2": "report pages",
     "numpy": "arrays",
     "pooch": "downloads with a checksum and a progress bar",

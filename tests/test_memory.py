@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise import Params, Record
+from headwise.authoring import Params, Record
 from headwise.memory import LINE, address, aligned, settled
 from headwise.records import decode, encode
 

@@ -28,12 +28,9 @@ from headwise.methods.fedproto import FedProto
 from headwise.methods.scaffold import Global, Trained
 from headwise.params import Params
 from headwise.privacy import mechanisms
-from headwise.privacy.accountant import account, composed
-from headwise.privacy.gaussian import ClientGaussian
+from headwise.privacy.accountant import account, compose
+from headwise.privacy.gaussian import ClientGaussian, NoisyMeans, NoisyModels, gaussian
 from headwise.privacy.mechanisms import mechanism_for
-from headwise.privacy.noisy_means import NoisyMeans
-from headwise.privacy.noisy_models import NoisyModels
-from headwise.privacy.randomness import gaussian
 from headwise.records import Record, same
 from headwise.settings.options import Privacy
 from headwise.testing.toy import AnyMethod, Recorder, play, toy_plan
@@ -200,7 +197,7 @@ def test_epsilon_is_what_the_formula_gives(noise: float, rounds: int, delta: flo
 )
 def test_epsilon_is_what_the_library_gives(noise: float, rate: float, steps: int, golden: float) -> None:
     """Golden: Opacus 1.6.0 with its own orders; and its accountant here and now, step by step."""
-    found = composed((Releases(noise, rate, steps),), 1e-5)
+    found = compose((Releases(noise, rate, steps),), 1e-5)
     assert found == pytest.approx(golden, rel=1e-4)
     accountant = RDPAccountant()
     for _ in range(steps):

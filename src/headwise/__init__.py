@@ -19,76 +19,41 @@ if TYPE_CHECKING:
     from .app.compare import compare
     from .app.fit import fit
     from .app.launch import resume, run
-    from .contract.averaging import Averaging, Shared
-    from .contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Update
     from .errors import HeadwiseError
-    from .exports.loading import load
+    from .exports.loading import load_model
     from .exports.model import TrainedModel
     from .exports.personal import Models
-    from .models.composing import Composed
-    from .models.split import SplitModel, split
-    from .params import Params, mean
-    from .records import Nothing, Record
+    from .models.split import split
     from .runs.query import Run
     from .settings.experiment import Experiment
-    from .settings.fields import Count, Natural, NonNegative, Positive, Unit
-    from .testing import check_method
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Averaging",
-    "Central",
-    "ClassMeans",
-    "Composed",
-    "Count",
     "Experiment",
     "HeadwiseError",
-    "Local",
-    "Method",
     "Models",
-    "Natural",
-    "NonNegative",
-    "Nothing",
-    "Params",
-    "Positive",
-    "Predictor",
-    "Record",
-    "Reply",
     "Run",
-    "Shared",
-    "SplitModel",
     "TrainedModel",
-    "Unit",
-    "Update",
-    "check_method",
     "compare",
     "fit",
-    "load",
-    "mean",
+    "load_model",
     "resume",
     "run",
     "split",
 ]
 
 _HOMES = {
-    "contract.averaging": ("Averaging", "Shared"),
     "app.compare": ("compare",),
     "settings.experiment": ("Experiment",),
-    "settings.fields": ("Count", "Natural", "NonNegative", "Positive", "Unit"),
     "errors": ("HeadwiseError",),
-    "exports.loading": ("load",),
+    "exports.loading": ("load_model",),
     "exports.model": ("TrainedModel",),
     "exports.personal": ("Models",),
     "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
-    "contract.method": ("Central", "ClassMeans", "Local", "Method", "Predictor", "Reply", "Update"),
-    "models.composing": ("Composed",),
-    "models.split": ("SplitModel", "split"),
-    "params": ("Params", "mean"),
-    "records": ("Nothing", "Record"),
+    "models.split": ("split",),
     "runs.query": ("Run",),
-    "testing": ("check_method",),
 }
 
 

@@ -39,12 +39,12 @@ OTHER_NAMES = {"learning_rate": "lr", "eta": "lr", "fraction": "ratio", "partici
 """what else people call a setting"""
 
 
-def nearest(word: str, known: Iterable[str], said: str = "allowed are") -> str:
+def nearest(word: str, known: Iterable[str], intro: str = "allowed are") -> str:
     """A hint for an unknown name: the closest known one, or all of them, "column 2" before "column 10"."""
     names = sorted({*known}, key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)])
     if close := closest(word, names):
         return f"did you mean '{close}'?"
-    return f"{said} {', '.join(names)}." if names else "there are none."
+    return f"{intro} {', '.join(names)}." if names else "there are none."
 
 
 def counted(n: int, noun: str) -> str:

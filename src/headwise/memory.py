@@ -36,7 +36,7 @@ def address(t: Tensor) -> int:
 
 def check_memory(needed: int, what: str) -> None:
     """Refuse what this machine could never hold: allocating it can take down the machine, not only this process."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        sizes = f"about {needed / 2**30:,.0f} GB, but this machine has {there / 2**30:,.0f} GB"
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        sizes = f"about {needed / 2**30:,.0f} GB, but this machine has {available / 2**30:,.0f} GB"
         raise ConfigError(f"{what} needs {sizes}: choose something smaller.")

@@ -157,20 +157,20 @@ def _ids(name: str, value: Scalar) -> list[int]:
     number = r"(0|-?[1-9][0-9]{0,17})"
     if not isinstance(value, str) or not re.fullmatch(f"({number}(,{number})*)?", value):
         raise RecordError(f"field {name!r} is {value!r}, but must be a comma-separated list of integers")
-    found = [int(c) for c in value.split(",") if c]
-    if len(set(found)) < len(found) or len(found) > TENSORS:
+    ids = [int(c) for c in value.split(",") if c]
+    if len(set(ids)) < len(ids) or len(ids) > TENSORS:
         raise RecordError(f"field {name!r} names a client twice, or more than {TENSORS}")
-    return found
+    return ids
 
 
 def _take_many(prefix: str, ids: list[int], tensors: dict[str, Tensor]) -> dict[int, Params]:
     """The parameters of each client, in one pass over the tensors: there can be as many clients as tensors."""
-    found: dict[str, dict[str, Tensor]] = {str(c): {} for c in ids}
+    by_client: dict[str, dict[str, Tensor]] = {str(c): {} for c in ids}
     for key in [k for k in tensors if k.startswith(prefix)]:
         client, sign, name = key[len(prefix) :].partition("/")
-        if sign and client in found:
-            found[client][name] = tensors.pop(key)
-    return {c: Params(found[str(c)]) for c in ids}
+        if sign and client in by_client:
+            by_client[client][name] = tensors.pop(key)
+    return {c: Params(by_client[str(c)]) for c in ids}
 
 
 def _pop(values: dict[str, Any], name: str) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
+from headwise.authoring import Method
 from headwise.cli import main
 from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.settings import catalog
@@ -23,7 +24,7 @@ def new(tmp_path: Path) -> Path:
     return tmp_path / "slow_head.py"
 
 
-def changed(path: Path, old: str, new: str) -> type[hw.Method]:
+def changed(path: Path, old: str, new: str) -> type[Method]:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -88,11 +89,11 @@ def test_a_run_names_the_authors_file_but_not_its_folder(tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith("slow_head.py on synthetic, 1 round,")
 
 
-def test_a_method_copied_from_headwise_is_told_how_to_import(tmp_path: Path) -> None:
-    path = tmp_path / "fedper.py"
-    path.write_text((Path(hw.__file__).parent / "methods" / "fedper.py").read_text())
-    with pytest.raises(ConfigError, match=r"relative import: write 'from headwise\.contract\.method"):
-        catalog.find("method", str(path))
+def test_a_model_copied_from_headwise_is_told_how_to_import(tmp_path: Path) -> None:
+    path = tmp_path / "linear.py"
+    path.write_text((Path(hw.__file__).parent / "models" / "linear.py").read_text())
+    with pytest.raises(ConfigError, match=r"relative import: write 'from headwise\.models"):
+        catalog.find("model", str(path))
 
 
 def test_check_lists_all_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,7 +208,7 @@ MINE = [
     ("1 / 0", "'mine.py'", "can't be imported", "ZeroDivisionError"),
     ("class Mine:\n    pass", "'mine.py'", "Mine must be a dataclass derived from Method"),
     (
-        "from dataclasses import dataclass\nfrom headwise import *\n@dataclass(frozen=True)\n"
+        "from dataclasses import dataclass\nfrom headwise.authoring import *\n@dataclass(frozen=True)\n"
         "class Mine(Averaging[Nothing]):\n    x: int = 3",
         "Mine does not define client_init, local_update, personalize",
     ),

@@ -44,7 +44,7 @@ def manifest(**changes: Any) -> Callable[[Path], None]:
         for name, value in changes.items():
             where = found["experiment"] if name.startswith("experiment_") else found
             where[name.removeprefix("experiment_")] = value
-        del found["checksum"]  # older versions wrote none
+        del found["checksum"]  # which would say that something has changed
         (run / "manifest.json").write_text(json.dumps(found))
 
     return apply
@@ -55,8 +55,7 @@ def write(name: str, content: bytes) -> Callable[[Path], None]:
 
 
 DAMAGES = [
-    (manifest(format=3), "run is in format 3", "reads up to 2"),
-    (manifest(format=1), "run was begun by an older Headwise", "it can be read, not resumed"),
+    (manifest(format=2), "run is in format 2, but Headwise 0.1.0 reads format 1."),
     (manifest(format=None), "run/manifest.json is damaged", "format is None"),
     (manifest(experiment=3), "run/manifest.json is damaged", "experiment is 3"),
     (manifest(data_dir=None), "run/manifest.json is damaged", "data_dir is None"),

@@ -12,7 +12,7 @@ from saying import Headwise, assert_refused, snapshot
 from headwise.disk.files import write_bytes
 from headwise.disk.paths import output_folder
 from headwise.errors import ConfigError, RunError
-from headwise.sites.server.submit import end_file
+from headwise.sites.server.control import end_file
 
 
 def test_a_link_stays_and_the_file_behind_it_is_written(here: Path) -> None:
@@ -91,13 +91,13 @@ def test_a_deployment_to_the_current_folder_has_a_place_for_its_end(
     headwise: Headwise, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`Path(".")` has no name from which to derive that of a file beside it."""
-    from headwise.sites.server import submit
+    from headwise.sites.server import control
 
     def refuse(home: Path, *_: str) -> str:
         raise RunError("nobody is there.")
 
-    monkeypatch.setattr(submit, "flwr_json", refuse)
-    monkeypatch.setattr(submit, "check_running", lambda home: None)
+    monkeypatch.setattr(control, "run_flwr", refuse)
+    monkeypatch.setattr(control, "_check_running", lambda home: None)
     (here / "good.toml").write_text(
         'clients = 2\ndata = "synthetic:120:3:5:sites=2"\npartition = "natural"\nmodel = "mlp:4"\n'
     )

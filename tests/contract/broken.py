@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from headwise import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean
+from headwise.authoring import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Shared, Update, mean
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedgh import FedGH
 from headwise.methods.fedper import FedPer, Head
@@ -41,7 +41,7 @@ class Simple(Mean, Method[Shared, Nothing, Shared, Shared]):
     """FedAvg."""
 
     family: ClassVar[str] = "one global model"
-    travels, stays, down, up, sums = "whole model", "nothing", "P", "P", "samples"
+    travels, stays, traffic_down, traffic_up, sums = "whole model", "nothing", "P", "P", "samples"
     client_init, local_update, personalize = FedAvg.client_init, FedAvg.local_update, FedAvg.personalize
 
 
@@ -193,15 +193,15 @@ class DeadChoice(Simple):
 
 
 class WrongDown(FedPer):
-    down = "P"
+    traffic_down = "P"
 
 
 class WrongUp(FedPer):
-    up = "F + 1"
+    traffic_up = "F + 1"
 
 
 class NoFormula(FedPer):
-    up = "2F"
+    traffic_up = "2F"
 
 
 class Disguised(Mean, Method[Shared, Own, Shared, Shared]):

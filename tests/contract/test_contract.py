@@ -29,7 +29,7 @@ A body that everybody shares, mixed with a head of one's own.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headwise import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
+from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
 from headwise.settings.fields import Unit
 
 
@@ -44,7 +44,7 @@ class MyMethod(Averaging[Head]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
-    down: ClassVar[str] = "F"
+    traffic_down: ClassVar[str] = "F"
 
     hold: Unit = 0.5
     """how much of the old head is kept"""
@@ -66,7 +66,7 @@ class MyMethod(Averaging[Head]):
 '''
 
 # its client half reads what its server half keeps on the class: in one process, that goes unnoticed
-FORGETFUL = """from headwise import Shared, Update
+FORGETFUL = """from headwise.authoring import Shared, Update
 from headwise.methods.fedavg import FedAvg
 
 
@@ -126,14 +126,6 @@ def test_own_method_runs_from_its_file_and_passes(tmp_path: Path) -> None:
     run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
     assert run.complete and len(run.rounds) == 2 and 0 <= run.accuracy() <= 1
     check_method(catalog.find("method", str(path)))
-
-
-def test_method_of_an_older_version_is_told_what_to_write(tmp_path: Path) -> None:
-    path = tmp_path / "mymethod.py"
-    path.write_text(MINE.replace("    hold: Unit", '    shares = "body"\n    hold: Unit'))
-    said = r"MyMethod.shares is 'body', but .*: def shared\(self, central\): return central.init\(\).params\('body'\)."
-    with pytest.raises(ConfigError, match=said):
-        catalog.find("method", str(path))
 
 
 def test_processes_that_do_not_share_a_memory_are_caught(tmp_path: Path) -> None:

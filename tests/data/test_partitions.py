@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.data.partition.base import Partition
+from headwise.data.partition.base import Partition, count_labels
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir, draw_owners
 from headwise.data.partition.iid import IID
@@ -15,7 +15,6 @@ from headwise.data.partition.natural import Natural
 from headwise.data.partition.pathological import Pathological, grouped_owners
 from headwise.data.partition.public_exdir import PublicExDir
 from headwise.data.partition.shamsian import Shamsian, even_owners
-from headwise.data.partition.shares import histograms
 from headwise.errors import ConfigError, DataError
 from headwise.settings import catalog
 from headwise.settings.fields import build, check, field_help, field_types
@@ -55,7 +54,7 @@ def divided(scheme: Partition, labels, clients: int, seed: int = 0, owner=None):
 
 def counts_of(scheme: Partition, labels, clients: int, seed: int = 0):
     """[clients, classes] of a valid partition."""
-    counts = histograms(labels, divided(scheme, labels, clients, seed), int(labels.max()) + 1)
+    counts = count_labels(labels, divided(scheme, labels, clients, seed), int(labels.max()) + 1)
     assert np.array_equal(counts.sum(0), np.bincount(labels))
     return counts
 

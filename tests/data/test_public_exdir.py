@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headwise.data.partition.base import count_labels
 from headwise.data.partition.public_exdir import PublicExDir
-from headwise.data.partition.shares import histograms
 from headwise.errors import DataError
 
 CIFAR = np.repeat(np.arange(10), 6_000)  # the sizes of CIFAR-10's classes: the draw depends on nothing else
@@ -15,7 +15,7 @@ CIFAR = np.repeat(np.arange(10), 6_000)  # the sizes of CIFAR-10's classes: the 
 def counts(scheme: PublicExDir, labels=CIFAR, clients: int = 100):
     groups = scheme.divide(labels, clients, np.random.default_rng(0), None)
     assert len(np.unique(np.concatenate(groups))) == sum(map(len, groups))
-    return histograms(labels, groups, int(labels.max()) + 1)
+    return count_labels(labels, groups, int(labels.max()) + 1)
 
 
 def test_the_floor_and_the_clients_below_one_batch_are_those_of_the_authors_draw() -> None:

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwise.data.partition.base import count_labels, cut, deal, divide_evenly, lift
 from headwise.data.partition.dirichlet import Dirichlet
-from headwise.data.partition.repair import lift
-from headwise.data.partition.shares import cut, deal, even, histograms
 
 DIGITS = np.random.default_rng(0).permutation(np.arange(1_797) % 10)
 
@@ -28,12 +27,12 @@ def test_cut_adds_up(shares, n):
 
 
 def test_even():
-    assert list(even(10, 4)) == [2, 3, 2, 3]
+    assert list(divide_evenly(10, 4)) == [2, 3, 2, 3]
 
 
 def test_deal_inverts_histograms():
-    counts = histograms(DIGITS, Dirichlet().divide(DIGITS, 20, seeded(), None), 10)
-    assert np.array_equal(histograms(DIGITS, deal(DIGITS, counts, seeded(3)), 10), counts)
+    counts = count_labels(DIGITS, Dirichlet().divide(DIGITS, 20, seeded(), None), 10)
+    assert np.array_equal(count_labels(DIGITS, deal(DIGITS, counts, seeded(3)), 10), counts)
 
 
 def test_lift_passes_samples_on_over_others():

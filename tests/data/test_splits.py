@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.data.dataset import Dataset
+from headwise.data.partition.base import apportion, count_labels
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir
 from headwise.data.partition.iid import IID
 from headwise.data.partition.natural import Natural
 from headwise.data.partition.shamsian import Shamsian
-from headwise.data.partition.shares import apportion, histograms
 from headwise.data.sources.synthetic import Synthetic
-from headwise.data.splits import EXAMPLES, Split, divide, divide_all, divide_own, parse, sizes
+from headwise.data.splits import EXAMPLES, Split, divide, divide_all, divide_own, parse_split, part_sizes
 from headwise.errors import ConfigError, DataError
 
-OFFICIAL = parse("official")
+OFFICIAL = parse_split("official")
 
 
 def seeded(seed: int = 0) -> np.random.Generator:
@@ -52,7 +52,7 @@ def everything(parts) -> list[int]:
     ],
 )
 def test_parse(text, split):
-    assert parse(text) == split
+    assert parse_split(text) == split
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_parse(text, split):
 )
 def test_bad_text_is_one_sentence(text):
     with pytest.raises(ConfigError, match=r"but must be like 75/25, 8:1:1, official or official:4:1\."):
-        parse(text)
+        parse_split(text)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_bad_text_is_one_sentence(text):
     ],
 )
 def test_sizes(text, n, expected):
-    assert list(sizes(n, parse(text))) == expected
+    assert list(part_sizes(n, parse_split(text))) == expected
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), st.tuples(st.integers(1, 99), st.integers(0, 99), st.integers(1, 99)))
 def test_sizes_add_up_and_leave_no_part_empty(n, weights):
-    found = sizes(n, Split(*weights))
+    found = part_sizes(n, Split(*weights))
     assert sum(found) == n
     assert min(found) >= 0
     assert found[0] > 0
@@ -104,7 +104,7 @@ def test_sizes_add_up_and_leave_no_part_empty(n, weights):
 
 def test_divide_is_random_pure_and_not_stratified():
     indices = np.arange(100, 200)
-    first, again, other = (divide(indices, parse("75/25"), seeded(s)) for s in (1, 1, 2))
+    first, again, other = (divide(indices, parse_split("75/25"), seeded(s)) for s in (1, 1, 2))
     assert np.array_equal(first.train, again.train)
     assert not np.array_equal(first.train, other.train)
     assert everything([first]) == list(range(100, 200))
@@ -115,14 +115,14 @@ def test_divide_is_random_pure_and_not_stratified():
 @pytest.mark.parametrize("text", EXAMPLES)
 @pytest.mark.parametrize("partition", [IID(), Dirichlet(), ExDir(), Shamsian()], ids=repr)
 def test_nothing_lost_and_training_never_empty(text, partition):
-    parts = divide_all(public(), partition, parse(text), 20, seeded())
+    parts = divide_all(public(), partition, parse_split(text), 20, seeded())
     assert everything(parts) == list(range(7_000))
     assert min(len(p.train) for p in parts) > 0
     assert bool(sum(len(p.val) for p in parts)) == (text in ("8:1:1", "official:4:1"))
 
 
 def test_tiny_clients():
-    parts = divide_all(data(30), IID(), parse("8:1:1"), 30, seeded())
+    parts = divide_all(data(30), IID(), parse_split("8:1:1"), 30, seeded())
     assert [(len(p.train), len(p.val), len(p.test)) for p in parts] == [(1, 0, 0)] * 30
 
 
@@ -130,8 +130,8 @@ def test_tiny_clients():
 def test_official_test_samples_follow_the_training_shares(partition):
     dataset = public(70_000)
     parts = divide_all(dataset, partition, OFFICIAL, 20, seeded())
-    train = histograms(dataset.y, [p.train for p in parts], 10)
-    test = histograms(dataset.y, [p.test for p in parts], 10)
+    train = count_labels(dataset.y, [p.train for p in parts], 10)
+    test = count_labels(dataset.y, [p.test for p in parts], 10)
     assert dataset.official_test is not None
     assert not dataset.official_test[np.concatenate([p.train for p in parts])].any()
     assert dataset.official_test[np.concatenate([p.test for p in parts])].all()
@@ -180,7 +180,7 @@ def test_apportion_breaks_ties_at_random():
 
 
 def test_ten_thousand_clients_with_the_official_test_set():
-    parts = divide_all(public(700_000, 100), ExDir(5), parse("official:4:1"), 10_000, seeded())
+    parts = divide_all(public(700_000, 100), ExDir(5), parse_split("official:4:1"), 10_000, seeded())
     assert sum(len(p.test) for p in parts) == 100_000
 
 
@@ -188,12 +188,12 @@ def test_natural_clients_find_their_parts_alone():
     """A hospital that has only its own samples divides them as a simulation of all hospitals does."""
     whole = Synthetic(samples=97, sites=4).load(Path())
     rng = np.random.default_rng(5)
-    together = divide_all(whole, Natural(), parse("8:1:1"), 4, rng)
+    together = divide_all(whole, Natural(), parse_split("8:1:1"), 4, rng)
     for k in range(4):
         own = Synthetic(samples=97, sites=4, only=k).load(Path())
         first = int((whole.owner < k).sum())
         np.testing.assert_array_equal(own.x, whole.x[whole.owner == k])
-        alone = divide_own(own, {k: len(own.y)}, parse("8:1:1"), 4, 5)
+        alone = divide_own(own, {k: len(own.y)}, parse_split("8:1:1"), 4, 5)
         for part in ("train", "val", "test"):
             np.testing.assert_array_equal(getattr(alone[k], part) + first, getattr(together[k], part))
         assert [len(p.train) for j, p in enumerate(alone) if j != k] == [0, 0, 0]

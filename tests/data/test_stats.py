@@ -1,4 +1,4 @@
-"""Fingerprints, histograms and the majority-class floors that METHODS (H10) measured."""
+"""Fingerprints, histograms and majority-class floors of partitions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 
 from headwise.data.dataset import Dataset
+from headwise.data.partition.base import count_labels
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir
 from headwise.data.partition.iid import IID
 from headwise.data.partition.pathological import Pathological
-from headwise.data.splits import Parts, divide_all, parse
-from headwise.data.stats import Floor, histograms, majority_floor, partition_hash, summarize
+from headwise.data.splits import (
+    Floor,
+    Parts,
+    divide_all,
+    hash_partition,
+    majority_floor,
+    parse_split,
+    summarize,
+)
 from headwise.settings.fields import dump
 
 LABELS = np.array([0, 1, 1, 2, 0, 2])
@@ -31,24 +39,24 @@ def test_hash_is_the_documented_one():
     """Length, indices and labels of each part, as little-endian 64-bit integers."""
     numbers = [2, 0, 1, 0, 1, 0, 1, 2, 1, 1, 3, 2, 1, 5, 2, 1, 4, 0]
     expected = hashlib.sha256(b"".join(n.to_bytes(8, "little") for n in numbers)).hexdigest()
-    assert partition_hash(LABELS, PARTS) == expected
-    assert partition_hash(LABELS.astype(">i4"), PARTS) == expected
+    assert hash_partition(LABELS, PARTS) == expected
+    assert hash_partition(LABELS.astype(">i4"), PARTS) == expected
 
 
 def test_hash_sees_clients_parts_and_labels():
     moved = [Parts(indices(0), indices(1), indices(2)), PARTS[1]]
     hashes = {
-        partition_hash(LABELS, PARTS),
-        partition_hash(LABELS, PARTS[::-1]),
-        partition_hash(LABELS, moved),
-        partition_hash(LABELS[::-1], PARTS),
+        hash_partition(LABELS, PARTS),
+        hash_partition(LABELS, PARTS[::-1]),
+        hash_partition(LABELS, moved),
+        hash_partition(LABELS[::-1], PARTS),
     }
     assert len(hashes) == 4
 
 
 def test_histograms():
     groups = [indices(0, 1, 2), indices(), indices(3)]
-    assert histograms(LABELS, groups, 4).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
+    assert count_labels(LABELS, groups, 4).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
 
 
 def test_majority_floor_by_hand():
@@ -61,7 +69,7 @@ def test_majority_floor_by_hand():
 def test_weighted_and_mean_floor_agree_on_equal_test_parts():
     labels = np.arange(2_000) % 10
     dataset = Dataset(np.zeros(2_000), labels, tuple("0123456789"))
-    floor = summarize(labels, divide_all(dataset, IID(), parse("75/25"), 20, np.random.default_rng(0)), 10).floor
+    floor = summarize(labels, divide_all(dataset, IID(), parse_split("75/25"), 20, np.random.default_rng(0)), 10).floor
     assert floor.weighted == pytest.approx(floor.mean)
 
 
@@ -75,7 +83,7 @@ def test_summary_goes_to_json():
         "sizes": {"min": 3.0, "median": 3.0, "max": 3.0},
         "classes": {"min": 2.0, "median": 2.0, "max": 2.0},
         "floor": {"weighted": 0.0, "mean": 0.0},
-        "hash": partition_hash(LABELS, PARTS),
+        "hash": hash_partition(LABELS, PARTS),
     }
 
 
@@ -97,6 +105,6 @@ def test_summary_goes_to_json():
 def test_floors_of_the_published_settings(partition, clients, classes, expected):
     labels = np.arange(70_000) % classes
     dataset = Dataset(np.zeros(70_000), labels, tuple(map(str, range(classes))))
-    runs = [divide_all(dataset, partition, parse("75/25"), clients, np.random.default_rng(s)) for s in range(6)]
+    runs = [divide_all(dataset, partition, parse_split("75/25"), clients, np.random.default_rng(s)) for s in range(6)]
     floors = [summarize(labels, parts, classes).floor.weighted for parts in runs]
     assert np.mean(np.array(floors, dtype=float)) == pytest.approx(expected, abs=0.06 if expected > 0.2 else 0.02)

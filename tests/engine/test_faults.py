@@ -14,6 +14,7 @@ import torch
 from bench_of_tests import Played, even_federation, prepare
 
 import headwise as hw
+from headwise.authoring import Averaging, Nothing
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Update
 from headwise.engine.answers import judge
@@ -43,16 +44,16 @@ RARELY = Evaluate(every=3, moments=("post",))
 
 
 @dataclasses.dataclass(frozen=True)
-class Moody(hw.Averaging[hw.Nothing]):
+class Moody(Averaging[Nothing]):
     """Client 2 fails: by an exception, or by never coming back."""
 
     hangs: bool = False
     """whether it hangs"""
 
-    def client_init(self, local: Any) -> hw.Nothing:
-        return hw.Nothing()
+    def client_init(self, local: Any) -> Nothing:
+        return Nothing()
 
-    def local_update(self, me: hw.Nothing, down: Shared, local: Any) -> Update[Shared, hw.Nothing]:
+    def local_update(self, me: Nothing, down: Shared, local: Any) -> Update[Shared, Nothing]:
         if local.client == 2 and not self.hangs:
             raise ZeroDivisionError("by hand")
         if local.client == 2:
@@ -65,7 +66,7 @@ class Moody(hw.Averaging[hw.Nothing]):
         local.sgd(m)
         return Update(Shared(m.params()), me, m)
 
-    def personalize(self, me: hw.Nothing, down: Shared, local: Any) -> Any:
+    def personalize(self, me: Nothing, down: Shared, local: Any) -> Any:
         return local.model(down.w)
 
 
@@ -264,12 +265,12 @@ def test_no_honest_reply_is_refused(name: str) -> None:
 
 
 SENDS = [name for name in METHODS if name != "standalone"]
-FIXED = [name for name in SENDS if catalog.find("method", name).up != "?"]
+FIXED = [name for name in SENDS if catalog.find("method", name).fixed_layout]
 
 
 @pytest.mark.parametrize(("name", "kind"), [*((n, "nan") for n in SENDS), *((n, k) for n in FIXED for k in LAYOUTS)])
 def test_every_method_is_guarded(name: str, kind: str) -> None:
-    """Whatever it sends; if the size of its messages varies, their layout can't be checked."""
+    """Whatever it sends; layouts that are not fixed can't be checked."""
     _, told = run(plan(faults(f"{kind}=0.2"), catalog.find("method", name)(), rounds=2, seed=1))
     assert {e.reason for e in told} == {REFUSED[kind]}
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,17 +18,13 @@ from headwise.engine.kernels.base import Feed, Rates
 from headwise.engine.kernels.choosing import choose
 from headwise.engine.kernels.native.checking import native
 from headwise.engine.kernels.native.library import LIMIT
-from headwise.errors import ConfigError
-from headwise.report.again import command
-from headwise.runs.manifest import read_manifest
 
-OLD = Path(__file__).parents[1] / "fixtures" / "format-2"
 RATES = Rates(0.1, 0.0, 0.0)
 
 
-def fastest(otherwise: str) -> str:
+def fastest() -> str:
     """The kernel of chains on this machine."""
-    return "native" if native().library else otherwise
+    return "native" if native().library else "plain"
 
 
 def dense(*more: nn.Module) -> nn.Sequential:
@@ -51,12 +45,12 @@ def feed() -> Feed:
 @pytest.mark.parametrize(
     ("build", "settings", "name"),
     [
-        (dense, {}, "stacked"),
-        (convolutional, {}, "chain"),
+        (dense, {}, "native"),
+        (convolutional, {}, "native"),
         (lambda: dense(nn.Dropout()), {}, "plain"),
         (dense, {"fast": False}, "plain"),
         (convolutional, {"fast": False}, "plain"),
-        (dense, {"rates": RATES._replace(clip=1.0)}, "native or plain"),
+        (dense, {"rates": RATES._replace(clip=1.0)}, "native"),
         (convolutional, {"project": lambda: None}, "plain"),
     ],
 )
@@ -69,7 +63,7 @@ def test_the_fastest_kernel_that_fits_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(LIMIT, limit)
-    settings, name = dict(settings), name if name == "plain" else fastest(name.removeprefix("native or "))
+    settings, name = dict(settings), name if name == "plain" else fastest()
     torch.manual_seed(0)
     net = build().eval()
     before = [p.detach().clone() for p in net.parameters()]
@@ -106,10 +100,10 @@ def kernels(run: hw.Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, "threads:2"])
-@pytest.mark.parametrize(("method", "ran"), [("fedavg", "stacked"), ("fedprox", "plain")])
+@pytest.mark.parametrize(("method", "ran"), [("fedavg", "native"), ("fedprox", "plain")])
 def test_every_executor_says_which_kernels_ran(workers: Any, method: str, ran: str, tmp_path: Path) -> None:
     asked = hw.Experiment(**{**experiment(workers=workers).plain(), "method": method})
-    assert kernels(hw.run(asked, tmp_path / "run")) == [{ran if ran == "plain" else fastest(ran)}]
+    assert kernels(hw.run(asked, tmp_path / "run")) == [{ran if ran == "plain" else fastest()}]
 
 
 def test_plain_kernels_only_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -122,40 +116,6 @@ def test_the_profile_names_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="0"):
         main(["run", "--method", "fedavg", "--set", "model=mlp:8", "--quiet", "--profile", *asked])
     said = capsys.readouterr().out
-    assert f"forward and backward, {fastest('stacked')}" in said
+    assert f"forward and backward, {fastest()}" in said
     native_said = re.search(r"native kernels: [\d.]+ GFLOP/s per core, \d+% of this machine's sgemm \([\d.]+\)\.", said)
-    assert bool(native_said) == (fastest("stacked") == "native")
-
-
-@pytest.mark.parametrize("name", ["stack", "cache"])
-def test_the_switches_of_before_name_the_one_of_today(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = f"engine.{name} is now engine.kernels, which is fast | plain."
-    with pytest.raises(ConfigError) as refused:
-        hw.Experiment(engine={name: False})  # type: ignore[arg-type]
-    assert str(refused.value) == said
-    config = tmp_path / "old.toml"
-    config.write_text(f"[engine]\n{name} = false\n")
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", str(config), "--out", str(tmp_path / "run")])
-    assert capsys.readouterr().err == f"headwise: {said}\n"
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("cache", "stack"), [(True, True), (True, False), (False, True), (False, False)])
-def test_runs_of_before_are_read_resumed_and_run_again(cache: bool, stack: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(OLD / "stopped", folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest.pop("checksum", None)
-    manifest["experiment"]["engine"] |= {"cache": cache, "stack": stack}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    fast = cache and stack
-    engine = read_manifest(folder)["experiment"]["engine"]
-    assert engine["kernels"] == ("fast" if fast else "plain")
-    assert not engine.keys() & {"cache", "stack"}
-    assert ("engine.kernels" in command(hw.Run(folder))) is not fast
-    run = hw.resume(folder)
-    assert run.complete
-    assert kernels(run)[-1] == {fastest("stacked") if fast else "plain"}
+    assert bool(native_said) == (fastest() == "native")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from functools import partial
 
 import pytest
 import torch
 from awkward_shapes import SIZES, agree, plan
 from native_chains import BUILDS, learned, some_feed
-from torch import Tensor, nn
+from torch import nn
 
-from headwise.engine.host.clock import Clock
-from headwise.engine.kernels.base import Feed, Rates
-from headwise.engine.kernels.native import kernel
+from headwise.engine.kernels.base import Rates
 from headwise.engine.kernels.native.kernel import predicted
 from headwise.engine.kernels.native.library import LIMIT
-from headwise.engine.kernels.together import side_by_side
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
@@ -57,47 +52,10 @@ def test_every_build_gives_the_same_run_after_twenty_rounds(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_groups_and_sites_do_not_show_in_the_bits(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_and_sites_do_not_show_in_the_bits(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT, build)
     agree(plan("fedrep", "mlp:17", (6,), 8, 3, SIZES[:5]))
     agree(plan("fedavg", "cnn", (1, 16, 16), 3, 2, SIZES[1:4], rounds=1))
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_many_clients_in_one_call_learn_what_each_learns_alone(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their chains, sizes and settings; a label that is not a class only stops its own client."""
-    monkeypatch.setenv(LIMIT, build)
-    calls: list[int] = []
-    together = kernel._NativeWork.together
-
-    def counted(self: kernel._NativeWork, others: Sequence[kernel._NativeWork]) -> None:
-        calls.append(1 + len(others))
-        together(self, others)
-
-    monkeypatch.setattr(kernel._NativeWork, "together", counted)
-    mlp, cnn = nn.Sequential(nn.Linear(13, 9), nn.ReLU(), nn.Linear(9, 5)), CNN().build(Task((1, 16, 16), 5))
-    plain, heavy = Rates(0.1, 0.0, 0.0), Rates(0.1, 0.9, 0.01, clip=0.2)
-    wrong = some_feed((13,), 9)
-    wrong.whole()[1][wrong.whole()[2][0, 0]] = 8
-    clients = [
-        *((mlp, some_feed((13,), 5), plain), (mlp, wrong, plain), (nn.Linear(6, 5), some_feed((6,), 5), heavy)),
-        *((mlp, some_feed((13,), 5, samples=33, batch=20), heavy), (cnn, some_feed((1, 16, 16), 5), plain)),
-    ]
-
-    def trained(network: nn.Module, feed: Feed, rates: Rates) -> dict[str, Tensor] | None:
-        try:
-            return learned(network, [network], feed, rates, build)
-        except IndexError:
-            return None
-
-    alone = [trained(*client) for client in clients]
-    with monkeypatch.context() as patch:
-        patch.setattr(kernel, "SMALL", 2**30)  # the CNN waits, too
-        found = side_by_side([partial(trained, *client) for client in clients], Clock())
-    assert calls == [1, 1, 1, 1, 1, 5]
-    for mine, others in zip(alone, found, strict=True):
-        assert mine is others is None or all(torch.equal(t, others[k]) for k, t in mine.items())  # type: ignore[index, union-attr]
-    assert [mine is None for mine in alone] == [False, True, False, False, False]
 
 
 @pytest.mark.parametrize("build", BUILDS)

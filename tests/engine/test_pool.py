@@ -30,18 +30,18 @@ FAILING = '''
 import os
 from dataclasses import dataclass
 
-import headwise as hw
+from headwise.authoring import Averaging, Nothing, Shared, Update
 
 
 @dataclass(frozen=True)
-class Failing(hw.Averaging[hw.Nothing]):
+class Failing(Averaging[Nothing]):
     """Fails in the second round."""
 
     dies: bool = False
     """whether it takes its process with it"""
 
     def client_init(self, local):
-        return hw.Nothing()
+        return Nothing()
 
     def local_update(self, me, down, local):
         if local.t == 2 and self.dies:
@@ -49,7 +49,7 @@ class Failing(hw.Averaging[hw.Nothing]):
         if local.t == 2:
             raise ZeroDivisionError("by hand")
         m = local.model(down.w)
-        return hw.Update(hw.Shared(m.params()), me, m)
+        return Update(Shared(m.params()), me, m)
 
     def personalize(self, me, down, local):
         return local.model(down.w)
@@ -61,13 +61,13 @@ STUMBLING = (
         "if local.t == 2 and self.dies:\n            os._exit(1)",
         """if local.t == 2 and not os.path.exists(__file__ + ".once"):
             open(__file__ + ".once", "w").close()
-            frame = greenlet.getcurrent().parent.gr_frame
+            frame = sys._getframe()
             while "pipe" not in frame.f_locals:
                 frame = frame.f_back
             os.write(frame.f_locals["pipe"].fileno(), struct.pack("!i", 99_999) + b"half of it")
             os.kill(os.getpid(), signal.SIGKILL)""",
     )
-    .replace("import os\n", "import os, signal, struct\n\nimport greenlet\n")
+    .replace("import os\n", "import os, signal, struct, sys\n")
     .replace("if local.t == 2:\n", "if local.t == 9:\n")
 )
 """the same method, but one worker is killed in the middle of its reply"""

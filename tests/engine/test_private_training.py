@@ -34,9 +34,9 @@ from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.privacy.accountant import account, composed
+from headwise.privacy.accountant import account, compose
 from headwise.privacy.dp_sgd import DPSGD, REFUSES
-from headwise.privacy.randomness import chosen
+from headwise.privacy.gaussian import poisson_sample
 from headwise.privacy.rehearsal import rehearse
 from headwise.records import Nothing, same
 from headwise.settings.options import Train
@@ -118,13 +118,13 @@ def test_examples_are_drawn_each_by_itself(rng: torch.Generator | None) -> None:
     Bounds of seven standard errors: chance alone fails it less than once in ten million times.
     """
     n, rate, times = 200, 0.1, 500
-    draws = [chosen(n, rate, rng) for _ in range(times)]
+    draws = [poisson_sample(n, rate, rng) for _ in range(times)]
     sizes = torch.tensor([float(len(d)) for d in draws])
     assert sizes.mean().item() == pytest.approx(n * rate, abs=7 * math.sqrt(n * rate * 0.9 / times))
     assert sizes.var().item() == pytest.approx(n * rate * 0.9, rel=7 * math.sqrt(2 / times))
     counts = torch.bincount(torch.cat(draws), minlength=n)
     assert (counts - times * rate).abs().max() < 7 * math.sqrt(times * rate * 0.9)
-    assert chosen(n, 1.0, rng).tolist() == list(range(n))
+    assert poisson_sample(n, 1.0, rng).tolist() == list(range(n))
 
 
 def test_randomness_is_secret_unless_a_test_asks() -> None:
@@ -220,7 +220,7 @@ def test_every_client_has_its_own_epsilon(method: str, epochs: int) -> None:
     """Counts the steps that training takes, at each client's rate; the run's epsilon is the largest."""
     found = spent(method=method, rounds=3)
     assert len(set(found["sizes"])) > 1
-    by_size = [composed((Releases(1.5, 10 / n, 3 * epochs * math.ceil(n / 10)),), 1e-4) for n in found["sizes"]]
+    by_size = [compose((Releases(1.5, 10 / n, 3 * epochs * math.ceil(n / 10)),), 1e-4) for n in found["sizes"]]
     assert found["clients"] == pytest.approx(by_size)
     assert found["epsilon"] == max(by_size)
     assert found["unit"] == "example"
@@ -229,7 +229,7 @@ def test_every_client_has_its_own_epsilon(method: str, epochs: int) -> None:
 def test_small_clients_are_never_drawn_from() -> None:
     """With fewer samples than a batch, all are in every step; with `drop_last`, there are no steps."""
     found = spent(train={"batch": 10_000}, rounds=2)
-    assert found["clients"] == pytest.approx([composed((Releases(1.5, 1.0, 2),), 1e-4)] * 4)
+    assert found["clients"] == pytest.approx([compose((Releases(1.5, 1.0, 2),), 1e-4)] * 4)
     assert spent(train={"batch": 10_000, "drop_last": True}, rounds=2)["epsilon"] == 0
 
 

@@ -18,13 +18,14 @@ import headwise as hw
 from comparing import rows
 from headwise.app.local_training import check_training
 from headwise.contract.averaging import Shared
-from headwise.contract.benches import passes
+from headwise.contract.benches import split_epochs
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.client.jobs import Job, handle
 from headwise.engine.client.shuffling import batches_in
 from headwise.engine.client.updating import ParamsDescent, rates_of
 from headwise.engine.kernels.choosing import choose
 from headwise.engine.kernels.descent import Descent
+from headwise.engine.kernels.native.checking import native
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedkd import FedKD
@@ -144,25 +145,17 @@ def test_a_methods_own_clip_comes_first() -> None:
     assert FedKD.optimizers == "any"
 
 
-KERNELS = {"native": ("native", "stacked", "chain"), "clips": ("native", "plain")}
-"""where the library can't be built, torch's kernels do the same"""
-
-
 @pytest.mark.parametrize(
-    ("train", "dense", "convolutional"),
-    [({}, "native", "native"), (ADAM, "plain", "chain"), ({"clip": 1.0}, "clips", "clips")],
+    ("train", "fits"),
+    [({}, True), ({"clip": 1.0}, True), (ADAM, False)],
     ids=str,
 )
-def test_kernels_that_only_know_sgd_decline(train: dict[str, Any], dense: str, convolutional: str) -> None:
-    nets = nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
-    for net, name in zip(nets, (dense, convolutional), strict=True):
-        found = choose(net, [net], None, rates_of(Train(**train), 0.1), models=[net]).name
-        assert found in KERNELS.get(name, (name,))
-        if convolutional == "native":
-            assert choose(net, [net], None, rates_of(Train(), 0.1), models=[net], whole=False).name in (
-                "chain",
-                "plain",
-            )
+def test_the_native_kernel_only_knows_sgd(train: dict[str, Any], fits: bool) -> None:
+    expected = "native" if fits and native().library else "plain"
+    for net in (nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))):
+        rates = rates_of(Train(**train), 0.1)
+        assert choose(net, [net], None, rates, models=[net]).name == expected
+        assert choose(net, [net], None, rates, models=[net], whole=False).name == "plain"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +200,7 @@ def test_a_part_of_the_samples_takes_as_many_steps() -> None:
 
 
 def test_passes() -> None:
-    assert [passes(e) for e in (0, 1, 2, 0.25, 2.5)] == [[], [1], [1, 1], [0.25], [1, 1, 0.5]]
+    assert [split_epochs(e) for e in (0, 1, 2, 0.25, 2.5)] == [[], [1], [1, 1], [0.25], [1, 1, 0.5]]
 
 
 @pytest.mark.parametrize("name", catalog.names("method"))

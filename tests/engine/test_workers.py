@@ -104,7 +104,7 @@ def test_a_profile_adds_up_and_names_the_bottleneck() -> None:
 
 def test_a_run_tells_where_its_time_went(tmp_path: Any) -> None:
     run = hw.run(hw.Experiment(method="fedrep", model="mlp", rounds=2, clients=4), tmp_path / "run")
-    training = f"training.{'native' if native().library else 'stacked'}"
+    training = f"training.{'native' if native().library else 'plain'}"
     for row in run.rounds:
         seconds = row["seconds"]
         assert (

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("export", "onnx", lambda: programs.onnx_program(None)),  # type: ignore[arg-type]
     ("export", "onnxscript", lambda: programs.onnx_program(None)),  # type: ignore[arg-type]
-    ("export", "onnxruntime", lambda: loading.runner(Path("model.onnx"), b"")),
+    ("export", "onnxruntime", lambda: loading.program_answer(Path("model.onnx"), b"")),
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),
     ("images", "PIL", lambda: looking._shapes([Path("a.png")])),

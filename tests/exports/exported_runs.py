@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import headwise as hw
+from headwise.disk.files import digest, sealed, write_json
 from headwise.engine.client.scores import score
+from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
 from headwise.exports.personal import Models
 from headwise.log.choosing import wanted
@@ -34,3 +39,21 @@ def measured(models: Models, model: TrainedModel, client: int) -> dict[str, floa
     return score(
         said, torch.from_numpy(models.data.dataset.y[part.test]), wanted("classification", (), None), "classification"
     )
+
+
+def rewrite(
+    folder: Path, change: Callable[[dict[str, Any]], Any] = dict, files: Mapping[str, bytes] | None = None
+) -> None:
+    """Change the card and files as an attacker would, with all hashes right."""
+    card = json.loads((folder / "card.json").read_text())
+    for name, data in (files or {}).items():
+        (folder / name).write_bytes(data)
+        card["files"][name] = {"bytes": len(data), "sha256": digest(data)}
+    change(card)
+    write_json(folder / "card.json", sealed(card))
+
+
+def refused(folder: Path, why: str, network: Any = None) -> None:
+    with pytest.raises(HeadwiseError, match=why) as told:
+        hw.load_model(folder, network)
+    assert "\n" not in str(told.value)

@@ -45,7 +45,7 @@ def test_it_can_be_saved_and_loaded(tmp_path: Path) -> None:
     x, y = samples(run)
     model = run.adapt(x, y, epochs=1)
     model.save(tmp_path / "mine", "torch")
-    assert np.allclose(hw.load(tmp_path / "mine").predict_proba(x), model.predict_proba(x), atol=1e-5)
+    assert np.allclose(hw.load_model(tmp_path / "mine").predict_proba(x), model.predict_proba(x), atol=1e-5)
 
 
 def test_bad_samples_get_a_sentence(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_command_reads_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[
     (mine,) = said["clients"]
     assert (mine["client"], mine["trained_on"], mine["measured_on"]) == ("", 60, 20)
     assert mine["scores"]["3"]["accuracy"] >= mine["scores"]["0"]["accuracy"]
-    assert hw.load(tmp_path / "out").predict(dataset.x[:3]).shape == (3,)
+    assert hw.load_model(tmp_path / "out").predict(dataset.x[:3]).shape == (3,)
 
 
 @pytest.mark.parametrize("fit", ["pooled", "client"])
@@ -118,7 +118,7 @@ def test_every_client_of_a_data_toml_gets_a_model_of_its_own(
     alone = adapt(capsys, run.path, tmp_path / "mine.toml", "--epochs", 2, "--client", "d")["clients"]
     assert [each["client"] for each in both] == ["c", "d"]
     assert {k: v for k, v in both[1].items() if k != "model"} == {k: v for k, v in alone[0].items() if k != "model"}
-    models = [hw.load(tmp_path / "out" / name) for name in ("c", "d")]
+    models = [hw.load_model(tmp_path / "out" / name) for name in ("c", "d")]
     cells = {"age": [0.1, -3], "sex": ["f", "m"]}
     assert (models[0].predict_proba(cells) != models[1].predict_proba(cells)).any()
     assert [m.card["training"]["samples"] for m in models] == [45, 45]

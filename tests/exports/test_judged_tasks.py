@@ -18,10 +18,9 @@ from headwise.engine.client.scores import score
 from headwise.errors import DataError
 from headwise.exports.model import Said
 from headwise.exports.personal import Models
-from headwise.exports.quality.batches import Measuring
-from headwise.exports.quality.details import each_of, quantities, residuals
-from headwise.exports.quality.expected import expected
+from headwise.exports.quality import Measuring, each_of, quantities, residuals
 from headwise.exports.samples import read
+from headwise.exports.targets import expected
 from headwise.log.metrics import TASKS as EVERY
 from headwise.log.metrics import metrics
 from headwise.log.predictions import Hits, Predictions
@@ -197,7 +196,7 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (said["scores"]["n"], said["clients"], np.sum(said["confusion"])) == (8, ["a", "b"], 8 * 64)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="is a table, but this model takes images: a folder of image files"):
-        list(read(tmp_path / "t.csv", hw.load(tmp_path / "model")))
+        list(read(tmp_path / "t.csv", hw.load_model(tmp_path / "model")))
     (tmp_path / "home" / "b" / "masks" / "0.png").unlink()
     with pytest.raises(SystemExit) as end:
         main(["evaluate", str(tmp_path / "model"), str(tmp_path / "data.toml")])

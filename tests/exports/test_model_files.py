@@ -19,9 +19,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.exports.making import encode_own
 from headwise.exports.personal import Models
-from headwise.exports.quality.details import binned, reliability
-from headwise.exports.quality.judged_page import page_of
-from headwise.exports.quality.judging import Judged
+from headwise.exports.quality import Judged, binned, page_of, reliability
 from headwise.exports.ready import preparing
 from waiting import PATIENCE
 
@@ -64,7 +62,7 @@ def test_a_module_preprocesses_to_the_bit_as_the_run_did(home: Path) -> None:
 
 
 def test_raw_cells_give_the_same_wherever_the_model_is(home: Path) -> None:
-    model, loaded, cells = hw.Run(home / "run").model("va"), hw.load(home / "va"), columns(home, "va")
+    model, loaded, cells = hw.Run(home / "run").model("va"), hw.load_model(home / "va"), columns(home, "va")
     assert loaded.classes == ("healthy", "ill")
     assert set(model.predict(cells)) <= {"healthy", "ill"}
     np.testing.assert_allclose(loaded.predict_proba(cells), model.predict_proba(cells), rtol=0, atol=1e-5)
@@ -113,7 +111,7 @@ def test_only_one_clients_samples_of_a_description(home: Path, tmp_path: Path) -
     (tmp_path / "out.json").write_text("mine")
     assert code("predict", home / "va", home / "data.toml", "-o", tmp_path / "out.json") == 2
     assert (tmp_path / "out.json").read_text() == "mine"
-    wanted = hw.load(home / "va").predict(columns(home, "va"))
+    wanted = hw.load_model(home / "va").predict(columns(home, "va"))
     assert [row["prediction"] for row in told] == wanted.tolist()
     assert [row["sample"] for row in told] == list(range(2, 122, 3))
 
@@ -122,10 +120,10 @@ def test_unknown_categories_are_told_once(home: Path, tmp_path: Path, caplog: py
     rows = [f"50,200,{sex},pain" for sex in ["f", "x", "", "?", "NA", "x", "y"]] + ["50,200,z,pain"] * 5000
     (tmp_path / "t.csv").write_text("\n".join(["age,chol,sex,note", *rows]) + "\n")
     assert code("predict", home / "va", tmp_path / "t.csv", "-o", tmp_path / "out.csv") == 0
-    said = "Column 'sex': 5,003 of its cells hold categories that were not there in training ('x', 'y', 'z')"
+    said = "Column 'sex': 5,003 of its cells have categories that did not occur in training ('x', 'y', 'z')"
     assert [r.getMessage() for r in caplog.records] == [f"{said}, and count as missing."]
     caplog.clear()
-    model, cells = hw.load(home / "va"), {"age": [50], "chol": [200], "note": ["pain"]}
+    model, cells = hw.load_model(home / "va"), {"age": [50], "chol": [200], "note": ["pain"]}
     assert model.predict({**cells, "sex": ["x"]}) == model.predict({**cells, "sex": [None]})
     assert [r.getMessage()[:26] for r in caplog.records] == ["Column 'sex': 1 of its cel"]
 
@@ -145,9 +143,8 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert code("evaluate", home / "va", home / "data.toml", *flags) == 0
     told = json.loads(capsys.readouterr().out)
     cells = columns(home, "va")
-    right = [
-        ("healthy", "ill")[int(y)] == p for y, p in zip(cells["ill"], hw.load(home / "va").predict(cells), strict=True)
-    ]
+    predicted = hw.load_model(home / "va").predict(cells)
+    right = [("healthy", "ill")[int(y)] == p for y, p in zip(cells["ill"], predicted, strict=True)]
     assert 0 <= told["scores"]["auc"] <= 1, "the run was judged by it"
     assert told["scores"]["accuracy"] == pytest.approx(np.mean(right))
     assert [told["confusion"][0][0] + told["confusion"][1][1], np.sum(told["confusion"])] == [sum(right), len(right)]
@@ -168,7 +165,7 @@ def test_names_of_classes_do_not_inject_markup(home: Path, tmp_path: Path) -> No
     each = [{"class": "<b>", "samples": 1, "predicted": 1, "precision": 1.0, "recall": 1.0, "F1": 1.0}]
     judged = Judged({"n": 1}, [], each, [[1, 0], [0, 0]], [], None, [])
     title = "<script>alert(1)</script>"
-    page = page_of(title=title, task="classification", said="", figures=[], classes=["<b>", "b"], judged=judged)
+    page = page_of(title=title, task="classification", intro="", figures=[], classes=["<b>", "b"], judged=judged)
     assert "<script>alert" not in page
     assert "<b>" not in page
 
@@ -227,6 +224,6 @@ def test_all_clients_at_once_in_torchs_format(home: Path, tmp_path: Path) -> Non
     assert code("export", home / "run", "--all", "--format", "torch", "-o", tmp_path / "all", "--quiet") == 0
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["basel", "cleveland", "va"]
     cells = columns(home, "va")
-    told = [hw.load(tmp_path / "all" / name).predict_proba(cells) for name in ("va", "basel")]
-    np.testing.assert_allclose(told[0], hw.load(home / "va").predict_proba(cells), rtol=0, atol=1e-5)
+    told = [hw.load_model(tmp_path / "all" / name).predict_proba(cells) for name in ("va", "basel")]
+    np.testing.assert_allclose(told[0], hw.load_model(home / "va").predict_proba(cells), rtol=0, atol=1e-5)
     assert np.abs(told[0] - told[1]).max() > 1e-3

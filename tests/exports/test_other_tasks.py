@@ -42,7 +42,7 @@ def test_a_model_says_what_its_run_measured_and_its_program_the_same(task: str, 
             model.predict_proba(x)
     elif task == "multilabel":
         assert line["accuracy"] == pytest.approx(float((found == y).mean()))
-    loaded = hw.load(model.save(tmp_path / "out", "torch"))
+    loaded = hw.load_model(model.save(tmp_path / "out", "torch"))
     np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)
     assert (loaded.predict(x) == found).mean() > 0.99 or task == "regression"
 
@@ -54,6 +54,6 @@ def test_a_model_can_be_exported_to_onnx_before_it_was_asked_anything(task: str,
     models = Models(run)
     model = models.of(1)
     objective_of.cache_clear()  # as in a fresh process
-    loaded = hw.load(model.save(tmp_path / "out"))
+    loaded = hw.load_model(model.save(tmp_path / "out"))
     x = models.data.dataset.x[models.data.parts[1].test]
     np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)

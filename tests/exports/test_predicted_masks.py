@@ -14,7 +14,7 @@ from headwise.cli import main
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
 from headwise.exports.predicting import predict_file
-from headwise.exports.quality.judging import judge
+from headwise.exports.quality import judge
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(room: Path) -> TrainedModel:
-    return hw.load(room / "model")
+    return hw.load_model(room / "model")
 
 
 def write(model: TrainedModel, data: Path, out: Path, client: str = "") -> int:

@@ -112,7 +112,7 @@ def test_convolutions_to_the_bit(network: str, tmp_path: Path) -> None:
         assert made.card["metrics"]["test"] == measured(models, made, client)
         made.save(tmp_path / moment)
         assert x.dtype == np.uint8
-        said = hw.load(tmp_path / moment).predict_proba(x)
+        said = hw.load_model(tmp_path / moment).predict_proba(x)
         np.testing.assert_allclose(said, made.predict_proba(x), rtol=0, atol=1e-5)
 
 

@@ -19,6 +19,7 @@ from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.own.described import described_network, rebuilt_network
 from headwise.models.own.heads import as_split
+from headwise.models.split import SplitModel
 from headwise.settings.experiment import Choice
 from headwise.settings.functions import imported
 
@@ -124,7 +125,7 @@ MISFITS: list[tuple[Any, str]] = [
         f"model is 'own_nets:Added', which computes its output outside its layers, not with a Linear layer: {HOW}",
     ),
     (
-        hw.SplitModel(nn.Linear(3, 2), nn.Identity()),
+        SplitModel(nn.Linear(3, 2), nn.Identity()),
         "model is SplitModel, whose head has no weights to train.",
     ),
     (
@@ -314,3 +315,60 @@ def test_sites_run_no_network_of_a_users_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="model is 'network', but sites only run what their own Headwise includes"):
         for_sites(experiment)
     assert json.loads(json.dumps(experiment.plain()))["model"][0]["factory"] == "own_nets:Small"
+
+
+class Tied(nn.Module):
+    """Body and head share values in one of several ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        for layer in (self.b, self.out):
+            layer.register_buffer("scale", torch.ones(2))
+        if how == "weight":
+            self.out.weight = self.b.weight
+        elif how == "bias":
+            self.out.bias = self.a.bias
+        elif how == "view":
+            self.out.weight = nn.Parameter(self.b.weight.data.t())
+        elif how == "slice":
+            block = torch.rand(3, 2)
+            self.b.weight, self.out.weight = nn.Parameter(block[:2]), nn.Parameter(block[1:])
+        elif how == "buffer":
+            self.out.scale = self.b.scale
+        elif how == "layer":
+            self.layers = nn.Sequential(self.a, self.b, self.out)
+        elif how == "apart":
+            block = torch.rand(4, 2)
+            self.b.weight, self.out.weight = nn.Parameter(block[:2]), nn.Parameter(block[2:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.b(self.a(x)))
+
+
+@pytest.mark.parametrize("how", ["weight", "bias", "view", "slice", "buffer", "layer"])
+@pytest.mark.parametrize("given", ["network", "split", "SplitModel"])
+def test_a_head_that_shares_values_with_its_body_is_refused(how: str, given: str, tmp_path: Path) -> None:
+    """It would be in what the server averages, although FedPer keeps it."""
+    net = Tied(how)
+    body = net.layers if how == "layer" else nn.Sequential(net.a, net.b)
+    makes: dict[str, Any] = {"split": lambda: hw.split(net, "out"), "SplitModel": lambda: SplitModel(body, net.out)}
+    make = makes.get(given, lambda: net)
+    with pytest.raises(ConfigError, match=r"share their values, so that a private head would travel with the body: "):
+        hw.fit(CLIENTS, model=make(), method="fedper", rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_head_whose_weights_lie_beside_those_of_its_body_is_its_own() -> None:
+    assert as_split(Tied("apart"), TASK, "", "model is Tied").head.weight.shape == (2, 2)
+
+
+def test_a_family_of_ones_own_may_not_share_them_either(tmp_path: Path) -> None:
+    (tmp_path / "twins.py").write_text(
+        "from dataclasses import dataclass\nfrom torch import nn\nfrom headwise.models.base import Model\n"
+        "from headwise.models.split import SplitModel\n\n@dataclass(frozen=True)\nclass Twins(Model):\n"
+        "    def build(self, task):\n        a = nn.Linear(64, 10)\n        b = nn.Linear(10, 10)\n"
+        "        b.bias = a.bias\n        return SplitModel(nn.Sequential(nn.Flatten(), a), b)\n"
+    )
+    with pytest.raises(ConfigError, match=r"model is '.*twins.py', whose head.bias and body.1.bias share their values"):
+        hw.run(hw.Experiment(model=str(tmp_path / "twins.py"), clients=2, rounds=1), tmp_path / "run")

@@ -10,7 +10,7 @@ import pytest
 
 import headwise as hw
 from comparing import stop
-from headwise.engine.traces import read_trace
+from headwise.engine.sampling import read_trace
 from headwise.errors import ConfigError, HeadwiseError, RunError
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from headwise.cli import cli
-from headwise.cli.paths import INPUT_FOLDER, OUTPUT_FOLDER, PathType
+from headwise.cli.options import INPUT_FOLDER, OUTPUT_FOLDER, PathType
 from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import field_types

@@ -2,15 +2,17 @@
 
     python tests/fuzz/guided.py records -atheris_runs=100000
 
-The other targets are states, toml, archives and batches. Whatever is refused must be refused by the declared error; all
-else is a crash, and libFuzzer keeps the bytes that made it.
+The other targets are states, toml, archives, batches, programs, weights and cards. Whatever is refused must be refused
+by the declared error; all else is a crash, and libFuzzer keeps the bytes that made it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -23,12 +25,17 @@ except ImportError:  # there are wheels for Linux only
 
 with atheris.instrument_imports(include=["headwise", "tomllib"]):
     from test_fuzz_archives import BATCH, tarred, try_to_unpack, zipped
+    from test_fuzz_models import make_models, with_file
     from test_fuzz_settings import GOOD
 
     import headwise.data.pickles as pickles
     import headwise.engine.client.state as state
     import headwise.settings.experiment as config
-    from headwise.errors import ConfigError, DataError
+    from headwise.disk.files import sealed, write_json
+    from headwise.errors import ConfigError, DataError, HeadwiseError
+    from headwise.exports.card import FILES
+    from headwise.exports.loading import load_model
+    from headwise.exports.operators import checked_program
     from headwise.params import Params
     from headwise.records import Record, RecordError, decode, encode, same
 
@@ -93,13 +100,61 @@ def batches(data: bytes) -> None:
     assert len(x) == len(y)
 
 
-TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
-    "records": (records, [encode(RECORD)]),
-    "states": (states, [state.encode_state(STATE)]),
-    "toml": (toml, [GOOD]),
-    "archives": (archives, [zipped(), tarred("w:gz")]),
-    "batches": (batches, [BATCH]),
+def programs(data: bytes) -> None:
+    try:
+        program = checked_program(data)
+    except ValueError:
+        return
+    assert checked_program(program) == program
+    used(ROOM / "models" / "onnx", data)
+
+
+def weights(data: bytes) -> None:
+    used(ROOM / "models" / "torch", data)
+
+
+def used(folder: Path, data: bytes) -> None:
+    """Answers or a sentence, if this is the model's file."""
+    with_file(folder, FILES[folder.name], data)
+    with suppress(HeadwiseError):
+        load_model(folder).predict({"age": [3, ""], "sex": ["f", "m"]})
+
+
+def cards(data: bytes) -> None:
+    """Of either format, sealed again."""
+    try:
+        card = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    folder = ROOM / "models" / ("torch" if b"weights.safetensors" in data else "onnx")
+    if isinstance(card, dict):
+        write_json(folder / "card.json", sealed(card))
+    else:
+        (folder / "card.json").write_bytes(data)
+    with suppress(HeadwiseError):
+        load_model(folder).predict({"age": [3, ""], "sex": ["f", "m"]})
+
+
+def exported(*names: str) -> list[bytes]:
+    """Files of models that are made for it."""
+    home = ROOM / "models"
+    if not home.is_dir():
+        home.mkdir()
+        make_models(home)
+    return [(home / name).read_bytes() for name in names]
+
+
+TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
+    "records": (records, lambda: [encode(RECORD)]),
+    "states": (states, lambda: [state.encode_state(STATE)]),
+    "toml": (toml, lambda: [GOOD]),
+    "archives": (archives, lambda: [zipped(), tarred("w:gz")]),
+    "batches": (batches, lambda: [BATCH]),
+    "programs": (programs, lambda: exported("onnx/model.onnx")),
+    "weights": (weights, lambda: exported("torch/weights.safetensors")),
+    "cards": (cards, lambda: exported("onnx/card.json", "torch/card.json")),
 }
+"""what is called, and what makes good bytes"""
 
 
 if __name__ == "__main__":
@@ -108,7 +163,7 @@ if __name__ == "__main__":
         ROOM = Path(room)
         corpus = ROOM / "corpus"
         corpus.mkdir()
-        for k, data in enumerate(good):
+        for k, data in enumerate(good()):
             target(data)
             (corpus / str(k)).write_bytes(data)
         atheris.Setup([sys.argv[0], *sys.argv[2:], str(corpus)], target)

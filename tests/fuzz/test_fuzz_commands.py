@@ -25,10 +25,8 @@ from headwise.cli import main
 from headwise.papers import reproduce
 from headwise.papers.cost import Costs
 from headwise.report import figures
-from headwise.sites.server import registry, submit
-from headwise.sites.server import running as server_running
+from headwise.sites.server import control
 from headwise.sites.site.running import RunningSite
-from headwise.sites.transport import processes
 
 CASES = drawn(int(os.environ.get("HEADWISE_FUZZ", "250")))
 BOUND = 4 * 2**30
@@ -79,16 +77,14 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
         (launch, "drive"),
         (reproduce, "run_or_resume"),
         (gradients, "attack"),
-        (server_running, "run_server"),
+        (control, "run_server"),
         (RunningSite, "run"),
-        (processes, "flwr"),
-        (submit, "flwr_json"),
+        (control, "run_flwr"),
         (testing, "failures"),
         (uvicorn.Server, "run"),
     ]:
         monkeypatch.setattr(home, name, begin)
-    for home in (submit, registry):
-        monkeypatch.setattr(home, "running", lambda home: {"pid": 1})
+    monkeypatch.setattr(control, "read_status", lambda home: {"pid": 1})
     monkeypatch.setattr(Costs, "seconds", lambda *_: 1.0)
     monkeypatch.setattr(figures, "FIGURES", {})
 

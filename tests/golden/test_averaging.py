@@ -31,12 +31,11 @@ from headwise.methods.fml import FML
 from headwise.methods.gpfl import GPFL
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.params import Params
-from headwise.records import pack, unpack
 from headwise.settings import catalog
 from headwise.settings.options import Robust
 from headwise.testing.options import variants
 from headwise.testing.toy import toy_plan
-from headwise.testing.watching import heard, up_of
+from headwise.testing.watching import record_messages, up_of
 
 METHODS = (
     FedAFK(),
@@ -60,7 +59,7 @@ each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m)._
 
 def rounds(method: Any) -> list[Round]:
     """What the clients of a small federation send in its two rounds."""
-    trainings = heard(method).trainings
+    trainings = record_messages(method).trainings
     return [[Reply(v.job.client, up_of(v), v.answer.n) for v in trainings if v.job.t == t] for t in (1, 2)]
 
 
@@ -146,18 +145,6 @@ def test_what_cd2_pfed_shares_shrinks_in_both_rounds() -> None:
     """Or the tests above would not see it."""
     start, first, second = after(CD2PFed(growth=1.0), rounds(CD2PFed(growth=1.0)))
     assert start.w.numel() > first.w.numel() > second.w.numel() > 0
-
-
-@each_method
-def test_state_without_moments_is_read(method: Any) -> None:
-    """Checkpoints of older versions hold what is shared alone, for methods that averaged in their own way then."""
-    said = rounds(method)
-    _, first, second = after(method, said)
-    read = unpack(Averaged, pack(Shared(first.w)))
-    central = bench(method)
-    now = method.aggregate(method.aggregate(read, [], central), said[1], central)
-    assert all(torch.equal(t, second.w[k]) for k, t in now.w.items())
-    assert (now.m, now.v) == (None, None)
 
 
 @pytest.mark.parametrize("name", catalog.names("method"))

@@ -10,7 +10,8 @@ dL/dmu = <theta_i - theta_G, dL/dtheta>, taken at theta_i (`chain`) or at mu the
 
 q is that of theta_G as it is trained, or of the theta_G^{t-1} that was received (Eq. (5) as printed). The order is that
 of Algorithm 1, everything from its value before the batch, or that of Section 4.3: an epoch on theta_G, then one on
-theta_i, then one on mu. With momentum m and weight decay d, a weight w moves by -eta v, v <- m v + dL/dw + d w; mu
+theta_i, then one on mu. mu steps after each batch, or once per epoch along the mean of the batches' gradients. With
+momentum m and weight decay d, a weight w moves by -eta v, v <- m v + dL/dw + d w; mu
 has neither.
 """
 
@@ -53,6 +54,7 @@ class ByHand:
         self.method, self.own, self.world, self.train, self.lr = method, own, world, train, train.lr
         self.received = world
         self.mu = self.raw = torch.tensor(mu).double()
+        self.slopes: list[Tensor] = []
         self.fresh()
 
     def fresh(self) -> None:
@@ -103,9 +105,15 @@ class ByHand:
         if "i" in what:
             self.own = self.stepped("i", self.own, g, BODY)
         if "mu" in what:
-            self.raw = self.mu - self.lr * slope
-            self.mu = self.raw.clamp(0, 1)
+            self.slopes.append(torch.as_tensor(slope))
+            if self.method.mu_step == "batch":
+                self.step_mu()
             self.mix("batch")
+
+    def step_mu(self) -> None:
+        """Eq. (6), line 11, along the mean of the gradients since the last step."""
+        self.raw = self.mu - self.lr * sum(self.slopes) / len(self.slopes)
+        self.mu, self.slopes = self.raw.clamp(0, 1), []
 
     def epoch(self, orders: Iterator[Tensor], x: Tensor, y: Tensor, size: int) -> None:
         """Lines 9-12, or steps (2) to (4) of Section 4.3, over as many orders of the samples as that takes."""
@@ -113,6 +121,8 @@ class ByHand:
             self.fresh()
             for i in next(orders).split(size):
                 self.batch(x[i], y[i], what)
+        if self.method.mu_step == "epoch":
+            self.step_mu()
         self.mix("epoch")
 
     def mix(self, when: str) -> None:
@@ -145,7 +155,8 @@ CASES += [FedAFK(mix="batch", mu_grad="exact", lam=0.2), FedAFK(global_head=True
 CASES += [FedAFK(target="received", lam=0.8), FedAFK(target="received", mu_grad="exact", kl="global_local", lam=0.8)]
 CASES += [FedAFK(order="sequential"), FedAFK(order="sequential", mu_grad="exact", lam=0.8, target="received")]
 CASES += [FedAFK(order="sequential", mix="batch"), FedAFK(order="sequential", global_head=True)]
-
+CASES += [FedAFK(mu_step="epoch"), FedAFK(mu_step="epoch", mix="batch", mu_grad="exact")]
+CASES += [FedAFK(mu_step="epoch", order="sequential", lam=0.8)]
 
 HEAVY = {"momentum": 0.5, "weight_decay": 0.1}
 
@@ -190,15 +201,17 @@ def test_gradients_are_slopes(mu_grad: str, kl: str) -> None:
             assert_close(moved, LR * (high - low) / (2 * tiny), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("mix", ["epoch", "batch"])
+@pytest.mark.parametrize(("mix", "mu_step"), [("epoch", "batch"), ("batch", "batch"), ("epoch", "epoch")])
 @pytest.mark.parametrize(("own", "bound"), [(2, 0.0), (17, 1.0)])
-def test_mu_is_clipped(own: int, bound: float, mix: str) -> None:
+def test_mu_is_clipped(own: int, bound: float, mix: str, mu_step: str) -> None:
     """A large step takes mu out of [0, 1]; it stays at the bound, and Eq. (3) mixes with that."""
-    method = FedAFK(head_epochs=0, mix=mix)
+    method = FedAFK(head_epochs=0, mix=mix, mu_step=mu_step)
     p = plan(method, lr=5.0)
     me, down, hand = situation(method, p, own=own, mu=0.5)
     update = method.local_update(me, down, bench(p))
     hand.batch(*CLIENTS[0])
+    if mu_step == "epoch":
+        hand.step_mu()
     hand.mix("epoch")
     assert hand.raw < 0 if bound == 0 else hand.raw > 1
     assert update.me.mu.item() == bound

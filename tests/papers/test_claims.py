@@ -31,17 +31,20 @@ TOLD = [page for file in sorted(claims.HOME.glob("*.toml")) for page in tomllib.
 RUNS = json.loads((claims.HOME / "runs.json").read_text())
 
 
-def test_a_trace_gives_the_accuracies_that_the_engine_logged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("moments", "every"), [(("pre", "post"), 2), (("post",), 2), (("post",), 1)])
+def test_a_trace_gives_the_accuracies_that_the_engine_logged(
+    tmp_path: Path, moments: tuple[str, ...], every: int
+) -> None:
     experiment = hw.Experiment(
         method="fedper", data="digits", partition="dirichlet:0.5", model="linear", clients=6, rounds=4,
-        sampling={"ratio": 0.5}, evaluate={"every": 2},
+        sampling={"ratio": 0.5}, evaluate={"every": every, "moments": moments},
     )  # fmt: skip
     run = hw.run(experiment, tmp_path / "run")
     n = [sum(row) for row in run.partition["test"]]
     logged = {row["round"]: row for row in run.rounds}
-    for moment in ("pre", "stale"):
+    for moment in {*moments, "stale"} - {"post"}:
         points = claims.trace(run, 6)[moment]
-        assert [t for t, _ in points] == [2, 4]
+        assert [t for t, _ in points] == list(range(every, 5, every))
         for t, scores in points:
             assert np.average(scores, weights=n) == pytest.approx(logged[t][moment]["accuracy"])
 

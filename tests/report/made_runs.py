@@ -7,6 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from headwise.settings.experiment import Experiment
+
 ROUNDS, CLIENTS, CLASSES = 6, 5, 4
 
 
@@ -15,13 +17,11 @@ def manifest(
 ) -> dict[str, Any]:
     """A manifest as `runs.manifest.describe` writes it."""
     experiment = {
+        **Experiment(clients=clients, rounds=ROUNDS, seed=seed).plain(),
         "method": {"name": method, **(options or {})},
         "data": {"name": "digits"},
         "partition": {"name": "dirichlet", "alpha": 0.1},
         "model": [{"name": "mlp"}],
-        "clients": clients,
-        "rounds": ROUNDS,
-        "seed": seed,
         **more,
     }
     return {
@@ -31,6 +31,8 @@ def manifest(
         "experiment": experiment,
         "partition": {"hash": f"{experiment['data']['name']}-of-the-test", "floor": {"weighted": 0.4, "mean": 0.4}},
         "data_dir": "/data",
+        "hardware": {"cpu": "", "kernels": ""},
+        "versions": {"torch": ""},
     }
 
 
@@ -75,7 +77,7 @@ def make_run(
         }
         rows.append({
             "round": t, "clients": list(range(clients)), "bytes_up": 1000 * clients, "bytes_down": 2000 * clients,
-            **moments, "bytes_evaluation": 0, "samples": 100, "seconds": {"train": 0.1, "round": 0.2},
+            **moments, "bytes_evaluation": 0, "samples": 100, "seconds": {"train": 0.1, "round": 0.2, "workers": {}},
         })  # fmt: skip
         for c in range(clients) if t > rounds - 2 else ():
             own = score((by_client or {}).get(c, accuracy) if t == rounds else 0.0)

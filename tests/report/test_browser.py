@@ -95,7 +95,9 @@ def test_page_of_a_comparison_with_validation(tab: Browser, tmp_path: Path) -> N
     assert "3 clients gain (dots), 1 lose (triangles), 1 do neither (squares)" in tab.js(label)
     ticks = "return [...charts.against.figure.querySelectorAll('svg text')].map((e) => e.textContent)"
     assert {text for text in tab.js(ticks) if "%" in text} == {"80 %", "85 %", "90 %", "95 %", "100 %"}
-    assert tab.js("const box = document.querySelector('#said .scroll'); return box.scrollWidth - box.clientWidth") == 0
+    assert (
+        tab.js("const box = document.querySelector('#sections .scroll'); return box.scrollWidth - box.clientWidth") == 0
+    )
     names = tab.js("return charts.sizes.drawn.getOption().series.map((s) => s.name)")
     assert names == ["training samples", "validation samples", "test samples"]
     assert tab.complaints() == []
@@ -163,7 +165,7 @@ def test_settings_are_switched_between(tab: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep")
     make_run(tmp_path / "b", "fedper", data={"name": "mnist"})
     tab.open(write_page(collect([tmp_path]), tmp_path / "report.html"))
-    first = "return [...document.querySelectorAll('#said tbody th')].find((e) => e.offsetParent).textContent"
+    first = "return [...document.querySelectorAll('#sections tbody th')].find((e) => e.offsetParent).textContent"
     assert tab.js(first) == "fedrep"
     tab.js("find('setting').value = 1; find('setting').dispatchEvent(new Event('change'))")
     assert tab.js(first) == "fedper"

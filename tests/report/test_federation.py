@@ -9,7 +9,7 @@ from typing import Any
 from browser import browser
 from made_runs import make_run
 
-from headwise.report.federation import federation
+from headwise.report.data import federation
 from headwise.report.page import render, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run

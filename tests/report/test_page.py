@@ -15,7 +15,7 @@ import pytest
 from made_runs import make_run
 
 import headwise as hw
-from headwise.report.again import command
+from headwise.report.data import command
 from headwise.report.page import render, script_safe, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run

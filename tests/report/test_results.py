@@ -10,7 +10,7 @@ from made_runs import make_run
 
 from headwise.cli.commands.run import show
 from headwise.errors import RunError
-from headwise.report.clients import client_scores
+from headwise.report.data import client_scores
 from headwise.report.page import render
 from headwise.report.partition import partition_table
 from headwise.report.results import collect
@@ -22,8 +22,8 @@ from headwise.runs.query import Run
 def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
     [setting] = collect([three])
     assert [(line.name, len(line.runs)) for line in setting.lines] == [("fedavg", 2), ("fedrep", 2), ("standalone", 2)]
-    assert [line.name for line in setting.measured] == ["fedrep", "standalone", "fedavg"]
-    best = setting.measured[0]
+    assert [line.name for line in setting.ranking] == ["fedrep", "standalone", "fedavg"]
+    best = setting.ranking[0]
     assert best.score == pytest.approx(0.9)
     assert best.noise == pytest.approx(0.02 / 2**0.5)
 
@@ -108,7 +108,8 @@ def test_last_scores_are_the_last(tmp_path: Path) -> None:
 
 def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", clients=2)
-    (run / "partition.json").write_text('{"train": [[3, 9], [5, 1]], "test": [[6, 2], [0, 0]], "val": []}')
+    counts = {"train": [[3, 9], [5, 1]], "val": [[0, 0], [0, 0]], "test": [[6, 2], [0, 0]]}
+    (run / "partition.json").write_text(json.dumps(counts))
     assert collect([tmp_path])[0].run.floors == [0.25, None]
 
 
@@ -127,8 +128,8 @@ def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     assert said == [
         "fedrep gives its clients the best models: right after a download (pre), they get 90.0 % of their test "
         "samples right.",
-        "Training alone gives 80.0 % (pre): a lead of 10.0 points, more than the spread over 2 seeds.",
-        "Clients would be better off alone than with fedavg (60.0 %, pre).",
+        "Local training gives 80.0 % (pre): a lead of 10.0 points, more than the spread over 2 seeds.",
+        "Clients would be better off with local training than with fedavg (60.0 %, pre).",
     ]
 
 
@@ -138,7 +139,7 @@ def test_words_rank_all_methods_by_one_moment_and_say_who_leads_at_the_other(tmp
     make_run(tmp_path / "b", "fedah", end=0.7, shift={"stale": 0.2})
     make_run(tmp_path / "c", "fedavg", end=0.6, shift={"stale": 0.35})
     [setting] = collect([tmp_path])
-    assert [(line.name, line.moment) for line in setting.measured] == [
+    assert [(line.name, line.moment) for line in setting.ranking] == [
         ("fedrep", "pre"),
         ("fedah", "pre"),
         ("fedavg", "pre"),
@@ -204,7 +205,7 @@ def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep", end=0.9)
     make_run(tmp_path / "b", "standalone", end=0.95)
     said = " ".join(words(collect([tmp_path])[0]))
-    assert "clients do best alone" in said
+    assert "local training is best here" in said
     make_run(tmp_path / "c", "fedper", end=0.96)
     assert "from one seed, so it may be chance" in " ".join(words(collect([tmp_path])[0]))
 
@@ -219,7 +220,7 @@ def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5, 1: 0.4, 2: 0.9, 3: 0.0})
     gains, below = client_words(collect([tmp_path])[0])
     assert gains == (
-        "Against training alone, 2 of 5 clients gain with fedrep and 2 lose (pre); client 2 gains most (+40.0 points); "
+        "Against local training, 2 of 5 clients gain with fedrep and 2 lose (pre); client 2 gains most (+40.0 points); "
         "client 3 loses most (-50.0 points)."
     )
     assert "do worse than by guessing" in below

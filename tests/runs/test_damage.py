@@ -27,7 +27,7 @@ from headwise.records import Packed, from_bytes, to_bytes
 from headwise.report.page import render
 from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
-from headwise.runs.shapes import judge_of
+from headwise.runs.files import judge_of
 from killing import bits, forks
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
@@ -119,24 +119,6 @@ def test_a_lost_partition_is_written_again(undisturbed: Path, run: Path) -> None
     assert (run / "partition.json").read_bytes() == (undisturbed / "partition.json").read_bytes()
 
 
-def test_a_checkpoint_of_an_older_headwise_has_no_digests_and_is_resumed(wanted: dict[str, Any], run: Path) -> None:
-    forge_all(run, without_digests)
-    assert hw.resume(run).complete
-    assert bits(run) == wanted
-
-
-def test_lines_that_an_older_checkpoint_can_not_vouch_for_must_be_lines(run: Path) -> None:
-    forge_all(run, without_digests)
-    path = run / "clients.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"client"', b'"klient"', 1))
-    with pytest.raises(RunError, match=r"clients\.jsonl is damaged at line 1: its client is missing"):
-        hw.resume(run)
-
-
-def without_digests(_: dict[str, torch.Tensor], note: dict[str, Any]) -> None:
-    del note["digests"]
-
-
 def without(part: str) -> Change:
     def drop(tensors: dict[str, torch.Tensor], _: dict[str, Any]) -> None:
         for name in [k for k in tensors if k.startswith(part)]:
@@ -173,6 +155,7 @@ FORGED = {
     "slot length": slot(3, 2**40),
     "one slot for all": slot(2, 0),
     "no sizes": note_of(sizes={}),
+    "no digests": note_of(digests={}),
     "sizes as text": note_of(sizes={"rounds.jsonl": "1", "clients.jsonl": 1}),
     "sizes below nothing": note_of(sizes={"rounds.jsonl": -1, "clients.jsonl": -1}),
     "round as text": note_of(round="x"),

@@ -27,7 +27,7 @@ from headwise.report.data import setting_data
 from headwise.report.results import collect
 from headwise.report.tables import results
 from headwise.report.words import client_words, words
-from headwise.runs.summary import summarize
+from headwise.runs.query import summarize
 
 AUC = {"metric": "auc"}
 
@@ -38,7 +38,7 @@ def lines(run: hw.Run) -> list[Any]:
 
 
 def curve(*values: float | None, name: str) -> list[Round]:
-    usual: Any = {"bytes_up": 0, "bytes_down": 0, "bytes_evaluation": 0, "seconds": {"round": 0.0}}
+    usual: Any = {"bytes_up": 0, "bytes_down": 0, "bytes_evaluation": 0, "seconds": {"round": 0.0, "workers": {}}}
     return [{**usual, "round": t, "pre": {name: v}} for t, v in enumerate(values, 1)]
 
 
@@ -143,7 +143,7 @@ def test_a_run_is_judged_by_what_it_names(tmp_path: Path, capsys: pytest.Capture
     assert head[1] == "AUC (pre)"
     assert cells[0][1] == f"{values[-1]:.3f}"
     assert cells[-1][:2] == ["dummy floor", "0.500"]
-    assert f"their AUC is {settings['auc'].measured[0].score:.3f}" in words(settings["auc"])[0]
+    assert f"their AUC is {settings['auc'].ranking[0].score:.3f}" in words(settings["auc"])[0]
     with pytest.raises(SystemExit):
         main(["resume", str(run.path)])
     said = capsys.readouterr().out

@@ -10,8 +10,7 @@ import pytest
 
 from headwise.app.launch import run
 from headwise.data.own.objects import store
-from headwise.engine.client.jobs import Job, handle_all
-from headwise.engine.host.clock import Clock
+from headwise.engine.client.jobs import Job, handle
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedavg import FedAvg
 from headwise.records import Nothing
@@ -19,8 +18,7 @@ from headwise.report import words
 from headwise.report.page import write_page
 from headwise.report.partition import partition_table
 from headwise.report.results import collect
-from headwise.runs.names import number_of
-from headwise.runs.query import Run
+from headwise.runs.query import Run, number_of
 from headwise.settings.experiment import Experiment
 from headwise.testing.toy import toy_plan
 
@@ -91,7 +89,7 @@ def test_damaged_names_are_one_sentence(named: Run, names: object) -> None:
 
 def test_pages_and_tables_have_names(named: Run, tmp_path: Path) -> None:
     (setting,) = collect([named.path])
-    assert setting.called(0) == "0 (va)"
+    assert setting.label_of(0) == "0 (va)"
     page = write_page([setting], tmp_path / "page.html").read_text(encoding="utf-8")
     assert '"names":["va","7",' in page.replace(", ", ",").replace(": ", ":")
     assert "<b>lima</b>" not in page
@@ -115,7 +113,7 @@ def test_a_client_that_fails_is_named() -> None:
     plan = toy_plan(Failing())
     object.__setattr__(plan.data, "names", tuple(f"clinic {c}" for c in range(len(plan.data))))
     with pytest.raises(ClientError, match=r"failed at client 1 \(clinic 1\) in round 1"):
-        handle_all(plan, [(Job("fit", 1, 1, Nothing()), None)], Clock())
+        handle(plan, Job("fit", 1, 1, Nothing()), None)
 
 
 def test_a_name_that_is_a_number_comes_first() -> None:

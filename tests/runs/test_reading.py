@@ -23,7 +23,10 @@ REST = {"client_mean": 0.1, "client_std": 0.2, "worst_decile": 0.3, "balanced": 
 CURVE = [0.1, 0.5, 0.3, 0.8, 0.2, 0.8, 0.4, 0.6, 0.7, 0.5, 0.6, 0.3]
 VALIDATION = [0.1, 0.2, 0.9, 0.3, 0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
-EXPERIMENT = {**{k: {"name": k} for k in ("method", "data", "partition")}, "clients": 3, "seed": 7}
+EXPERIMENT = {
+    **hw.Experiment(clients=3, seed=7).plain(),
+    **{k: {"name": k} for k in ("method", "data", "partition")},
+}
 
 
 def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run:
@@ -33,6 +36,8 @@ def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run
         "experiment": EXPERIMENT,
         "partition": {"hash": "", "floor": {"weighted": 0.25}},
         "data_dir": "/",
+        "hardware": {"cpu": "", "kernels": ""},
+        "versions": {"torch": ""},
     }
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps({**usual, **manifest}))
@@ -41,7 +46,12 @@ def write(folder: Path, rounds: list[dict[str, Any]], **manifest: Any) -> hw.Run
 
 
 def row(t: int, accuracy: float, **more: Any) -> dict[str, Any]:
-    sent = {"bytes_up": 10, "bytes_down": 20, "bytes_evaluation": 5, "seconds": {"train": 1.0, "round": 1.5}}
+    sent = {
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "bytes_evaluation": 5,
+        "seconds": {"train": 1.0, "round": 1.5, "workers": {}},
+    }
     return {"round": t, **sent, "pre": {"accuracy": accuracy, **REST, **more}}
 
 
@@ -96,9 +106,10 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": 3}, "is in format 3, but this Headwise"),
+        ({"format": 2}, r"is in format 2, but Headwise \S+ reads format 1\."),
+        ({"format": 0}, r"is in format 0, but Headwise \S+ reads format 1\."),
         ({"format": "1"}, "is damaged: its format is '1'"),
-        ({"format": 0}, "is damaged: its format is 0"),
+        ({"format": True}, "is damaged: its format is True"),
         ({"experiment": None}, "is damaged: its experiment is None"),
         ({"partition": 3}, "is damaged: its partition is 3"),
         ({"partition": {"floor": {}}}, "is damaged: its partition.hash is missing"),
@@ -129,7 +140,7 @@ def test_a_line_that_is_no_round_is_named(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
 def test_what_is_no_file_can_not_be_read(name: str, make: Callable[[Path], None], tmp_path: Path) -> None:
     run = write(tmp_path / "run", [row(1, 0.5)])
-    (run.path / "partition.json").write_text('{"train": [[1]], "test": [[1]]}')
+    (run.path / "partition.json").write_text('{"train": [[1]], "val": [[0]], "test": [[1]]}')
     (run.path / name).unlink(missing_ok=True)
     make(run.path / name)
     with pytest.raises(RunError, match=rf"{name} can't be read: (Is a directory|it is not a regular file)"):
@@ -154,7 +165,7 @@ def test_reading_takes_no_torch_and_no_numpy(undisturbed: Path) -> None:
 
 def test_the_manifest_says_all_that_a_run_depends_on(undisturbed: Path) -> None:
     manifest = hw.Run(undisturbed).manifest
-    assert manifest["format"] == 2
+    assert manifest["format"] == 1
     assert manifest["experiment"]["method"]["name"] == "fedper"
     assert manifest["experiment"]["partition"] == {"name": "dirichlet", "alpha": 0.5, "min_size": None, "balance": True}
     assert manifest["experiment"]["rounds"] == 5
@@ -191,7 +202,7 @@ def test_a_run_that_diverged_can_be_stored_resumed_and_read(tmp_path: Path) -> N
 def test_a_loss_may_be_larger_than_any_whole_number(tmp_path: Path) -> None:
     """The loss of a diverging model may be huge; counts may not, and nothing that is read is infinite."""
     figures = {**REST, "accuracy": 0.5, "loss": 1e30}
-    row = {"round": 1, "bytes_up": 0, "bytes_down": 0, "seconds": {"round": 0.1}, "post": figures}
+    row = {"round": 1, "bytes_up": 0, "bytes_down": 0, "seconds": {"round": 0.1, "workers": {}}, "post": figures}
     assert write(tmp_path / "run", [row]).rounds[0]["post"]["loss"] == 1e30
     for name, value in (("bytes_up", 2**64), ("bytes_up", 1e999)):
         with pytest.raises(RunError, match=r"rounds\.jsonl is damaged"):

@@ -16,7 +16,7 @@ import headwise as hw
 from comparing import rows
 from headwise.cli import main
 from headwise.errors import RunError
-from headwise.runs.slots import GRAIN
+from headwise.runs.checkpoint import GRAIN
 from killing import bits, checkpoint
 
 Damage = Callable[[Path], None]

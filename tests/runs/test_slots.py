@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.runs.slots import GRAIN, Slot, Slots
+from headwise.runs.checkpoint import GRAIN, Slot, Slots
 
 
 @pytest.fixture

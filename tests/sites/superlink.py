@@ -13,12 +13,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from headwise.sites.server.submit import APP
-from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.server.control import APP
+from headwise.sites.transport.envelope import AnswerMessage, SiteMessage
 from headwise.sites.transport.grid import to_content
-from headwise.sites.transport.local import Answers
 from headwise.sites.transport.node import NodeConnection
-from headwise.sites.transport.processes import APPS
+from headwise.sites.transport.superlink import APPS
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +74,7 @@ class SuperLink:
         return found
 
 
-def connected(link: SuperLink, answer: Answers, largest: int = 10**9) -> NodeConnection:
+def connected(link: SuperLink, answer: AnswerMessage, largest: int = 10**9) -> NodeConnection:
     return NodeConnection(link.callbacks(), answer, lambda: largest)
 
 

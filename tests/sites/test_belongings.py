@@ -15,7 +15,7 @@ from federations import DATA, Inside, experiment, served, write_site
 from headwise.cli import main
 from headwise.contract.method import record_types
 from headwise.engine.client.state import decode_state
-from headwise.exports.loading import load
+from headwise.exports.loading import load_model
 from headwise.methods.fedper import FedPer
 from headwise.sites.server import nodes
 from headwise.sites.site.holdings import export, holdings
@@ -91,7 +91,7 @@ def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
     (each,) = holdings(site / "site.toml")
     flags = ("--run", each.run, "--client", "3", "--format", "onnx", "--licence", "ours", "-o", str(tmp_path / "out"))
     said(capsys, "site", "export", str(site), *flags)
-    loaded = load(tmp_path / "out")
+    loaded = load_model(tmp_path / "out")
     settings, home = read_site(site / "site.toml"), site
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
     data = own_data(settings, home, plan.experiment)

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headwise import Central, Local, Method, Params, Predictor, Record, Reply, Shared, Update
+from headwise.authoring import Central, Local, Method, Params, Predictor, Record, Reply, Shared, Update
 from headwise.records import Nothing
 
 

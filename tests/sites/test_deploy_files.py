@@ -13,7 +13,7 @@ import click
 import pytest
 
 from headwise.cli import cli
-from headwise.sites.transport.family import BACKUPS, LARGEST
+from headwise.sites.transport.supervisor import LOG_BACKUPS, LOG_BYTES
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -88,5 +88,5 @@ def test_the_container_is_pythons_image_and_no_root() -> None:
 
 
 def test_the_runbook_says_how_much_log_is_kept() -> None:
-    count = ("no", "one", "two", "three", "four")[BACKUPS]
-    assert f"{count} older files of {LARGEST // 10**6} MB each" in RUNBOOK
+    count = ("no", "one", "two", "three", "four")[LOG_BACKUPS]
+    assert f"{count} older files of {LOG_BYTES // 10**6} MB each" in RUNBOOK

@@ -17,7 +17,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.settings import catalog
 from headwise.sites.site.signing import node_key, server_certificates
-from headwise.sites.transport.processes import environment, flwr
+from headwise.sites.transport.superlink import flower_environment, run_flwr
 from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -103,7 +103,7 @@ def foreign_code_is_refused(lab: Laboratory) -> None:
         '[tool.flwr.app]\npublisher = "x"\n'
         '[tool.flwr.app.components]\nserverapp = "evil:server"\nclientapp = "evil:client"\n'
     )
-    flwr(lab.home / "server", "run", str(app), "headwise")
+    run_flwr(lab.home / "server", "run", str(app), "headwise")
     until((lab.home / "said.json").exists, "the sites answer")
     said = json.loads((lab.home / "said.json").read_text())
     assert len(said) == len(SITES)
@@ -266,5 +266,5 @@ def test_a_list_that_can_not_be_written_makes_no_key(
 
 
 def test_nothing_is_told_to_others(tmp_path: Path) -> None:
-    settings = environment(tmp_path)
+    settings = flower_environment(tmp_path)
     assert settings["FLWR_TELEMETRY_ENABLED"] == settings["RAY_USAGE_STATS_ENABLED"] == "0"

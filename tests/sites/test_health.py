@@ -15,10 +15,10 @@ import pytest
 from laboratory import free_port
 
 from headwise.errors import ConfigError
-from headwise.sites.server import running as server
+from headwise.sites.server import control
 from headwise.sites.site import running, worker
-from headwise.sites.transport import ports
-from headwise.sites.transport.health import Health, health_endpoint
+from headwise.sites.transport import superlink
+from headwise.sites.transport.supervisor import Health, serve_health
 from waiting import PATIENCE
 
 
@@ -38,9 +38,9 @@ def site(home: Path) -> running.RunningSite:
 
 def test_a_site_is_well_while_it_is_connected(tmp_path: Path) -> None:
     port, here = free_port(), site(tmp_path)
-    with health_endpoint(port, here.look):
+    with serve_health(port, here.check_health):
         assert get(port, "/healthz") == (503, "not connected: is starting\n")
-        here._keep(connected="2026-01-01", why=None)
+        here._update_status(connected="2026-01-01", why=None)
         assert get(port, "/healthz") == (200, "ok\n")
         assert get(port, "/")[0] == 404
     with pytest.raises(urllib.error.URLError):
@@ -50,7 +50,7 @@ def test_a_site_is_well_while_it_is_connected(tmp_path: Path) -> None:
 def test_metrics_are_what_the_worker_did(tmp_path: Path) -> None:
     port, here = free_port(), site(tmp_path)
     (tmp_path / worker.ACTIVITY).write_text(json.dumps({"round": 2, "rounds": 3, "messages": 5, "sent": 1740}))
-    with health_endpoint(port, here.look):
+    with serve_health(port, here.check_health):
         code, text = get(port, "/metrics")
     assert code == 200
     figures = dict(re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE))
@@ -71,18 +71,18 @@ def test_a_server_is_well_once_it_listens(tmp_path: Path, monkeypatch: pytest.Mo
             seen.append(get(port, "/healthz"))
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(server, "bound", lambda command: [sys.executable, "-c", "import time; time.sleep(1000)"])
-    monkeypatch.setattr(server, "listens", listens)
-    assert server.run_server(tmp_path, "127.0.0.1", free_port(), True, say, port) == 0
+    monkeypatch.setattr(superlink, "_bind_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(1000)"])
+    monkeypatch.setattr(control, "is_listening", listens)
+    assert control.run_server(tmp_path, "127.0.0.1", free_port(), True, say, port) == 0
     assert seen == [(503, "does not listen yet\n"), (200, "ok\n")]
 
 
 def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    monkeypatch.setattr(superlink, "PORT_SECONDS", 0.0)
     port = free_port()
     with (
-        health_endpoint(port, lambda: Health("")),
+        serve_health(port, lambda: Health("")),
         pytest.raises(ConfigError, match=f"--health is {port}, but"),
-        health_endpoint(port, lambda: Health("")),
+        serve_health(port, lambda: Health("")),
     ):
         pass

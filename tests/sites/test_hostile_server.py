@@ -23,13 +23,11 @@ from headwise.sites.site.running import RunningSite
 from headwise.sites.site.signing import node_key
 from headwise.sites.site.status import site_status
 from headwise.sites.site.worker import Activity
-from headwise.sites.transport import direct
-from headwise.sites.transport.direct import DirectClient, connection
+from headwise.sites.transport import node
 from headwise.sites.transport.envelope import SiteMessage
-from headwise.sites.transport.family import Family, News
-from headwise.sites.transport.greeting import site_key
-from headwise.sites.transport.node import SLACK, largest
-from headwise.sites.transport.processes import environment
+from headwise.sites.transport.node import OVERHEAD_BYTES, DirectClient, connect, largest_message, read_site_key
+from headwise.sites.transport.superlink import flower_environment
+from headwise.sites.transport.supervisor import ChildEvent, Supervisor
 
 ASKED = ActivateNodeRequest(public_key=b"key", heartbeat_interval=30)
 GOOD = ActivateNodeResponse(node_id=7).SerializeToString()
@@ -104,7 +102,7 @@ def test_the_nodes_own_connection_is_not_sent_elsewhere_either() -> None:
             moved = (307, {"Location": f"http://{other.address}/"}, b"")
             return moved if path.endswith("pull-messages") else (200, {}, GOOD)
 
-        with listening(answers) as server, connection(server.address, None, None) as (node, receive, *_):
+        with listening(answers) as server, connect(server.address, None, None) as (node, receive, *_):
             assert node == 7
             with pytest.raises(httpx.HTTPStatusError, match="307"):
                 receive()
@@ -116,7 +114,7 @@ def test_no_proxy_reads_what_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://{proxy.address}")
         assert activated(server.address) == 7
-        given = environment(tmp_path)  # of Flower's own processes and commands
+        given = flower_environment(tmp_path)  # of Flower's own processes and commands
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.setenv(name, given[name])
         assert httpx.post(f"http://{server.address}/").status_code == 200
@@ -124,7 +122,7 @@ def test_no_proxy_reads_what_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_an_answer_that_would_fill_the_memory_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "LARGEST", 1000)
+    monkeypatch.setattr(node, "ANSWER_BYTES", 1000)
     with listening(lambda path: (200, {}, bytes(1001))) as server, pytest.raises(httpx.DecodingError, match="1,000 by"):
         activated(server.address)
     bomb = (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(10**6)))
@@ -134,15 +132,15 @@ def test_an_answer_that_would_fill_the_memory_is_cut_off(monkeypatch: pytest.Mon
 
 def test_a_message_that_is_too_large_is_not_fetched_to_its_end() -> None:
     link, asked = SuperLink(SiteMessage("large", [bytes(10**6 + k) for k in range(20)])), list[str]()
-    assert connected(link, lambda kind, message: asked.append(kind) or message, 10**6).attend()
+    assert connected(link, lambda kind, message: asked.append(kind) or message, 10**6).answer_next()
     assert "this site accepts messages of at most 1,000,000 bytes" in link.answer().error.reason
-    assert link.pulled < 10**6 + SLACK + 10**7, "of 20 MB"
+    assert link.pulled < 10**6 + OVERHEAD_BYTES + 10**7, "of 20 MB"
     assert not asked
 
 
 def test_what_a_site_accepts_is_read_from_its_file(tmp_path: Path) -> None:
-    assert largest(write_site(tmp_path, [0]).parent) == 500 * 10**6
-    assert largest(write_site(tmp_path, [0], "largest = 3").parent) == 3 * 10**6
+    assert largest_message(write_site(tmp_path, [0]).parent) == 500 * 10**6
+    assert largest_message(write_site(tmp_path, [0], "largest = 3").parent) == 3 * 10**6
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-3], lambda data: b"Other" + data[7:]])
@@ -150,24 +148,24 @@ def test_a_message_that_can_not_be_read_holds_up_no_other(damage: Callable[[byte
     link = SuperLink(SiteMessage("broken", []), SiteMessage("whole", []))
     node, whole = connected(link, echo), link.pull
     link.pull = lambda run, number: damage(whole(run, number))  # type: ignore[method-assign]
-    assert connected(link, echo).attend()
+    assert connected(link, echo).answer_next()
     assert link.answer().error.reason.endswith(": see the site's log"), "and no word of what went wrong"
-    assert node.attend()
+    assert node.answer_next()
     assert link.answer().has_content()
 
 
 def site(home: Path) -> tuple[RunningSite, list[str]]:
     said = list[str]()
     found = RunningSite(home, "localhost:1", None, None, said.append)
-    found._family, found._status = Family(home / "flower.log"), {}
+    found._supervisor, found._status = Supervisor(home / "flower.log"), {}
     return found, said
 
 
 @pytest.mark.parametrize("event", [{"say": "a\x1b[2Jb\nc"}, {"why": "a\x1b[2Jb\nc", "lasting": False}])
 def test_what_a_server_writes_does_not_reach_the_terminal_as_it_is(event: dict[str, Any], tmp_path: Path) -> None:
     running, said = site(tmp_path)
-    running._heed(News("node", event))
-    running._family.end()
+    running._handle(ChildEvent("node", event))
+    running._supervisor.end()
     assert said[0].startswith("a [2Jb c")
     assert "\x1b" not in (tmp_path / "flower.log").read_text()
 
@@ -189,10 +187,10 @@ def test_the_status_shows_no_escape_and_keeps_only_sense(tmp_path: Path) -> None
 
 def test_a_key_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: No such file"):
-        site_key(tmp_path)
+        read_site_key(tmp_path)
     (tmp_path / "site.key").write_text("no key")
     with pytest.raises(ConfigError, match=r"site.key can't be read as this site's key: "):
-        site_key(tmp_path)
+        read_site_key(tmp_path)
     (tmp_path / "site.key").unlink()
     node_key(tmp_path / "site.key")
-    assert site_key(tmp_path).curve.name == "secp384r1"
+    assert read_site_key(tmp_path).curve.name == "secp384r1"

@@ -106,7 +106,7 @@ def test_the_two_commands(late: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 0, err
     told = json.loads(out)
     assert (told["fingerprint"], {*told["scores"]}) == (fingerprint, {"0", "2"})
-    model = hw.load(tmp_path / "mine")
+    model = hw.load_model(tmp_path / "mine")
     assert (model.card["of"]["kind"], model.card["training"]["site"]) == ("adapted", "late")
     assert model.predict(np.zeros((2, 6), np.float32)).shape == (2,)
     states = [p for p in (late / "late").rglob("*") if p.is_file()]
@@ -164,6 +164,14 @@ def test_damaged_and_foreign_offers_get_a_sentence(late: Path, tmp_path: Path) -
     write_folder(tmp_path / "small", {k: v for k, v in card.items() if k != "checksum"}, {DOWN: small})
     with pytest.raises(RunError, match="does not fit the experiment that it names"):
         adapt(site, tmp_path / "small", None, 0)
+    bait = tmp_path / "bait.py"
+    bait.write_text("raise SystemExit('this file was run')")
+    for k, name in enumerate((str(bait), f"{bait}:zz", str(tmp_path / "absent.py"))):
+        asked = {**card["experiment"], "model": [name]}
+        files = {DOWN: (late / "offer" / DOWN).read_bytes()}
+        write_folder(tmp_path / f"path-{k}", {**card, "checksum": "", "experiment": asked}, files)
+        with pytest.raises(RunError, match=r"model\[0\] must hold numbers and the names of what is installed, never a"):
+            adapt(site, tmp_path / f"path-{k}", None, 0)
     for folder, why in ((late / "run", "has no card.json"), (tmp_path / "none", "does not exist")):
         with pytest.raises(RunError, match=why):
             adapt(site, folder, None, 0)

@@ -13,6 +13,7 @@ import torch
 from federations import Inside, apart, elsewhere, experiment, served, write_site
 
 import headwise as hw
+from headwise.authoring import Shared, Update
 from headwise.cli import main
 from headwise.errors import ClientError, ConfigError, RunError
 from headwise.methods.fedper import FedPer
@@ -224,8 +225,8 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(FedPer, "local_update", remember)
     totals: list[Any] = []
-    summed = masking.summed
-    monkeypatch.setattr(masking, "summed", lambda *a: totals.append(summed(*a)) or totals[-1])
+    add_up = masking.add_up
+    monkeypatch.setattr(masking, "add_up", lambda *a: totals.append(add_up(*a)) or totals[-1])
 
     def shown(secure: dict[str, Any], name: str) -> list[int]:
         """How often rows of a client's message, or of a site's sum, occur in what the server received."""
@@ -467,8 +468,8 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
         ("keys", {"clients": [2]}, "site102 does not have the clients [2]."),
         ("keys", {"more": 1}, "this message is not a valid stage: ConfigError: more is not a setting"),
         ("shares", {"roster": []}, "round 1 has 0 of 4 sites, but must have this one and at least 3"),
-        ("shares", {"asked": 3}, "round 1 has 4 of 3 sites"),
-        ("shares", {"asked": 40}, "round 1 has 4 of 40 sites, but must have this one and at least 27"),
+        ("shares", {"sites": 3}, "round 1 has 4 of 3 sites"),
+        ("shares", {"sites": 40}, "round 1 has 4 of 40 sites, but must have this one and at least 27"),
         ("shares", {"roster": "mine*4"}, "must have this one and at least 3 in all."),
         ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
         ("shares", {"roster": "bad key"}, "this is not a valid key"),
@@ -535,7 +536,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, client: int, value: float) -> None:
         update = honest(self, me, down, local)
         if local.client == client and local.t == 2:
             wrong = Params({k: torch.full_like(t, value) for k, t in update.up.w.items()})
-            return hw.Update(hw.Shared(wrong), update.me, update.model)
+            return Update(Shared(wrong), update.me, update.model)
         return update
 
     monkeypatch.setattr(FedPer, "local_update", lie)

@@ -10,34 +10,31 @@ import numpy as np
 import pytest
 import torch
 from Crypto.Cipher import ChaCha20 as OtherChaCha20
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from scipy.stats import chi2
 
-from headwise import Nothing, Params, Record, Shared, mean
+from headwise.authoring import Nothing, Params, Record, Shared, mean
 from headwise.methods.scaffold import Trained
 from headwise.records import Packed, RecordError
-from headwise.sites.secagg.fixed_point import flat, kind_of, mean_of, shaped, summed, unfit
-from headwise.sites.secagg.primitives import (
-    agreed,
-    derived,
-    joined,
-    keystream,
-    new_pair,
-    public_of,
-    sealed,
-    split,
-    unsealed,
-)
+from headwise.sites.secagg.fixed_point import add_up, find_misfit, flatten, layout_of, mean_of, unflatten
 from headwise.sites.secagg.protocol import (
     Help,
     Secrets,
     Share,
     Vector,
-    deal,
-    masked,
-    needed,
+    agree,
+    deal_shares,
+    keystream,
+    mask_vector,
+    new_private_key,
     new_secrets,
-    opened,
+    open_sum,
+    parties_needed,
+    public_key,
     read_share,
+    restore_secret,
+    seal,
+    unseal,
 )
 
 WHERE = "run a, round 1"
@@ -60,22 +57,24 @@ def played(
     xs: Sequence[Vector], *, early: Iterable[int] = (), late: Iterable[int] = (), silent: Iterable[int] = ()
 ) -> tuple[Vector, dict[int, Vector]]:
     """The opened sum and the inputs; parties are lost before they deal, mask or help."""
-    parties, enough = [Party(x) for x in xs], needed(2 / 3, len(xs))
+    parties, enough = [Party(x) for x in xs], parties_needed(2 / 3, len(xs))
     roster = [p.secrets.member for p in parties]
     dealt = [u for u in range(len(xs)) if u not in set(early)]
     for u in dealt:
-        own, letters = deal(parties[u].secrets, u, roster, enough)
+        own, letters = deal_shares(parties[u].secrets, u, roster, enough)
         parties[u].shares[u] = own
         for v in dealt:
             if v != u:
                 parties[v].shares[u] = read_share(parties[v].secrets.cipher, v, u, roster, letters[v])
-    ys = {u: masked(parties[u].x, parties[u].secrets, u, roster, dealt, WHERE) for u in dealt if u not in set(late)}
+    ys = {
+        u: mask_vector(parties[u].x, parties[u].secrets, u, roster, dealt, WHERE) for u in dealt if u not in set(late)
+    }
     helped = {
         h: Help({v: parties[h].shares[v].key for v in dealt if v not in ys}, {u: parties[h].shares[u].seed for u in ys})
         for h in ys
         if h not in set(silent)
     }
-    return opened(ys, roster, dealt, helped, enough, WHERE), ys
+    return open_sum(ys, roster, dealt, helped, enough, WHERE), ys
 
 
 def total(xs: Iterable[Vector]) -> Vector:
@@ -110,19 +109,19 @@ def test_below_the_threshold_nothing_is_opened(moment: str) -> None:
 
 
 def test_the_threshold_is_three_at_least() -> None:
-    assert [needed(2 / 3, n) for n in (1, 3, 4, 6, 7, 9, 10)] == [3, 3, 3, 4, 5, 6, 7]
-    assert needed(1.0, 8) == 8
-    assert needed(0.51, 100) == 51
+    assert [parties_needed(2 / 3, n) for n in (1, 3, 4, 6, 7, 9, 10)] == [3, 3, 3, 4, 5, 6, 7]
+    assert parties_needed(1.0, 8) == 8
+    assert parties_needed(0.51, 100) == 51
 
 
 def test_fewer_shares_than_needed_tell_nothing_and_as_many_tell_all() -> None:
     secret = bytes(range(32))
-    shares = split(secret, 3, 5)
+    shares = create_shares(secret, 3, 5)
     for some in itertools.combinations(shares, 3):
-        assert joined(some) == secret
+        assert restore_secret(some) == secret
     for some in itertools.combinations(shares, 2):
         with suppress(RecordError):  # usually their padding is invalid
-            assert joined(some) != secret
+            assert restore_secret(some) != secret
 
 
 def test_masked_vectors_do_not_look_like_anything() -> None:
@@ -145,10 +144,10 @@ def test_no_two_rounds_have_the_same_masks() -> None:
     """Neither with fresh secrets, as always, nor if the same were used twice by mistake."""
     x, secrets = vectors(1)[0], [new_secrets() for _ in range(3)]
     roster = [s.member for s in secrets]
-    first, again, later = (masked(x, secrets[0], 0, roster, range(3), w) for w in (WHERE, WHERE, "run a, round 2"))
+    first, again, later = (mask_vector(x, secrets[0], 0, roster, range(3), w) for w in (WHERE, WHERE, "run a, round 2"))
     assert np.array_equal(first, again)
     assert not (first == later).any()
-    alone = [masked(x, secrets[0], 0, roster, [], w) for w in (WHERE, "run a, round 2")]
+    alone = [mask_vector(x, secrets[0], 0, roster, [], w) for w in (WHERE, "run a, round 2")]
     assert not (first - alone[0] == later - alone[1]).any()  # nor are those of pairs
     assert not (played([x] * 3)[1][0] == played([x] * 3)[1][0]).any()
 
@@ -156,11 +155,13 @@ def test_no_two_rounds_have_the_same_masks() -> None:
 def test_one_pair_of_masks_cancels_and_the_own_mask_does_not() -> None:
     secrets = [new_secrets() for _ in range(3)]
     roster, zero = [s.member for s in secrets], np.zeros(9, np.uint64)
-    ys = [masked(zero, s, u, roster, range(3), WHERE) for u, s in enumerate(secrets)]
+    ys = [mask_vector(zero, s, u, roster, range(3), WHERE) for u, s in enumerate(secrets)]
     assert total(ys).all()  # the three own masks are left
     seedless = [Secrets(s.cipher, s.mask, bytes(32)) for s in secrets]
-    own = masked(zero, seedless[0], 0, roster, [], WHERE)
-    assert np.array_equal(total(masked(zero, s, u, roster, range(3), WHERE) for u, s in enumerate(seedless)), own * 3)
+    own = mask_vector(zero, seedless[0], 0, roster, [], WHERE)
+    assert np.array_equal(
+        total(mask_vector(zero, s, u, roster, range(3), WHERE) for u, s in enumerate(seedless)), own * 3
+    )
 
 
 def test_the_keystream_is_that_of_another_library() -> None:
@@ -168,7 +169,6 @@ def test_the_keystream_is_that_of_another_library() -> None:
     other = OtherChaCha20.new(key=key, nonce=bytes(8))
     assert keystream(key, 1000) == other.encrypt(bytes(1000))
     assert keystream(key, 8).hex() == "39fd2b7dd9c5196a"
-    assert len({keystream(derived(key, purpose), 32) for purpose in ("a", "b")}) == 2
 
 
 # -- what comes from elsewhere
@@ -177,7 +177,7 @@ def test_the_keystream_is_that_of_another_library() -> None:
 def test_shares_that_are_not_what_they_should_be_are_refused() -> None:
     a, b, c = (new_secrets() for _ in range(3))
     roster = [s.member for s in (a, b, c)]
-    _, letters = deal(a, 0, roster, 3)
+    _, letters = deal_shares(a, 0, roster, 3)
     with pytest.raises(RecordError, match="can't be read"):
         read_share(b.cipher, 1, 0, roster, letters[2])  # sealed for another party
     with pytest.raises(RecordError, match="is from 0 to 1, not to 2"):
@@ -189,30 +189,30 @@ def test_shares_that_are_not_what_they_should_be_are_refused() -> None:
 def test_shares_of_another_party_or_another_secret_open_nothing() -> None:
     secrets = [new_secrets() for _ in range(4)]
     roster = [s.member for s in secrets]
-    shares = [split(s.seed, 3, 4) for s in secrets]
-    keys = split(new_pair().private, 3, 4)
-    ys = {u: masked(np.zeros(2, np.uint64), secrets[u], u, roster, range(4), WHERE) for u in range(3)}
+    shares = [create_shares(s.seed, 3, 4) for s in secrets]
+    keys = create_shares(new_private_key(), 3, 4)
+    ys = {u: mask_vector(np.zeros(2, np.uint64), secrets[u], u, roster, range(4), WHERE) for u in range(3)}
     helped = {h: Help({3: keys[h]}, {u: shares[u][h] for u in ys}) for h in ys}
     with pytest.raises(RecordError, match="the shares of party 3 do not restore its key"):
-        opened(ys, roster, range(4), helped, 3, WHERE)
+        open_sum(ys, roster, range(4), helped, 3, WHERE)
     helped[0] = helped[1]
     with pytest.raises(RecordError, match="the share that party 0 gave is not its own"):
-        opened(ys, roster, range(4), helped, 3, WHERE)
+        open_sum(ys, roster, range(4), helped, 3, WHERE)
 
 
 @pytest.mark.parametrize("public", [b"", bytes(49), b"\x02" + b"\xff" * 48, b"\x04" * 97])
 def test_a_key_beside_the_curve_is_refused(public: bytes) -> None:
     with pytest.raises(RecordError, match="this is not a valid key"):
-        agreed(new_pair().private, public)
+        agree(new_private_key(), public)
 
 
 def test_two_agree_on_what_a_third_does_not_know() -> None:
-    a, b, c = new_pair(), new_pair(), new_pair()
-    assert agreed(a.private, b.public) == agreed(b.private, a.public) != agreed(c.private, b.public)
-    assert public_of(a.private) == a.public
-    assert unsealed(agreed(b.private, a.public), sealed(agreed(a.private, b.public), b"text")) == b"text"
+    a, b, c = new_private_key(), new_private_key(), new_private_key()
+    shared = agree(a, public_key(b))
+    assert shared == agree(b, public_key(a)) != agree(c, public_key(b))
+    assert unseal(shared, seal(shared, b"text")) == b"text"
     with pytest.raises(RecordError, match="not a valid sealed message"):
-        unsealed(agreed(c.private, b.public), sealed(agreed(a.private, b.public), b"text"))
+        unseal(agree(c, public_key(b)), seal(shared, b"text"))
 
 
 # -- records as integers
@@ -231,8 +231,8 @@ def records(count: int) -> dict[int, Shared]:
 def test_the_mean_of_fixed_point_numbers_is_the_mean(sums: str) -> None:
     found, samples = records(5), {0: 3, 1: 400, 2: 0, 3: 17, 4: 29}
     weights = [n if sums == "samples" else 1 for n in samples.values()]
-    total = summed(found, sums, samples)  # type: ignore[arg-type]
-    got = mean_of(Shared, shaped(flat(total), total), sums, sum(weights))  # type: ignore[arg-type]
+    total = add_up(found, sums, samples)  # type: ignore[arg-type]
+    got = mean_of(Shared, unflatten(flatten(total), total), sums, sum(weights))  # type: ignore[arg-type]
     assert isinstance(got, Shared)
     wanted = mean((r.w.map(torch.Tensor.double) for r in found.values()), weights)
     for name, t in wanted.items():
@@ -249,7 +249,7 @@ def test_counters_become_their_rounded_mean_and_absent_fields_stay_absent() -> N
     def one(n: int) -> Counting:
         return Counting(Params(n=torch.tensor(n), x=torch.tensor([1.5], dtype=torch.float64)), None)
 
-    total = summed({0: one(10), 1: one(13)}, "clients", {0: 1, 1: 99})
+    total = add_up({0: one(10), 1: one(13)}, "clients", {0: 1, 1: 99})
     found = mean_of(Counting, total, "clients", 2)
     assert isinstance(found, Counting)
     assert found.w["n"].dtype == torch.int64 and int(found.w["n"]) == 12
@@ -258,9 +258,9 @@ def test_counters_become_their_rounded_mean_and_absent_fields_stay_absent() -> N
 
 
 def test_nothing_can_be_summed_too() -> None:
-    total = summed({0: Nothing(), 1: Nothing()}, "clients", {0: 1, 1: 1})
-    assert flat(total).size == 0
-    assert isinstance(mean_of(Nothing, shaped(flat(total), total), "clients", 2), Nothing)
+    total = add_up({0: Nothing(), 1: Nothing()}, "clients", {0: 1, 1: 1})
+    assert flatten(total).size == 0
+    assert isinstance(mean_of(Nothing, unflatten(flatten(total), total), "clients", 2), Nothing)
 
 
 @pytest.mark.parametrize(
@@ -274,27 +274,27 @@ def test_nothing_can_be_summed_too() -> None:
 )
 def test_what_can_not_be_summed_is_said(value: float, why: str | None) -> None:
     record = Shared(Params(a=torch.tensor([0.0, value])))
-    assert unfit(record, "samples", 1000, 10) == why
+    assert find_misfit(record, "samples", 1000, 10) == why
 
 
 def test_a_sum_at_the_limit_does_not_overflow() -> None:
     most = 2.0 ** (62 - 28) / 10 / 1000 * 0.999
     record = Shared(Params(a=torch.tensor([-most, most], dtype=torch.float64)))
-    assert unfit(record, "samples", 1000, 10) is None
-    one = flat(summed({0: record}, "samples", {0: 1000}))
+    assert find_misfit(record, "samples", 1000, 10) is None
+    one = flatten(add_up({0: record}, "samples", {0: 1000}))
     total = np.sum([one] * 10, axis=0, dtype=np.uint64)
     like = Packed({"w/a": torch.zeros(2, dtype=torch.int64)}, {"types": "float64", "none": ""})
-    found = mean_of(Shared, shaped(total, like), "samples", 10_000)
+    found = mean_of(Shared, unflatten(total, like), "samples", 10_000)
     assert isinstance(found, Shared)
     assert found.w["a"].tolist() == pytest.approx([-most, most])
 
 
 def test_truth_values_and_unlike_messages_are_refused() -> None:
     truth = Shared(Params(a=torch.tensor([True])))
-    assert unfit(truth, "clients", 1, 3) == "w/a of type torch.bool, which can't be summed under masks"
+    assert find_misfit(truth, "clients", 1, 3) == "w/a of type torch.bool, which can't be summed under masks"
     one, other = Shared(Params(a=torch.zeros(2))), Shared(Params(a=torch.zeros(3)))
     with pytest.raises(RecordError, match="client 1 sent a message with another layout"):
-        summed({0: one, 1: other}, "clients", {0: 1, 1: 1})
+        add_up({0: one, 1: other}, "clients", {0: 1, 1: 1})
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_truth_values_and_unlike_messages_are_refused() -> None:
 )
 def test_a_sum_that_is_none_is_refused(total: Packed) -> None:
     def read() -> None:
-        kind_of(total)
+        layout_of(total)
         mean_of(Trained, total, "clients", 1)
 
     with pytest.raises(RecordError):

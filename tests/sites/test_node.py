@@ -15,19 +15,18 @@ from superlink import SuperLink, connected, echo, identity  # noqa: F401 (the la
 
 from headwise.disk.jsontext import to_json
 from headwise.errors import RunError
-from headwise.sites.server.submit import APP
+from headwise.sites.server.control import APP
 from headwise.sites.transport import node
 from headwise.sites.transport.envelope import Lost, SiteMessage
-from headwise.sites.transport.greeting import refusal
 from headwise.sites.transport.grid import FlowerTransport, client_app, from_content, to_content
-from headwise.sites.transport.node import QUICK, SLOW, Pace
+from headwise.sites.transport.node import Pace, explain_refusal
 
 
 def refused(status: int, code: int | None = None) -> tuple[str, bool]:
     text = "" if code is None else to_json({"code": code, "detail": "1.41.0 and 1.40.0"})
     request = httpx.Request("POST", "https://server.example/v1/fleet/activate-node")
-    found = refusal(httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, text=text)))
-    return found["why"], found["lasting"]
+    found = explain_refusal(httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, text=text)))
+    return found.why, found.lasting
 
 
 def test_each_refusal_has_its_sentence() -> None:
@@ -46,9 +45,9 @@ def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.Monk
     now = [1000.0]
     monkeypatch.setattr(node.time, "monotonic", lambda: now[0])
     pace = Pace()
-    assert pace.pause(0.0) == SLOW, "as Flower does while nothing happens"
+    assert pace.pause(0.0) == Pace.MOST, "as Flower does while nothing happens"
     pace.answered()
-    assert pace.pause(0.005) == QUICK
+    assert pace.pause(0.005) == Pace.LEAST
     assert pace.pause(0.05) == pytest.approx(0.5), "a busy server is asked less"
     for seconds, pause in ((0.5, 0.1), (5.0, 1.0), (60.0, 3.0)):
         now[0] = 1000.0 + seconds
@@ -59,11 +58,11 @@ def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.Monk
 def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None:
     link = SuperLink(SiteMessage("one", records), SiteMessage("two", records))
     line = connected(link, echo)
-    assert line.attend()
+    assert line.answer_next()
     assert from_content(link.answer().content) == ("train: one", [each[::-1] for each in records])
-    assert line.attend()
+    assert line.answer_next()
     assert from_content(link.answer().content).text == "train: two"
-    assert not line.attend(), "nobody asks any more"
+    assert not line.answer_next(), "nobody asks any more"
     assert link.apps == 1, "an app is fetched once per run"
 
 
@@ -115,9 +114,9 @@ def test_a_message_whose_run_has_ended_holds_up_no_other(when: str, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr(link, when, ended)
         line = connected(link, echo)
-        assert not line.attend()
+        assert not line.answer_next()
     line = connected(link, echo)
-    assert line.attend()
+    assert line.answer_next()
     assert from_content(link.answer().content).text == "train: fresh"
 
 
@@ -130,13 +129,13 @@ def test_a_server_that_refuses_to_say_ends_the_node() -> None:
     link = SuperLink()
     link.receive = refuses  # type: ignore[method-assign,assignment]
     with pytest.raises(httpx.HTTPStatusError):
-        connected(link, echo).attend()
+        connected(link, echo).answer_next()
 
 
 def test_an_app_with_code_is_never_answered() -> None:
     asked: list[str] = []
     link = SuperLink(SiteMessage("one", []), app=APP.replace("{clientapp}", "evil:app"))
-    connected(link, lambda kind, message: asked.append(kind) or message).attend()
+    connected(link, lambda kind, message: asked.append(kind) or message).answer_next()
     assert "this site only runs its own Headwise, but the app names" in link.answer().error.reason
     assert not asked
 
@@ -146,5 +145,5 @@ def test_a_worker_that_fails_is_an_error_of_the_site() -> None:
         raise RunError("the site's worker died 3 times of one message: its log says more.")
 
     link = SuperLink(SiteMessage("one", []))
-    assert connected(link, dies).attend()
+    assert connected(link, dies).answer_next()
     assert link.answer().error.reason.startswith("RunError: the site's worker died")

@@ -16,7 +16,8 @@ from headwise.methods.fedper import FedPer
 from headwise.records import Nothing, encode
 from headwise.settings import catalog
 from headwise.settings.experiment import Choice
-from headwise.sites.facts import for_sites
+from headwise.settings.foreign import read_foreign
+from headwise.sites.facts import for_sites, written_for_sites
 from headwise.sites.server import nodes
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.site.signing import sign
@@ -85,9 +86,9 @@ def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
     ("allow", "changes", "said"),
     [
         ('methods = ["fedavg"]', {}, "site does not allow the method 'fedper': allowed are fedavg."),
-        ("", {"method": "/tmp/mine.py"}, "site does not allow the method '/tmp/mine.py': allowed are"),
-        ("", {"model": ["/tmp/net.py"]}, "site does not allow the model '/tmp/net.py': allowed are"),
-        ("", {"server_model": "/tmp/net.py"}, "site does not allow the model '/tmp/net.py': allowed are"),
+        ("", {"method": "mine"}, "site does not allow the method 'mine': allowed are"),
+        ("", {"model": ["network"]}, "site does not allow the model 'network': allowed are"),
+        ("", {"server_model": "os:system"}, "site does not allow the model 'os': allowed are"),
         ("", {"data": "digits"}, "site has the data set 'synthetic', not 'digits'."),
         ("", {"fraction": 0.5}, "site can't use a share of all samples: fraction is 0.5, but must be 1."),
         ("", {"clients": None}, "site can't run an experiment without model and clients: both must be given."),
@@ -144,17 +145,68 @@ def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
     assert "has already answered round 1 or later for client 0" in json.loads(again.text)["error"]
 
 
-def test_a_path_in_an_order_is_never_read(tmp_path: Path) -> None:
-    """Whatever data an experiment names, the site reads the data in its own file."""
-    bait = tmp_path / "synthetic.py"
-    bait.write_text("raise SystemExit('this file was run')")
+def hostile(path: Path, word: str) -> list[dict[str, Any]]:
+    """Experiments that name this file, and what it may define, wherever a name can be."""
+    file, usual = str(path), for_sites(experiment()).plain()
+    code = [
+        file,
+        f"{file}:{word}",
+        f"{file}:{word}:head=out",
+        {"name": file},
+        {"name": "mlp", "factory": f"{file}:{word}"},
+    ]
+    code += [{"name": "network", "factory": f"{path.stem}:{word}"}, {"name": "mlp", "values": [file]}]
+    found = [{key: value} for key in ("method", "data", "partition", "server_model") for value in code]
+    found += [{"model": [value]} for value in code]
+    found += [{"data": {"name": "own", key: file}} for key in ("path", "files", "sha256")]
+    found += [{key: {**usual[key], name: value}} for key, name, value in (
+        ("train", "augment", [f"{file}:{word}"]), ("train", "augment", [f"{path.stem}:{word}"]),
+        ("train", "augment", [f"session:{word}"]), ("sampling", "trace", file), ("sampling", "trace", path.stem),
+        ("origin", "run", str(path.parent)), ("origin", "clients", [file]), ("evaluate", "metric", file),
+        ("evaluate", "metrics", [file]), ("privacy", "mechanism", file), ("engine", "kind", file),
+        ("engine", "device", "cuda:1"), ("engine", "flower", {"ray": "elsewhere:1"}), ("faults", "inject", file),
+    )]  # fmt: skip
+    return [*found, {"split": file}, {"without": [file]}, {file: 1}, {"train": {file: 1}}, {"task": file}]
+
+
+def test_a_server_can_not_learn_of_files_through_an_experiment(tmp_path: Path) -> None:
+    """The refusal is the same sentence, whether the file exists or not, and whatever it defines."""
+    policy = open_site(write_site(tmp_path / "site", [0]))[1]
+    usual = for_sites(experiment()).plain()
+    answers: dict[str, list[str]] = {}
+    for name, text in (("absent", None), ("secret", "DB_PASSWORD = 1\n"), ("code", "raise SystemExit('it ran')\n")):
+        file = tmp_path / f"{name}.py"
+        if text is not None:
+            file.write_text(text)
+        for k, changes in enumerate(hostile(file, "DB_PASSWORD" if name == "secret" else "zz")):
+            reply = json.loads(policy.introduce(json.dumps({**usual, **changes})).text)
+            answers.setdefault(str(k), []).append(reply["refusal"])
+    for said in answers.values():
+        assert len(set(said)) == 1
+        assert said[0].endswith("must hold numbers and the names of what is installed, never a path or code.")
+
+
+@pytest.mark.parametrize("text", ["", "[" * 10**5, "5", "{", '{"rounds": NaN}', '{"a": 1}', '{"model": 5}'])
+def test_what_is_no_experiment_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     site = read_site(write_site(tmp_path / "site", [0]))
-    asked = {**for_sites(experiment()).plain(), "data": str(bait), "partition": str(bait)}
-    asked["engine"] = {"kind": "flower-sim", "device": "cuda", "flower": {"ray": "elsewhere:1"}}
-    taken = permitted(site, tmp_path, json.dumps(asked))
-    assert (taken.data.name, taken.partition.name) == ("synthetic", "natural")
-    assert (taken.engine.kind, taken.engine.device, taken.engine.flower.ray) == ("local", "cpu", None)
-    assert open_site(tmp_path / "site" / "site.toml")[1].plan(json.dumps(asked)).data.sizes(0)[0] > 0
+    with pytest.raises(RunError, match=r"^site can't read this experiment: "):
+        permitted(site, tmp_path, text)
+
+
+def test_what_is_sent_to_sites_holds_no_path_of_the_server(tmp_path: Path) -> None:
+    """Its own source, its own data and its trace stay at the server."""
+    (tmp_path / "trace.csv").write_text("0\n" * 9)
+    (tmp_path / "rows.csv").write_text("who,a,y\n" + "".join(f"{k % 2},{k},{k % 3}\n" for k in range(60)))
+    (tmp_path / "data.toml").write_text(
+        'format = "csv"\npath = "rows.csv"\nclient = "who"\ntarget = "y"\nfeatures = { number = ["a"] }\n'
+    )
+    source = Path(hw.__file__).parent / "data" / "sources" / "digits.py"
+    (tmp_path / "digits.py").write_text(source.read_text().replace("from ..", "from headwise.data."))
+    for data in (str(tmp_path / "digits.py"), str(tmp_path / "data.toml")):
+        asked = experiment(data=data, sampling={"trace": str(tmp_path / "trace.csv")})
+        text = written_for_sites(for_sites(asked))
+        assert str(tmp_path) not in text
+        assert read_foreign(text).data.name == ("digits" if data.endswith(".py") else "own")
 
 
 def order(client: int = 0, **changes: Any) -> SiteMessage:
@@ -226,7 +278,7 @@ def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, mon
         return dataclasses.replace(update, up=type(update.up)(update.up.w | update.me.h))
 
     monkeypatch.setattr(FedPer, "local_update", leaky)
-    monkeypatch.setattr(FedPer, "up", "?")  # or it would be refused before it is sent
+    monkeypatch.setattr(FedPer, "fixed_layout", False)  # or it would be refused before it is sent
     with pytest.raises(ClientError, match=r"site10\d does not send 'h': it is private, but in the upload\."):
         served(four(tmp_path), experiment(), tmp_path / "run")
 
@@ -417,7 +469,7 @@ def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
         ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
         ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
         ({"version": "9.9.1"}, "runs Headwise 9.9.1, but the server runs "),
-        ({"version": ""}, "runs Headwise of an older version, but the server runs "),
+        ({"version": None}, "refuses: its introduction can't be read: version is None, but must be a string"),
     ],
 )
 def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any], why: str, tmp_path: Path) -> None:

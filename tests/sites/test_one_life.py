@@ -15,18 +15,25 @@ import pytest
 from laboratory import free_port
 
 from headwise.errors import ConfigError, RunError
-from headwise.sites.transport import ports
-from headwise.sites.transport.family import STATUS, Family, claim, how, running, stop
+from headwise.sites.transport import superlink
+from headwise.sites.transport.supervisor import (
+    STATUS,
+    Supervisor,
+    claim_folder,
+    describe_exit,
+    read_status,
+    stop_command,
+)
 from waiting import until
 
 CHILD = """
 import subprocess, sys, time
-from headwise.sites.transport.lifeline import bind, received_secret, tell
+from headwise.sites.transport.supervisor import bind_life, read_secret, report_event
 
-bind({leave})
-secret = received_secret()
+bind_life({leave})
+secret = read_secret()
 below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-tell(pids=[{me}, below.pid], secret=secret)
+report_event(pids=[{me}, below.pid], secret=secret)
 print("a line for the log", flush=True)
 time.sleep(1000)
 """
@@ -35,18 +42,18 @@ import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
-from headwise.sites.transport.family import STATUS, Family, claim
+from headwise.sites.transport.supervisor import STATUS, Supervisor, claim_folder
 from headwise.disk.files import write_json
 
 home = Path(sys.argv[1])
-with claim(home, "site"):
+with claim_folder(home, "site"):
     write_json(home / STATUS, {"pid": os.getpid()})
-    family = Family(home / "flower.log")
-    with family.alive():
-        family.start("child", [sys.executable, str(home / "child.py")], os.environ, "a secret")
-        event = family.next().event
+    supervisor = Supervisor(home / "flower.log")
+    with supervisor.supervise():
+        supervisor.start("child", [sys.executable, str(home / "child.py")], os.environ, "a secret")
+        event = supervisor.next_event().values
         write_json(home / "pids.json", event["pids"])
-        while "told" not in family.next().event:
+        while "stop" not in supervisor.next_event().values:
             pass
 """
 
@@ -99,27 +106,27 @@ def test_the_pipe_alone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_the_command_hears_of_its_child_and_of_its_end(tmp_path: Path) -> None:
     write_child(tmp_path)
-    family = Family(tmp_path / "flower.log")
-    with family.alive():
-        family.start("child", [sys.executable, str(tmp_path / "child.py")], os.environ, "a secret")
-        news = family.next()
-        assert news is not None
-        assert (news.name, news.event["secret"]) == ("child", "a secret")
-        pids = news.event["pids"]
+    supervisor = Supervisor(tmp_path / "flower.log")
+    with supervisor.supervise():
+        supervisor.start("child", [sys.executable, str(tmp_path / "child.py")], os.environ, "a secret")
+        event = supervisor.next_event()
+        assert event is not None
+        assert (event.child, event.values["secret"]) == ("child", "a secret")
+        pids = event.values["pids"]
         until(lambda: "child: a line for the log" in (tmp_path / "flower.log").read_text(), "its output is kept")
         os.kill(pids[0], signal.SIGKILL)
-        news = family.next()
-        assert news is not None
-        assert how(news.event["ended"]) == "was killed by signal 9"
+        event = supervisor.next_event()
+        assert event is not None
+        assert describe_exit(event.values["ended"]) == "was killed by signal 9"
         until(lambda: not any(map(lives, pids)), "what it had started is gone, too")
 
 
 def test_the_log_begins_anew_before_it_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.sites.transport.family.LARGEST", 1000)
-    family = Family(tmp_path / "flower.log")
+    monkeypatch.setattr("headwise.sites.transport.supervisor.LOG_BYTES", 1000)
+    supervisor = Supervisor(tmp_path / "flower.log")
     for k in range(100):
-        family.note(f"line {k}")
-    family.end()
+        supervisor.log(f"line {k}")
+    supervisor.end()
     files = sorted(tmp_path.glob("flower.log*"))
     assert len(files) == 4
     assert all(path.stat().st_size <= 1000 for path in files)
@@ -130,16 +137,16 @@ def test_a_folder_has_one_command_which_can_be_stopped(
     tmp_path: Path, command: tuple[subprocess.Popen[bytes], list[int]]
 ) -> None:
     started, _ = command
-    assert running(tmp_path) == {"pid": started.pid}
+    assert read_status(tmp_path) == {"pid": started.pid}
     refused = re.escape(f"is already running (process {started.pid}): to stop it, run headwise site stop")
-    with pytest.raises(RunError, match=refused), claim(tmp_path, "site"):
+    with pytest.raises(RunError, match=refused), claim_folder(tmp_path, "site"):
         raise AssertionError
-    assert running(tmp_path) == {"pid": started.pid}, "who is refused takes nothing away"
-    assert stop(tmp_path)
+    assert read_status(tmp_path) == {"pid": started.pid}, "who is refused takes nothing away"
+    assert stop_command(tmp_path)
     started.wait()
     assert not (tmp_path / STATUS).exists()
-    assert running(tmp_path) is None
-    assert not stop(tmp_path)
+    assert read_status(tmp_path) is None
+    assert not stop_command(tmp_path)
 
 
 def test_a_killed_command_leaves_its_folder_free(
@@ -148,29 +155,29 @@ def test_a_killed_command_leaves_its_folder_free(
     started, _ = command
     started.kill()
     started.wait()
-    until(lambda: running(tmp_path) is None, "the system lets go")
-    with claim(tmp_path, "site"):
-        assert running(tmp_path) is not None
+    until(lambda: read_status(tmp_path) is None, "the system lets go")
+    with claim_folder(tmp_path, "site"):
+        assert read_status(tmp_path) is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_who_has_a_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    monkeypatch.setattr(superlink, "PORT_SECONDS", 0.0)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError) as error:
-            ports.wait_until_free("--port", "127.0.0.1", port)
+            superlink.wait_until_free("--port", "127.0.0.1", port)
     said = str(error.value)
     assert said.startswith(f"--port is {port}, but process {os.getpid()} (")
     assert "python" in said
     assert said.endswith("listens there: stop it, or choose another port.")
-    ports.wait_until_free("--port", "127.0.0.1", port)
-    ports.wait_until_free("--port", "127.0.0.1", free_port())
+    superlink.wait_until_free("--port", "127.0.0.1", port)
+    superlink.wait_until_free("--port", "127.0.0.1", free_port())
 
 
 def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    monkeypatch.setattr(superlink, "PORT_SECONDS", 0.0)
     with pytest.raises(ConfigError, match=r"--port is 8000, but it can't be used .Cannot assign requested address.:"):
-        ports.wait_until_free("--port", "192.0.2.1", 8000)
+        superlink.wait_until_free("--port", "192.0.2.1", 8000)

@@ -15,12 +15,20 @@ import headwise as hw
 from headwise.app.prepare import divided, prepare
 from headwise.cli import main
 from headwise.data.own.description import Description, Preprocess
-from headwise.data.preprocessing.fitting import FeatureColumn, Preprocessing, fit, nothing
-from headwise.data.preprocessing.sharing import added, difference, read, written
+from headwise.data.preprocessing import (
+    FeatureColumn,
+    Preprocessing,
+    add_sums,
+    describe_difference,
+    fit,
+    no_sums,
+    sums_from_json,
+    sums_to_json,
+)
 from headwise.errors import ConfigError, DataError, RunError
 from headwise.exports.personal import Models
-from headwise.exports.quality.expected import by_order
-from headwise.exports.quality.judging import judge
+from headwise.exports.quality import judge
+from headwise.exports.targets import by_order
 from headwise.records import same
 from headwise.sites.offers import write_offer
 from headwise.sites.site.adapting import adapt
@@ -82,8 +90,8 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
         mine, theirs = own_data(read_site(path), path.parent, told).client(k).train, whole.client(k).train
         assert torch.equal(mine.x, theirs.x)
     known = json.loads((tmp_path / "out" / "sites.json").read_text())["told"]
-    assert added([t["sums"] for t in known]) == run.manifest["experiment"]["data"]["statistics"]
-    assert fit(*read(run.manifest["experiment"]["data"]["statistics"])).shape == (7,)
+    assert add_sums([t["sums"] for t in known]) == run.manifest["experiment"]["data"]["statistics"]
+    assert fit(*sums_from_json(run.manifest["experiment"]["data"]["statistics"])).shape == (7,)
 
 
 def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
     after = served(Inside(sites), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
     assert len(after.rounds) == 2
     assert after.manifest["experiment"]["data"]["statistics"] == before
-    assert read(before)[1].n == 15 + 15  # 75 of 100 at two of them
+    assert sums_from_json(before)[1].n == 15 + 15  # 75 of 100 at two of them
 
 
 def test_without_sums_sites_of_another_shape_are_told_so(tmp_path: Path) -> None:
@@ -132,7 +140,10 @@ def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
     ("extra", "said"),
     [
         ("", "preprocess.fit is 'pooled': set it to 'client'"),
-        ('[preprocess]\nfit = "client"\n', "preprocess.flag tells which columns have missing values: set it to false"),
+        (
+            '[preprocess]\nfit = "client"\n',
+            "preprocess.flag reveals which columns have missing values: set it to false",
+        ),
         ('[preprocess]\nfit = "client"\nflag = false\n', "the categories of all clients become inputs"),
     ],
 )
@@ -169,20 +180,21 @@ GOOD = '{"of":{"form":"array","shape":[2],"options":{},"columns":[]},"n":3,"numb
     ids=range(11),
 )
 def test_sums_from_elsewhere_are_checked(text: str) -> None:
-    assert read(GOOD)[1].n == 3
+    assert sums_from_json(GOOD)[1].n == 3
     with pytest.raises(DataError, match=r"^sums for preprocessing can't be used"):
-        read(text)
+        sums_from_json(text)
 
 
-def test_signed_lists_stay_valid() -> None:
-    """Neither sums nor settings that are newer than a list change an experiment's hash, unless they are used."""
-    usual = asked()
-    for unused in ({"statistics": GOOD}, {"classes": []}):
-        assert experiment_hash(usual) == experiment_hash(asked(data={"name": "own", **unused}))
-    assert experiment_hash(usual) != experiment_hash(asked(train={"clip": 1.0}))
-    assert experiment_hash(usual) != experiment_hash(asked(target_range=[0, 1]))
-    assert "target_range" in usual.plain()
-    assert experiment_hash(usual) == "95b6c8dc3a1af89d082ea83589ab575fc93b4b4571711fde416eb5476ce7f760"
+def test_a_signed_list_covers_all_but_sums_and_the_machine() -> None:
+    usual = experiment_hash(asked())
+    assert usual == experiment_hash(asked(data={"name": "own", "statistics": GOOD}, engine={"workers": 3}))
+    for changed in (
+        {"data": {"name": "own", "classes": ["a"]}},
+        {"train": {"clip": 1.0}},
+        {"target_range": [0, 1]},
+        {"engine": {"kernels": "plain"}},
+    ):
+        assert usual != experiment_hash(asked(**changed))
 
 
 def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
@@ -201,12 +213,12 @@ def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
 def test_what_differs_between_two_sites_is_said() -> None:
     def told(*columns: tuple[str, Literal["number", "category"]], **options: Any) -> str:
         recipe = Preprocessing("table", (3,), Preprocess(**options), tuple(FeatureColumn(n, k) for n, k in columns))
-        return written(recipe, nothing(recipe))
+        return sums_to_json(recipe, no_sums(recipe))
 
     usual = told(("age", "number"), ("plan", "category"))
-    assert difference(usual, usual) == ""
+    assert describe_difference(usual, usual) == ""
     said = "'age' is a category, not a number, 'plan' is missing, 'shop' is only there, flag is False, not True"
-    assert difference(told(("age", "category"), ("shop", "number"), flag=False), usual) == said
+    assert describe_difference(told(("age", "category"), ("shop", "number"), flag=False), usual) == said
 
 
 @pytest.mark.parametrize("named", [["no", "yes"], []])

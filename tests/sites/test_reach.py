@@ -16,8 +16,8 @@ from laboratory import free_port
 
 from headwise.errors import ConfigError
 from headwise.sites.site.signing import server_certificates
-from headwise.sites.transport import reach
-from headwise.sites.transport.reach import check_certificate, problem
+from headwise.sites.transport import superlink
+from headwise.sites.transport.superlink import find_problem, load_authority
 
 
 @contextmanager
@@ -61,16 +61,16 @@ def home(tmp_path: Path) -> Path:
 
 
 def said(port: int, trust: ssl.SSLContext | None, host: str = "127.0.0.1") -> tuple[str, bool]:
-    found = problem(host, port, trust)
+    found = find_problem(host, port, trust)
     assert found is not None
     return found.why, found.lasting
 
 
 def test_a_server_that_answers_is_no_problem(home: Path) -> None:
     with server(home) as port:
-        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+        assert find_problem("127.0.0.1", port, load_authority(home / "ca.crt")) is None
     with server(None) as port:
-        assert problem("127.0.0.1", port, None) is None
+        assert find_problem("127.0.0.1", port, None) is None
 
 
 def test_an_unreachable_server_may_come_back() -> None:
@@ -84,7 +84,7 @@ def test_an_unreachable_server_may_come_back() -> None:
 def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    monkeypatch.setattr(reach, "PATIENCE", 0.1)
+    monkeypatch.setattr(superlink, "STEP_SECONDS", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -97,7 +97,7 @@ def test_another_servers_certificate_is_refused_for_good(home: Path, tmp_path_fa
     other = tmp_path_factory.mktemp("other")
     server_certificates(other, ["127.0.0.1"])
     with server(home) as port:
-        why, lasting = said(port, check_certificate(other / "ca.crt"))
+        why, lasting = said(port, load_authority(other / "ca.crt"))
     assert why.startswith(f"the server 127.0.0.1:{port} is not the one that --ca belongs to (")
     assert why.endswith("): get its own ca.crt.")
     assert lasting
@@ -108,12 +108,12 @@ def test_a_certificate_for_another_name_tells_how_to_add_it(home: Path) -> None:
         why = (
             f"the server localhost:{port} has a certificate for other names: it must be started with --name localhost."
         )
-        assert said(port, check_certificate(home / "ca.crt"), "localhost") == (why, True)
+        assert said(port, load_authority(home / "ca.crt"), "localhost") == (why, True)
 
 
 def test_encrypted_and_plain_do_not_fit(home: Path) -> None:
     with server(None) as port:
-        why, lasting = said(port, check_certificate(home / "ca.crt"))
+        why, lasting = said(port, load_authority(home / "ca.crt"))
     assert why == f"the server 127.0.0.1:{port} does not speak TLS: check the address, or whether it runs insecurely."
     assert lasting
     with server(home) as port:
@@ -125,7 +125,7 @@ def test_encrypted_and_plain_do_not_fit(home: Path) -> None:
 @pytest.mark.parametrize(("ahead", "way"), [(-60.0, "ahead of"), (600.0, "behind")])
 def test_a_wrong_clock_is_named(home: Path, ahead: float, way: str) -> None:
     with server(home, ahead=ahead) as port:
-        why, lasting = said(port, check_certificate(home / "ca.crt"))
+        why, lasting = said(port, load_authority(home / "ca.crt"))
     assert why.startswith("this machine's clock is ")
     assert f" seconds {way} the server's: set both right." in why
     assert abs(int(why.split()[4]) - abs(ahead)) <= 2, why
@@ -134,19 +134,19 @@ def test_a_wrong_clock_is_named(home: Path, ahead: float, way: str) -> None:
 
 def test_a_clock_that_flower_accepts_is_fine(home: Path) -> None:
     with server(home, ahead=120.0) as port:
-        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+        assert find_problem("127.0.0.1", port, load_authority(home / "ca.crt")) is None
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Mon, 99 Foo 20000 00:00:00 GMT"])
 def test_a_date_that_is_none_says_nothing(home: Path, date: str) -> None:
     with server(home, date=date) as port:
-        assert problem("127.0.0.1", port, check_certificate(home / "ca.crt")) is None
+        assert find_problem("127.0.0.1", port, load_authority(home / "ca.crt")) is None
 
 
 def test_a_server_that_speaks_something_else_is_named(home: Path) -> None:
     with server(home, date="\r\n" * 3, status=42) as port:
         why = f"the server 127.0.0.1:{port} does not speak HTTP: check the address."
-        assert said(port, check_certificate(home / "ca.crt")) == (why, True)
+        assert said(port, load_authority(home / "ca.crt")) == (why, True)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_server_that_speaks_something_else_is_named(home: Path) -> None:
 )
 def test_other_servers_are_told_apart(home: Path, status: int, words: str, lasting: bool) -> None:
     with server(home, status=status) as port:
-        found = said(port, check_certificate(home / "ca.crt"))
+        found = said(port, load_authority(home / "ca.crt"))
     assert words in found[0]
     assert found[1] == lasting
 
@@ -162,6 +162,6 @@ def test_other_servers_are_told_apart(home: Path, status: int, words: str, lasti
 def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match=r"ca.crt', but must be the server's ca.crt: it has no certificate."):
-        check_certificate(tmp_path / "ca.crt")
+        load_authority(tmp_path / "ca.crt")
     with pytest.raises(ConfigError, match=r"--ca is missing: give the server's ca.crt, which proves who it is."):
-        check_certificate(None)
+        load_authority(None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from federations import Inside, experiment, served, write_site
 
-from headwise.audit.known import audited, strongest
+from headwise.audit.findings import audited, strongest
 from headwise.cli import main
 from headwise.disk.jsontext import to_toml
 from headwise.sites.site.review import review
@@ -113,6 +113,18 @@ def test_without_a_site_only_what_holds_everywhere(tmp_path: Path, capsys: pytes
     assert "w: The part of the model that all clients share" in said
     assert "stays here: head" in said
     assert "give --site" in said
+
+
+@pytest.mark.parametrize("name", ["method", "data", "model"])
+def test_a_study_that_names_a_file_is_refused_unread(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bait.py").write_text("raise SystemExit('this file was run')")
+    (tmp_path / "study.toml").write_text(f'{name} = "{tmp_path / "bait.py"}"\npartition = "natural"\nclients = 3\n')
+    with pytest.raises(SystemExit) as end:
+        main(["site", "review", str(tmp_path / "study.toml")])
+    assert end.value.code == 2
+    assert f"{name} must hold numbers and the names of what is installed" in capsys.readouterr().err
 
 
 def test_a_simulations_experiment_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,18 +17,18 @@ from laboratory import free_port
 from headwise.cli import main
 from headwise.disk.files import write_json
 from headwise.errors import ConfigError, RunError
-from headwise.sites.server import registry, running, status, submit
+from headwise.sites.server import control
 from headwise.sites.site.signing import node_key
-from headwise.sites.transport import ports
-from headwise.sites.transport.family import STATUS, claim
-from headwise.sites.transport.ports import listens
+from headwise.sites.transport import superlink
+from headwise.sites.transport.superlink import is_listening
+from headwise.sites.transport.supervisor import STATUS, claim_folder
 
 
 @contextmanager
 def serving(home: Path) -> Iterator[None]:
     """As if a server ran in this folder."""
     home.mkdir()
-    with claim(home, "server"):
+    with claim_folder(home, "server"):
         write_json(home / STATUS, {"pid": 1, "address": "127.0.0.1:8000", "since": "2026-01-02T09:00:00+00:00"})
         yield
 
@@ -56,7 +56,7 @@ def test_a_key_that_is_registered_already_does_not_end_the_list(
             raise RunError("flwr supernode failed: Public key already in use")
         return {"node-id": 17}
 
-    monkeypatch.setattr(registry, "flwr_json", flower)
+    monkeypatch.setattr(control, "run_flwr", flower)
     for name in ("oslo", "rome"):
         (tmp_path / name).mkdir()
         node_key(tmp_path / name / "site.key", name)
@@ -66,29 +66,29 @@ def test_a_key_that_is_registered_already_does_not_end_the_list(
         main(["server", "register", str(home), *keys])
     assert not end.value.code
     assert capsys.readouterr().out == f"oslo ({keys[0]}) is already registered\nregistered rome ({keys[1]})\n"
-    assert registry.registered(home) == {"17": "rome"}
+    assert control._site_names(home) == {"17": "rome"}
     with pytest.raises(RunError, match="does not run: start it with headwise server start"):
-        registry.register(home, Path(keys[0]))
+        control.register_site(home, Path(keys[0]))
     (tmp_path / "no.pub").write_text("ssh-rsa nonsense")
     with serving(tmp_path / "again"), pytest.raises(ConfigError, match=r"no.pub is not a public key: give the site"):
-        registry.register(tmp_path / "again", tmp_path / "no.pub")
+        control.register_site(tmp_path / "again", tmp_path / "no.pub")
 
 
 def test_a_server_that_is_refused_changes_nothing_of_the_one_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "PATIENCE", 0.0)
+    monkeypatch.setattr(superlink, "PORT_SECONDS", 0.0)
     home = tmp_path / "server"
     with serving(home):
         before = sorted(path.name for path in home.iterdir())
         with pytest.raises(RunError, match="is already running"):
-            running.run_server(home, "127.0.0.1", free_port(), False, print, certify=pytest.fail)
+            control.run_server(home, "127.0.0.1", free_port(), False, print, certify=pytest.fail)
         assert sorted(path.name for path in home.iterdir()) == before
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match="--port is"):
-            running.run_server(home, "127.0.0.1", taken.getsockname()[1], False, print, certify=pytest.fail)
+            control.run_server(home, "127.0.0.1", taken.getsockname()[1], False, print, certify=pytest.fail)
     assert not (home / "config.toml").exists()
 
 
@@ -100,11 +100,11 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
         {"node-id": "18", "status": "offline", "online-at": "N/A", "offline-at": "N/A"},
         {"node-id": "19", "status": "online", "online-at": "2026-01-01 10:00:00Z", "offline-at": "N/A"},
     ]
-    monkeypatch.setattr(status, "flwr_json", lambda *words: {"nodes": nodes})
+    monkeypatch.setattr(control, "run_flwr", lambda *words: {"nodes": nodes})
     home, out = tmp_path / "server", ran(tmp_path)
     with serving(home):
         write_json(home / "sites.json", {"17": "rome", "18": "oslo", "19": "lima"})
-        write_json(home / submit.LATEST, {"out": str(out)})
+        write_json(home / control.LATEST, {"out": str(out)})
         with pytest.raises(SystemExit):
             main(["server", "status", str(home)])
         lines = capsys.readouterr().out.splitlines()
@@ -116,13 +116,13 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
             main(["server", "status", str(home), "--json"])
         site = json.loads(capsys.readouterr().out)["sites"][0]
         assert site == {"name": "rome", "here": True, "since": "2026-01-02T10:00:00+00:00"}
-    assert next(status.server_status(home).lines()) == "not running"
+    assert next(control.server_status(home).lines()) == "not running"
 
 
 def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:
     out, told = ran(tmp_path), list[str]()
-    submit.said_file(out).write_text('{"said": "1 of 2 sites are here; b is missing"}\n')
-    follower = submit.Follower(out, told.append, rounds=1)
+    control.progress_file(out).write_text('{"said": "1 of 2 sites are here; b is missing"}\n')
+    follower = control.Follower(out, told.append, rounds=1)
     follower.look()
     follower.look()
     assert told[0] == "1 of 2 sites are here; b is missing"
@@ -141,34 +141,33 @@ def test_deploy_does_not_wait_for_a_server_that_has_stopped(
             return {"run-id": 4}
         raise RunError("flwr list failed: Connection to the SuperLink is unavailable.")
 
-    for module in (registry, submit):
-        monkeypatch.setattr(module, "running", lambda _: living.pop() if living else None)
-    monkeypatch.setattr(submit, "flwr_json", flower)
-    monkeypatch.setattr(submit, "PAUSE", 0.0)
-    monkeypatch.setattr(submit, "SELDOM", seldom)
+    monkeypatch.setattr(control, "read_status", lambda _: living.pop() if living else None)
+    monkeypatch.setattr(control, "run_flwr", flower)
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(control, "POLLS_PER_QUERY", seldom)
     home.mkdir()
-    with pytest.raises(RunError, match=r"the server in .* has stopped: start it again, and run this command again"):
-        submit.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
+    with pytest.raises(RunError, match=r"the server in .* has stopped: start it again, then run this command again"):
+        control.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
     assert told == ["the run is submitted; its server starts"]
     with pytest.raises(RunError, match="does not run: start it with headwise server start"):
-        submit.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
+        control.submit(home, experiment(), tmp_path / "run", 1.0, told.append)
 
 
 def test_a_server_whose_part_ends_stops_as_a_whole_and_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def child(command: list[str]) -> list[str]:
+    def child(*command: str) -> list[str]:
         return [
             sys.executable,
             "-c",
             "raise SystemExit(3)" if "superexec" in command[0] else "import time; time.sleep(1000)",
         ]
 
-    monkeypatch.setattr(running, "bound", child)
+    monkeypatch.setattr(superlink, "_bind_command", child)
     with pytest.raises(
         RunError, match=r"flower-superexec ended with code 3, so the server has stopped: see .*flower.log"
     ):
-        running.run_server(tmp_path, "127.0.0.1", free_port(), True, print)
+        control.run_server(tmp_path, "127.0.0.1", free_port(), True, print)
     assert not (tmp_path / STATUS).exists()
 
 
@@ -177,6 +176,6 @@ def test_a_server_that_listens_is_noticed(family: socket.AddressFamily, host: st
     with socket.socket(family) as line:
         line.bind((host, 0))
         port = line.getsockname()[1]
-        assert not listens(host, port)
+        assert not is_listening(host, port)
         line.listen()
-        assert listens(host, port)
+        assert is_listening(host, port)

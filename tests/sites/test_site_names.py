@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import RunError
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.runs.names import site_names
+from headwise.runs.query import site_names
 from headwise.sites.transport.envelope import SiteMessage
 
 

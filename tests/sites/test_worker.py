@@ -25,12 +25,11 @@ from headwise.sites.site.policy import forget_data
 from headwise.sites.site.site import open_site
 from headwise.sites.site.status import site_status
 from headwise.sites.site.worker import Activity, SiteWorker, line_about
-from headwise.sites.transport import local
-from headwise.sites.transport.envelope import NodeSeen, SiteMessage
-from headwise.sites.transport.family import Family
-from headwise.sites.transport.local import SOCKET, TRIES, Courier
+from headwise.sites.transport import envelope
+from headwise.sites.transport.envelope import SOCKET, WORKER_TRIES, NodeSeen, SiteMessage, WorkerLine
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
-from headwise.sites.transport.processes import environment
+from headwise.sites.transport.superlink import flower_environment
+from headwise.sites.transport.supervisor import Supervisor
 
 DATA = """
 from dataclasses import dataclass
@@ -78,24 +77,24 @@ class Keeper:
     """Starts workers for a test, as `headwise site start` does."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.family = home, Family(home / "flower.log")
+        self.home, self.supervisor = home, Supervisor(home / "flower.log")
         self.said: list[str] = []
 
     def start(self) -> None:
         command = [sys.executable, "-m", "headwise.sites.site.worker", str(self.home)]
-        self.family.start("worker", command, environment(self.home), "secret")
+        self.supervisor.start("worker", command, flower_environment(self.home), "secret")
 
     def until(self, what: str) -> object:
         while True:
-            news = self.family.next()
-            if news is not None and what in news.event:
-                return news.event[what]
+            event = self.supervisor.next_event()
+            if event is not None and what in event.values:
+                return event.values[what]
 
 
 @pytest.fixture
 def keeper(home: Path) -> Iterator[Keeper]:
     found = Keeper(home)
-    with found.family.alive():
+    with found.supervisor.supervise():
         found.start()
         found.until("ready")
         yield found
@@ -106,7 +105,7 @@ def keeper(home: Path) -> Iterator[Keeper]:
 def test_the_worker_answers_and_its_death_changes_no_bit(home: Path, keeper: Keeper) -> None:
     strangers_get_nothing(home)
     message = order(home / "site.toml")
-    asked = Courier("secret")
+    asked = WorkerLine("secret")
     assert json.loads(asked.ask("query", question()).text)["refusal"] is None
     first = asked.ask("train", message)
     worker = json.loads(first.text)["process"]
@@ -135,7 +134,7 @@ def strangers_get_nothing(home: Path) -> None:
 
 def test_a_message_that_kills_every_worker_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With threads in the place of workers, which hang up in the middle of a message."""
-    monkeypatch.setattr(local, "PAUSE", 0.01)
+    monkeypatch.setattr(envelope, "WORKER_POLL_SECONDS", 0.01)
     seen: list[str] = []
 
     def die(kind: str, message: SiteMessage) -> SiteMessage:
@@ -143,15 +142,15 @@ def test_a_message_that_kills_every_worker_is_refused(home: Path, monkeypatch: p
         raise ConnectionResetError
 
     ready = threading.Event()
-    threading.Thread(target=local.serve, args=("secret", die, ready.set), daemon=True).start()
+    threading.Thread(target=envelope.serve_node, args=("secret", die, ready.set), daemon=True).start()
     ready.wait()
     with pytest.raises(Exception, match=r"the site.s worker died 3 times of one message"):
-        Courier("secret").ask("train", SiteMessage("{}", []))
-    assert seen == ["train"] * TRIES
+        WorkerLine("secret").ask("train", SiteMessage("{}", []))
+    assert seen == ["train"] * WORKER_TRIES
 
 
 def test_data_are_read_once_per_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: None)
+    monkeypatch.setattr("headwise.sites.site.worker.report_event", lambda **event: None)
     (tmp_path / "own.py").write_text(DATA)
     path = write_site(tmp_path / "site1", [1])
     path.write_text(path.read_text().replace('source = "synthetic:', f'source = "{tmp_path / "own.py"}:'))
@@ -171,7 +170,7 @@ def test_data_are_read_once_per_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_the_sites_file_says_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: said.append(event["say"]))
+    monkeypatch.setattr("headwise.sites.site.worker.report_event", lambda **event: said.append(event["say"]))
     path = write_site(tmp_path / "site1", [1])
     message, worker = order(path), SiteWorker(path)
     assert "error" not in json.loads(worker.answer("train", message).text)
@@ -186,11 +185,12 @@ def test_what_the_sites_file_says_counts_at_once(tmp_path: Path, monkeypatch: py
 
 def test_messages_that_are_none_do_not_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("headwise.sites.site.worker.tell", lambda **event: said.append(event["say"]))
+    monkeypatch.setattr("headwise.sites.site.worker.report_event", lambda **event: said.append(event["say"]))
     worker = SiteWorker(write_site(tmp_path / "site1", [1]))
-    for text in ("", "{}", "[]", '{"experiment": 3}', '{"experiment": "{"}'):
+    for text in ("", "{}", "[]", '{"experiment": 3}'):
         for kind in ("train", "query"):
             assert "error" in json.loads(worker.answer(kind, SiteMessage(text, [])).text)
+    assert "error" in json.loads(worker.answer("train", SiteMessage('{"experiment": "{"}', [])).text)
     assert set(said) == {"refused a message that is not an order"}
     worker.answer("query.refused", SiteMessage(to_json({"refused": "claims client 1"}), []))
     assert said[-1] == "the server does not use this site: it claims client 1."

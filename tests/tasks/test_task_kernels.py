@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
 from headwise.engine.client.client_bench import ClientBench
-from headwise.engine.host.clock import Clock
 from headwise.engine.kernels.base import Rates
 from headwise.engine.kernels.choosing import choose
 from headwise.engine.kernels.native.library import LIMIT, find
-from headwise.engine.kernels.together import side_by_side
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.base import Task
@@ -62,7 +59,7 @@ def plan(task: TaskName, kernels: Kernels = "fast", image: bool = False, **train
 
 
 def trained(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, Tensor]]:
-    """The networks of these clients, trained side by side."""
+    """The networks of these clients, trained in this order."""
 
     def one(client: int) -> dict[str, Tensor]:
         local = ClientBench(plan, client, 1, purpose="fit", kept=Params(), trained=0)
@@ -70,7 +67,7 @@ def trained(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, T
         local.sgd(m, epochs=epochs)
         return m.state_dict()
 
-    return side_by_side([partial(one, c) for c in clients], Clock())
+    return [one(c) for c in clients]
 
 
 @pytest.fixture(params=["", "off"], ids=["native", "torch"])
@@ -81,20 +78,20 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
-def test_fast_training_is_training_one_by_one(task: TaskName, train: dict[str, Any]) -> None:
+def test_fast_training_is_plain_training(task: TaskName, train: dict[str, Any]) -> None:
     everybody = list(range(len(SIZES)))
-    stacked, single = (trained(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
+    fast, plain = (trained(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
     start = plan(task).models[0].state_dict()
-    for a, b in zip(stacked, single, strict=True):
+    for a, b in zip(fast, plain, strict=True):
         for k, t in b.items():
             torch.testing.assert_close(a[k], t, rtol=0, atol=2e-6)
-    assert max(float((t - start[k]).abs().max()) for k, t in single[-1].items()) > 0.01
+    assert max(float((t - start[k]).abs().max()) for k, t in plain[-1].items()) > 0.01
 
 
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
 def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) -> None:
-    """To the bit: engines form different groups, and must agree."""
+    """To the bit: engines handle clients in different orders, and must agree."""
     together = trained(plan(task, **train), [0, 1, 2, 3])
     for company in ([3], [2, 0], [3, 1, 2]):
         for c, state in zip(company, trained(plan(task, **train), company), strict=True):
@@ -121,9 +118,9 @@ def test_which_kernel_trains_what(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, native in (("", bool(find("").library)), ("off", False)):
         monkeypatch.setenv(LIMIT, limit)
         for kind in ("classification", "regression", "multilabel"):
-            assert name(dense, replace(table, kind=kind)) == ("native" if native else "stacked")
-        assert name(dense, table, smoothing=0.1) == ("native" if native else "stacked")
-        assert name(CNN().build(picture), picture) == ("native" if native else "chain")
+            assert name(dense, replace(table, kind=kind)) == ("native" if native else "plain")
+        assert name(dense, table, smoothing=0.1) == ("native" if native else "plain")
+        assert name(CNN().build(picture), picture) == ("native" if native else "plain")
     pixels = replace(picture, kind="segmentation")
     assert name(FCN().build(pixels), pixels) == "plain"
     assert name(dense, replace(table, kind="segmentation")) == "plain"

@@ -157,7 +157,9 @@ def test_the_dense_form_has_the_gradient_of_the_loss(task: Task, options: dict[s
     total = sum(share * objective.loss(z[k : k + 1], y[k : k + 1]) for k, share in enumerate([0.5, 0.3, 0.2]))
     assert isinstance(total, Tensor)
     (slope,) = torch.autograd.grad(total, z)
-    torch.testing.assert_close(objective.dense(y).slope(z.detach(), shares), slope)
+    dense, scores = objective.dense(y), z.detach()
+    linked = {"softmax": scores.softmax(1), "sigmoid": scores.sigmoid(), "identity": scores}[dense.link]
+    torch.testing.assert_close(shares * dense.weights * (linked - dense.targets), slope)
 
 
 @pytest.mark.parametrize("task", EVERY, ids=lambda t: t.kind)

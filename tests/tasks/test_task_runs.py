@@ -13,11 +13,10 @@ import torch
 import headwise as hw
 from headwise.app.capabilities import methods_for
 from headwise.app.prepare import divided, prepare
-from headwise.data.dataset import Dataset
+from headwise.data.dataset import Dataset, stratify
 from headwise.data.sources.diabetes import Diabetes
 from headwise.data.sources.shapes import Shapes
 from headwise.data.sources.synthetic import Synthetic
-from headwise.data.strata import strata
 from headwise.errors import ConfigError
 from headwise.settings.experiment import Experiment
 from headwise.settings.options import Train
@@ -142,14 +141,14 @@ def test_an_experiment_decides_what_its_data_do_not_say(own: Path) -> None:
 
 def test_strata() -> None:
     ones = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
-    assert strata("multilabel", ones, ("a", "b")).labels.tolist() == [1, 0, 2]
-    assert strata("multilabel", ones, ("a", "b")).names == ("a", "b", "no label")
+    assert stratify("multilabel", ones, ("a", "b")).labels.tolist() == [1, 0, 2]
+    assert stratify("multilabel", ones, ("a", "b")).names == ("a", "b", "no label")
     masks = np.array([[[0, 0], [0, 1]], [[0, 0], [0, 0]], [[1, 2], [2, 0]]])
-    assert strata("segmentation", masks, ("0", "1", "2")).labels.tolist() == [1, 0, 2]
-    found = strata("regression", np.arange(100, dtype=np.float32)[:, None], ("t",))
+    assert stratify("segmentation", masks, ("0", "1", "2")).labels.tolist() == [1, 0, 2]
+    found = stratify("regression", np.arange(100, dtype=np.float32)[:, None], ("t",))
     assert np.bincount(found.labels).tolist() == [10] * 10
     assert found.names[0] == "below 9.9"
-    assert strata("regression", np.ones((5, 1), np.float32), ("t",)).labels.tolist() == [1] * 5
+    assert stratify("regression", np.ones((5, 1), np.float32), ("t",)).labels.tolist() == [1] * 5
 
 
 def test_partitions_divide_numbers_by_their_strata(tmp_path: Path) -> None:

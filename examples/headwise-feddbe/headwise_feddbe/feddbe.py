@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from headwise import (
+from headwise.authoring import (
     Central,
     Composed,
     Local,
@@ -37,10 +37,10 @@ from headwise import (
     Reply,
     Shared,
     SplitModel,
+    Sums,
     Unit,
     Update,
 )
-from headwise.contract.method import Sums
 
 
 class Global(Record):
@@ -69,8 +69,8 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "whole model, mean feature down"
     stays: ClassVar[str] = "bias of the features"
-    down: ClassVar[str] = "P + K"
-    up: ClassVar[str] = "P"
+    traffic_down: ClassVar[str] = "P + K"
+    traffic_up: ClassVar[str] = "P"
     sums: ClassVar[Sums] = "samples"
     census: ClassVar[type[Record]] = Told
 

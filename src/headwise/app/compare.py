@@ -15,13 +15,12 @@ from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.choosing import extras
 from ..log.metrics import CLIENT_MEAN
-from ..report.joined import joined_table
+from ..report.data import joined_table
 from ..report.page import write_page
 from ..report.results import Line, Setting
 from ..report.tables import Table, markdown, results
 from ..report.words import words
-from ..runs.query import Run
-from ..runs.titles import title_of
+from ..runs.query import Run, title_of
 from ..settings.experiment import Choice, Experiment
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
@@ -51,7 +50,7 @@ class Comparison:
         rows = [
             {
                 "method": line.name,
-                **{m: _figures(line, m) for m in line.measured},
+                **{m: _figures(line, m) for m in line.measured_moments},
                 "bytes_up_per_round": line.per_round("bytes_up"),
                 "bytes_down_per_round": line.per_round("bytes_down"),
                 "seconds_per_round": line.per_round("seconds"),

@@ -23,7 +23,7 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
     Nothing for the accuracy of classes, which the counts say; nor where only sites could tell it.
     """
     metric, classes = plan.metric, plan.task == "classification"
-    if (classes and metric is ACCURACY) or not (counts["train"] if classes else plan.data.told is None):
+    if (classes and metric is ACCURACY) or not (counts["train"] if classes else plan.data.reported_labels is None):
         return {}
     guesses = map(_of_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
     each = [None if guess is None else score(*guess, [metric], plan.task) for guess in guesses]

@@ -18,7 +18,6 @@ from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..records import Packed, pack
 from ..runs.checkpoint import Checkpoint, Checkpoints
-from ..runs.manifest import FORMAT
 from ..runs.query import Run
 from ..settings.executors import SITES
 from ..settings.experiment import Experiment, experiment_from
@@ -34,7 +33,7 @@ def values_of(folder: Path) -> dict[str, Any]:
     names = run.names or tuple(map(str, range(values["clients"])))
     if values["partition"]["name"] == "natural":
         del values["clients"]  # the data says how many
-    before = (values.get("origin") or {}).get("rounds", 0)
+    before = values["origin"]["rounds"]
     values["origin"] = {
         "run": str(folder.absolute()),
         "hash": hash_of(folder),
@@ -76,7 +75,7 @@ def beginning(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, bytes
         raise RunError(f"{folder} has changed since this run was set up: start it again with --from.")
     if not set(plan.clients) & set(range(len(origin.clients))):
         raise RunError(f"{folder} knows none of these clients: its own are {', '.join(origin.clients[:10])}.")
-    if (then := run.partition.get("classes", classes)) != classes:
+    if (then := run.partition.get("classes", [])) != classes:
         said = ", ".join(map(str, then[:20]))
         raise RunError(f"{folder} was trained on the classes {said}, but the data has {', '.join(classes[:20])}.")
     for who, packed in [("server", pack(found.progress.server)), *((c, pack(s.me)) for c, s in found.states.items())]:
@@ -94,10 +93,6 @@ def hash_of(folder: Path) -> str:
 def _ended(folder: Path) -> Run:
     run = Run(folder)
     run.check_complete()
-    if run.manifest["format"] < FORMAT:
-        raise RunError(
-            f"{folder} was made by an older Headwise ({run.manifest.get('headwise')}): no run goes on from it."
-        )
     return run
 
 
@@ -112,7 +107,7 @@ def _checkpoint(folder: Path, plan: Plan) -> Checkpoint:
 
 def _check_shapes(packed: Packed, plan: Plan, where: str) -> None:
     """Refuse parameters of another network: the data may now have more columns, or other classes."""
-    if "?" in (plan.method.down, plan.method.up):  # these cut or factorize what they keep
+    if not plan.method.fixed_layout:
         return
     known = [plan.shapes(m) for m in (*plan.models, plan.common)]
     for key, tensor in packed.tensors.items():

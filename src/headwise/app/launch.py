@@ -22,13 +22,13 @@ from ..engine.estimate import is_long
 from ..engine.events import Observer
 from ..engine.executors.base import Executor, Setup
 from ..engine.executors.faulty import Faulty
-from ..engine.host.interrupts import politely_interrupted
+from ..engine.host.interrupts import stop_after_round
 from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_collections
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
 from ..runs.diagnostics import Diagnostics
-from ..runs.manifest import FORMAT, INPUTS, describe, moved, portable, read_manifest
+from ..runs.manifest import INPUTS, describe, moved, portable, read_manifest
 from ..runs.query import Run
 from ..runs.store import RunStore, mend_partition, new_run
 from ..settings.executors import find
@@ -127,10 +127,6 @@ def resume(
 
 def _resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
     """The experiment of a run that can continue here; warns if the machine is another."""
-    if manifest["format"] < FORMAT:
-        raise RunError(
-            f"{folder} was begun by an older Headwise ({manifest.get('headwise')}): it can be read, not resumed."
-        )
     said = experiment_from(manifest["experiment"])
     if backend is None and said.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
@@ -156,8 +152,7 @@ def run_or_resume(
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     found, experiment = Run(out), stored(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
-    before = experiment_from(found.manifest["experiment"]).resolved()  # options may be new since then
-    before = dataclasses.replace(before, task=before.task or now.task)  # older manifests name no task
+    before = experiment_from(found.manifest["experiment"]).resolved()
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
@@ -179,7 +174,7 @@ def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Ob
     keep_freed_memory()
     remember(experiment, folder)
     opened = closing(RunStore(folder, record_types(type(plan.method)), keep_best=plan.keeps("best")))
-    with one_thread(), politely_interrupted() as interrupted, opened as store:
+    with one_thread(), stop_after_round() as interrupted, opened as store:
         start = store.load()
         executor = backend.executor(experiment, plan, start.states, folder)
         executor = Faulty(executor, plan) if plan.experiment.faults.inject.shares else executor

@@ -44,7 +44,7 @@ def check_training(experiment: Experiment, method: Method[Any, Any, Any, Any], t
 def check_augment(plan: Plan) -> None:
     """Raise unless each function works, and the same draws give the same batch: otherwise no run could be repeated."""
     own = [a for a in plan.experiment.train.augment if not a.is_built_in]
-    if not own or plan.data.told is not None:
+    if not own or plan.data.reported_labels is not None:
         return
     data = plan.data.client(next(c for c in range(len(plan.data)) if plan.data.sizes(c)[0])).train
     x, y = data.x[:8], data.y[:8]

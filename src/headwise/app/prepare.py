@@ -16,10 +16,9 @@ from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset, Source
 from ..data.federated import CHUNK, Clients, FederatedData
-from ..data.preprocessing.sharing import reveals
+from ..data.preprocessing import privacy_objection
 from ..data.sources.own import Own
-from ..data.splits import NOTHING, Parts, divide_all, parse
-from ..data.stats import Summary
+from ..data.splits import NOTHING, Parts, Summary, divide_all, parse_split
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
 from ..engine.host.drawing import drawing
@@ -28,11 +27,11 @@ from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
 from ..log.choosing import wanted
 from ..models.base import Model, Task
-from ..models.split import SplitModel, channels_last, laid_out
+from ..models.split import SplitModel, channels_last, check_apart, laid_out
 from ..params import Params
 from ..privacy.rehearsal import protected
 from ..records import Nothing, fields_of
-from ..runs.names import number_of
+from ..runs.query import number_of
 from ..seeds import seed_of
 from ..settings.executors import SITES
 from ..settings.experiment import Choice, Experiment, experiment_from
@@ -131,7 +130,7 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
     asked = experiment.origin.divided if experiment.origin.run else experiment.clients
     clients = asked or natural or 20
-    parts = divide_all(dataset, scheme, parse(experiment.split), clients, rng)
+    parts = divide_all(dataset, scheme, parse_split(experiment.split), clients, rng)
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
     parts, names, left = numbered(parts, names, experiment.origin.clients)
     absent = left | {_number(who, names, len(parts)) for who in experiment.without}
@@ -166,7 +165,7 @@ def _check_preprocessing(clip: float, dataset: Dataset) -> None:
     """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
     blocks = range(0, len(dataset.x) if dataset.x.dtype.kind == "f" else 0, CHUNK)  # it may be larger than memory
     missing = any(np.isnan(dataset.x[at : at + CHUNK]).any() for at in blocks)
-    if dataset.recipe is not None and (why := reveals(dataset.recipe, missing)):
+    if dataset.recipe is not None and (why := privacy_objection(dataset.recipe, missing)):
         raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
 
 
@@ -175,6 +174,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
     family: Model = choice.make("model")
     with drawing(seed_of(experiment.seed, "model", k)):
         model = family.build(task)
+    check_apart(model, "head", f"model is {choice.name!r}")
     model.batchnorm = experiment.buffers
     return laid_out(model.eval())
 

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
+from ..contract.method import record_types
 from ..errors import RunError
+from ..records import Record, fields_of
 from ..seeds import seed_of
+from ..settings.fields import field_help
 from . import features, gradients, labels, members
-from .fields import Field, fields
-from .scene import scene_of
-from .scores import Finding
+from .findings import Finding
+from .labels import asked_for
+from .scene import Scene, scene_of, sent
+
+
+@dataclass(frozen=True)
+class Field:
+    """Something that a client discloses to the server."""
+
+    name: str
+    what: str
+    bytes: float
+    """per client and round"""
+    per_client: bool
+    """whether the server can tell which client it came from"""
+
+
+def fields(scene: Scene) -> list[Field]:
+    """Everything that a client of this run discloses to the server."""
+    up, rows = record_types(type(scene.plan.method)).up, scene.run.rounds
+    failed = [{c for who in row.get("failed", {}).values() for c in who} for row in rows]
+    replies = sum(len(row.get("clients", ())) for row in rows) - sum(map(len, failed))
+    uploads = [by_field["up"] for row in rows if (by_field := row.get("fields"))]
+    sizes = {name: sum(ups.get(name, 0) for ups in uploads) / max(replies, 1) for name in fields_of(up)}
+    disclosed = [Field(name, _what(up, name), size, True) for name, size in sizes.items()]
+    label_counts = [
+        len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := asked_for(scene, c)) is not None
+    ]
+    if label_counts:
+        what = "the labels that it holds, to be sent what belongs to them"
+        disclosed.append(Field("(asked for)", what, 4 * fmean(label_counts), True))
+    many = max(range(len(scene.plan.data)), key=lambda c: len(scene.train(c)))
+    same = sent(scene, many).n != len(scene.train(many))
+    what = "the same number for everybody" if same else "how many samples it trained on"
+    disclosed.append(Field("(samples)", what, 4.0, True))
+    return [*disclosed, Field("(presence)", "that it took part in this round, or failed", 0.0, True)]
+
+
+def _what(record: type[Record], name: str) -> str:
+    """The docstrings of the record and of the field."""
+    text, more = " ".join((inspect.getdoc(record) or "").split()).rstrip("."), field_help(record).get(name)
+    return f"{text}; {name}: {more}" if more else text
 
 
 @dataclass(frozen=True)
@@ -36,8 +80,8 @@ def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed
             raise RunError(f"{folder} was trained on texts, but only runs on images or features can be audited.")
         rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))
         chosen = sorted(torch.randperm(len(scene.plan.data), generator=rng)[:clients].tolist())
-        found = members.attack(scene, chosen)
+        findings = members.attack(scene, chosen)
         if kind == "classification":  # the others take a step of cross-entropy apart
             more = gradients.attack(scene, chosen, seed), features.attack(scene, chosen), labels.attack(scene, chosen)
-            found = [*chain(*more), *found]
-        return Audit(scene.run.method, kind, scene.t, scene.plan.privacy.protects, fields(scene), found)
+            findings = [*chain(*more), *findings]
+        return Audit(scene.run.method, kind, scene.t, scene.plan.privacy.protects, fields(scene), findings)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..data.federated import Samples
 from ..models.split import SplitModel
+from .findings import Finding, best_match
 from .scene import Scene, Sent, personal, sent
-from .scores import Finding, best_match
 
 STEPS = 500
 RATE = 0.05
@@ -23,13 +23,13 @@ FEW = 3
 """up to this many samples, a class mean is nearly a sample"""
 
 
-def from_features(body: Callable[[Tensor], Tensor], wanted: Tensor, start: Tensor) -> Tensor:
+def from_features(body: Callable[[Tensor], Tensor], features: Tensor, start: Tensor) -> Tensor:
     """Search for inputs with the wanted features by gradient descent from `start`."""
     x = start.clone().requires_grad_()
     adam = torch.optim.Adam([x], lr=RATE)
     for _ in range(STEPS):
         adam.zero_grad()
-        (body(x) - wanted).square().sum().backward()
+        (body(x) - features).square().sum().backward()
         adam.step()
     return x.detach()
 
@@ -56,12 +56,12 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
             for i, *images in zip(known, made, guesses, strict=True):
                 near = [float(best_match(own[i], x[None]).max()) for x in images]
                 rows.setdefault((knowing, len(own[i]) <= FEW), []).append((near[0], near[1]))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for (knowing, few), cases in rows.items():
         name = f"feature inversion, {'up to' if few else 'more than'} {FEW} samples of the class"
         made, guess = (fmean(part) for part in zip(*cases, strict=True))
-        found.append(Finding(name, knowing, "correlation with the nearest sample", made, guess, len(cases)))
-    return found
+        findings.append(Finding(name, knowing, "correlation with the nearest sample", made, guess, len(cases)))
+    return findings
 
 
 def _models(scene: Scene, client: int, message: Sent) -> Iterator[tuple[str, SplitModel]]:

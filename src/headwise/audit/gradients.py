@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
+from .findings import Finding, best_match
 from .scene import Scene, change, sent
-from .scores import Finding, best_match
 
 BATCHES = (1, 2, 8)
 CANDIDATES = 64
@@ -45,12 +45,12 @@ def from_first_layer(weight: Tensor, bias: Tensor) -> Tensor:
     return weight[units] / bias[units, None]
 
 
-def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Tensor, y: Tensor) -> Tensor:
+def from_whole_gradient(model: SplitModel, w: Params, direction: Params, start: Tensor, y: Tensor) -> Tensor:
     """Search from `start` for samples with labels `y` whose gradient points in the wanted direction."""
     x = start.clone().requires_grad_()
     weights = {k: t.detach().requires_grad_() for k, t in w.items() if t.is_floating_point()}
-    names = [k for k in weights if k in wanted]
-    goal = torch.cat([wanted[k].flatten() for k in names])
+    names = [k for k in weights if k in direction]
+    goal = torch.cat([direction[k].flatten() for k in names])
     adam = torch.optim.Adam([x], lr=RATE)
     for _ in range(STEPS):
         loss = cross_entropy(model.given(Params(weights))(x), y)
@@ -64,14 +64,14 @@ def from_whole_gradient(model: SplitModel, w: Params, wanted: Params, start: Ten
 
 def attack(scene: Scene, clients: Sequence[int], seed: int = 0) -> list[Finding]:
     """Invert what these clients send after one step on a few samples, and after a whole round."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for size in BATCHES:
         drawn = [(c, _drawn(scene, c, size, seed)) for c in clients if len(scene.train(c)) >= size]
         what, known = f"gradient inversion, batch of {size}", "the message and the labels"
-        found += _finding(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
-        found += _finding(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
+        findings += _finding(f"{what}, ratios", "the message", [_by_ratio(scene, c, only, seed) for c, only in drawn])
+        findings += _finding(f"{what}, same direction", known, [_by_angle(scene, c, only, seed) for c, only in drawn])
     whole = [_by_ratio(scene, c, None, seed) for c in clients]
-    return [*found, *_finding("gradient inversion, whole round, ratios", "the message", whole)]
+    return [*findings, *_finding("gradient inversion, whole round, ratios", "the message", whole)]
 
 
 def _finding(name: str, knowing: str, cases: Sequence[Case | None]) -> list[Finding]:
@@ -96,20 +96,20 @@ def _start(scene: Scene, client: int, count: int, seed: int) -> Tensor:
 
 
 def _by_ratio(scene: Scene, client: int, only: Tensor | None, seed: int) -> Case | None:
-    found, layer = change(scene, sent(scene, client, only)), first_layer(scene.plan.common)
-    if found is None or layer is None or f"{layer}.weight" not in found.moved:
+    update, layer = change(scene, sent(scene, client, only)), first_layer(scene.plan.common)
+    if update is None or layer is None or f"{layer}.weight" not in update.moved:
         return None
     truth = scene.train(client).x if only is None else scene.train(client).x[only]
-    made = from_first_layer(found.moved[f"{layer}.weight"], found.moved[f"{layer}.bias"])
+    made = from_first_layer(update.moved[f"{layer}.weight"], update.moved[f"{layer}.bias"])
     return best_match(truth, made), _guessed(scene, client, truth, len(made), seed)
 
 
 def _by_angle(scene: Scene, client: int, only: Tensor, seed: int) -> Case | None:
-    found, model = change(scene, sent(scene, client, only)), scene.plan.common
-    if found is None or found.moved.keys() != model.weights().keys():  # part of the network stays at the client
+    update, model = change(scene, sent(scene, client, only)), scene.plan.common
+    if update is None or update.moved.keys() != model.weights().keys():  # part of the network stays at the client
         return None
     truth, y = scene.train(client).x[only], scene.train(client).y[only]
-    made = from_whole_gradient(model, found.before, -1.0 * found.moved, _start(scene, client, len(only), seed), y)
+    made = from_whole_gradient(model, update.before, -1.0 * update.moved, _start(scene, client, len(only), seed), y)
     return best_match(truth, made), _guessed(scene, client, truth, len(made), seed)
 
 

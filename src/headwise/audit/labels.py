@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .findings import Finding, agreement, f1
 from .scene import Asking, Scene, Sent, change, sent
-from .scores import Finding, agreement, f1
 
 
 def asked_for(scene: Scene, client: int) -> Tensor | None:
@@ -32,8 +32,8 @@ def named(scene: Scene, message: Sent) -> Tensor | None:
 
 def from_head(scene: Scene, message: Sent) -> Tensor | None:
     """Shares from the change of the head's biases: they grow for labels that the client holds and shrink for others."""
-    found = change(scene, message)
-    moved = {k: t for k, t in found.moved.items() if k.startswith("head.") and k.endswith("bias")} if found else {}
+    update = change(scene, message)
+    moved = {k: t for k, t in update.moved.items() if k.startswith("head.") and k.endswith("bias")} if update else {}
     last = [*moved.values()][-1:]
     return _shares(last[0].clamp(min=0)) if last and len(last[0]) == scene.plan.data.task.classes else None
 

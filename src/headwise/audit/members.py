@@ -18,8 +18,8 @@ from ..data.federated import Samples
 from ..tasks.base import Objective
 from ..tasks.classification import CROSS_ENTROPY
 from ..tasks.registry import objective_of
+from .findings import Finding, auc
 from .scene import Scene, change, personal, sent
-from .scores import Finding, auc
 
 REFERENCES = 4
 """other clients' models used for calibration"""
@@ -58,6 +58,6 @@ def attack(scene: Scene, clients: Sequence[int]) -> list[Finding]:
 def _models(scene: Scene, client: int) -> Iterator[tuple[str, Predictor]]:
     """The model that the client uses; and the one it sends, if that is complete."""
     yield "the personal model", personal(scene, client)
-    found, common = change(scene, sent(scene, client)), scene.plan.common
-    if found is not None and found.moved.keys() == common.weights().keys():
-        yield "the model that is sent", common.given(found.before + found.moved)
+    update, common = change(scene, sent(scene, client)), scene.plan.common
+    if update is not None and update.moved.keys() == common.weights().keys():
+        yield "the model that is sent", common.given(update.before + update.moved)

@@ -27,7 +27,6 @@ from ..errors import RunError
 from ..params import Params
 from ..records import Record
 from ..runs.checkpoint import Checkpoints
-from ..runs.manifest import FORMAT
 from ..runs.query import Run
 from ..settings.experiment import experiment_from
 
@@ -88,8 +87,6 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     """The run in this folder with its own data; valid only inside the `with` block."""
     run = Run(folder)
     manifest = run.manifest
-    if manifest["format"] < FORMAT:
-        raise RunError(f"{folder} was made by an older Headwise ({manifest.get('headwise')}): it can't be audited.")
     experiment = with_remembered(experiment_from(manifest["experiment"]), folder)
     if experiment.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: an audit needs their data, which is not here.")
@@ -98,10 +95,10 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
         raise RunError(f"{folder} was run on different data from what is here now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
         goes_on = run.ended == "unfinished"  # it may still be running, and replace files while they are read
-        found = checkpoints.look() if goes_on else checkpoints.load()
-        if found is None:
+        checkpoint = checkpoints.look() if goes_on else checkpoints.load()
+        if checkpoint is None:
             raise RunError(f"{folder} has no complete round to audit yet.")
-        yield Scene(run, plan, found.progress.t, found.progress.server, found.states)
+        yield Scene(run, plan, checkpoint.progress.t, checkpoint.progress.server, checkpoint.states)
 
 
 def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:

@@ -11,7 +11,7 @@ import click
 
 from .. import __version__
 from ..errors import nearest
-from .door import Wanted, check_texts, exit_code
+from .exit_handler import GlobalOptions, check_texts, exit_code
 
 VERBS = {
     "run": "train with one method",
@@ -54,8 +54,8 @@ class Verbs(click.Group):
             formatter.write_dl([*VERBS.items()])
 
 
-def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _version(ctx: click.Context, param: click.Parameter, is_given: bool) -> None:
+    if is_given:
         from ..engine.kernels.native.library import LIMIT, find
 
         kernels = find(os.environ.get(LIMIT, ""), compiling=False)
@@ -71,17 +71,17 @@ def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
 @click.pass_context
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Personalized federated learning: one good model per client."""
-    ctx.ensure_object(Wanted).traceback = traceback
+    ctx.ensure_object(GlobalOptions).traceback = traceback
 
 
 def main(args: list[str] | None = None) -> Any:
     """Runs the command line; a user's mistake is one sentence on stderr and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before importing torch, so that waiting threads do not spin
-    arguments, wanted = sys.argv[1:] if args is None else args, Wanted()
+    arguments, options = sys.argv[1:] if args is None else args, GlobalOptions()
 
     def command() -> Any:
         check_texts(arguments)
-        with cli.make_context("headwise", [*arguments], obj=wanted) as ctx:  # unlike `cli.main`, handles no errors
+        with cli.make_context("headwise", [*arguments], obj=options) as ctx:  # unlike `cli.main`, handles no errors
             return cli.invoke(ctx)
 
-    sys.exit(exit_code(command, wanted))
+    sys.exit(exit_code(command, options))

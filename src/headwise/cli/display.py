@@ -68,8 +68,8 @@ class Watch:
     def facts(self) -> list[tuple[str, str]]:
         spent = max(time.monotonic() - self.begun, 1e-9)
         left = spent / max(self.t - self.first, 1) * (self.rounds - self.t)
-        measured = {m: found for m in MOMENTS if (found := figures(self.row, m, self.metric))}
-        moments = [(m, f"{found[self.metric.name]:.4f}") for m, found in measured.items()]
+        measured = {m: values for m in MOMENTS if (values := figures(self.row, m, self.metric))}
+        moments = [(m, f"{values[self.metric.name]:.4f}") for m, values in measured.items()]
         return [
             ("round", f"{self.t}/{self.rounds}"),
             *moments,

@@ -45,9 +45,9 @@ class Averaged(Record):
 class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """The server keeps what is shared and replaces it with the clients' mean."""
 
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = down
-    """as `down` unless a method says otherwise: clients return what they were sent, trained"""
+    traffic_down: ClassVar[str] = "P"
+    traffic_up: ClassVar[str] = traffic_down
+    """as `traffic_down` unless a method says otherwise: clients return what they were sent, trained"""
     sums: ClassVar[Sums] = "samples"
     """the default of `weights`"""
 
@@ -61,20 +61,14 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
     """momentum of the server's optimiser, if it has one"""
 
     def __init_subclass__(cls) -> None:
-        if "down" in vars(cls):
-            cls.up = vars(cls).get("up", cls.down)
+        if "traffic_down" in vars(cls):
+            cls.traffic_up = vars(cls).get("traffic_up", cls.traffic_down)
         if "sums" in vars(cls):
             raise ConfigError(
                 f"{cls.__name__}.sums is {cls.sums!r}, but how clients count in a mean is an option: "
                 f'weights: Literal["samples", "clients"] = {cls.sums!r} makes it the default.'
             )
         cls.sums = cls.weights
-        if "shares" in vars(cls):  # as in 0.1.0
-            part = vars(cls)["shares"]
-            raise ConfigError(
-                f"{cls.__name__}.shares is {part!r}, but a method now says what it shares with a function: "
-                f"def shared(self, central): return central.init().params({part!r})."
-            )
 
     def shared(self, central: Central) -> Params:
         """What all clients share, as it is before the first round; by default the whole model."""

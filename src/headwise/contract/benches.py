@@ -26,12 +26,12 @@ class ClassMeans(Record):
     means: Tensor
     """[c, K]"""
 
-    def where(self, wanted: bool) -> ClassMeans:
-        """These means if `wanted`, otherwise an empty set."""
-        return self if wanted else ClassMeans(self.labels[:0], self.means[:0])
+    def where(self, condition: bool) -> ClassMeans:
+        """These means if the condition holds, otherwise an empty set."""
+        return self if condition else ClassMeans(self.labels[:0], self.means[:0])
 
 
-def passes(epochs: float) -> list[float]:
+def split_epochs(epochs: float) -> list[float]:
     """The epochs one by one: for 2.5 of them 1, 1 and 0.5."""
     whole = int(epochs)
     return [*[1.0] * whole, *([epochs - whole] if epochs > whole else [])]
@@ -100,7 +100,7 @@ class Local(Bench, Protocol):
 
     @property
     def epochs(self) -> float:
-        """Epochs per round, from `train.epochs` or `train.steps`; `passes` divides them into single ones."""
+        """Epochs per round, from `train.epochs` or `train.steps`; `split_epochs` divides them into single ones."""
         ...
 
     @property

@@ -26,42 +26,42 @@ class WrongReturnError(TypeError):
 
 
 def server_init(method: AnyMethod, central: Central) -> Record:
-    return _checked(method.server_init(central), record_types(type(method)).server, method.server_init)
+    return _check_type(method.server_init(central), record_types(type(method)).server, method.server_init)
 
 
 def broadcast(method: AnyMethod, server: Record, client: int, central: Central) -> Record:
-    return _checked(method.broadcast(server, client, central), record_types(type(method)).down, method.broadcast)
+    return _check_type(method.broadcast(server, client, central), record_types(type(method)).down, method.broadcast)
 
 
 def aggregate(method: AnyMethod, server: Record, replies: Sequence[Reply[Any]], central: Central) -> Record:
-    return _checked(method.aggregate(server, replies, central), record_types(type(method)).server, method.aggregate)
+    return _check_type(method.aggregate(server, replies, central), record_types(type(method)).server, method.aggregate)
 
 
 def client_init(method: AnyMethod, local: Local) -> Record:
-    return _checked(method.client_init(local), record_types(type(method)).client, method.client_init)
+    return _check_type(method.client_init(local), record_types(type(method)).client, method.client_init)
 
 
 def local_update(method: AnyMethod, me: Record, down: Record, local: Local) -> Update[Record, Record]:
     update, types = method.local_update(me, down, local), record_types(type(method))
-    _checked(update, Update, method.local_update)
-    _checked(update.up, types.up, method.local_update, "an Update whose up is ")
-    _checked(update.me, types.client, method.local_update, "an Update whose me is ")
+    _check_type(update, Update, method.local_update)
+    _check_type(update.up, types.up, method.local_update, "an Update whose up is ")
+    _check_type(update.me, types.client, method.local_update, "an Update whose me is ")
     for name, kind in fields_of(type(update.up)).items():
-        if method.up != "?" and kind is Params and fields_of(type(down)).get(name) is Params:
+        if method.fixed_layout and kind is Params and fields_of(type(down)).get(name) is Params:
             _check_names(method, name, getattr(update.up, name), getattr(down, name))
     return update
 
 
 def personalize(method: AnyMethod, me: Record, down: Record, local: Local) -> Predictor:
-    return _checked(method.personalize(me, down, local), Callable, method.personalize)
+    return _check_type(method.personalize(me, down, local), Callable, method.personalize)
 
 
-def _checked(value: Any, wanted: Any, function: Callable[..., Any], whose: str = "") -> Any:
-    if not isinstance(value, wanted):
+def _check_type(value: Any, expected: Any, function: Callable[..., Any], whose: str = "") -> Any:
+    if not isinstance(value, expected):
         was = "None" if value is None else _a(type(value))
         hint = ": a `return` may be missing" if value is None and not whose else ""
         raise WrongReturnError(
-            function, f"must return {whose}{_a(wanted)}, but returned {whose and 'one with '}{was}{hint}"
+            function, f"must return {whose}{_a(expected)}, but returned {whose and 'one with '}{was}{hint}"
         )
     return value
 
@@ -71,7 +71,7 @@ def _a(kind: type[Any]) -> str:
 
 
 def _check_names(method: AnyMethod, field: str, sent: Params, got: Params) -> None:
-    """Parameters that go back in the field they came in must be the same ones; with up = "?" they may differ."""
+    """Parameters that go back in the field they came in must be the same ones, if layouts are fixed."""
     if more := sorted(sent.keys() - got.keys()):
         raise WrongReturnError(method.local_update, f"sends {more[0]!r} in {field!r}, but was not sent it")
     if less := sorted(got.keys() - sent.keys()):

@@ -44,9 +44,9 @@ def evaluate(formula: str, values: Mapping[str, Any]) -> float:
                 )
 
     try:
-        found = value(ast.parse(formula, mode="eval").body)
+        result = value(ast.parse(formula, mode="eval").body)
     except SyntaxError as error:
         raise AssertionError(f"the formula {formula!r} can't be read: write 2*P, not 2P") from error
-    if not isinstance(found, (int, float)):
-        raise AssertionError(f"the formula {formula!r} gives {found!r}, which is not a number")
-    return found
+    if not isinstance(result, (int, float)):
+        raise AssertionError(f"the formula {formula!r} gives {result!r}, which is not a number")
+    return result

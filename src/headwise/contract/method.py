@@ -24,7 +24,7 @@ from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
 from .benches import Local as Local
 from .benches import Predictor as Predictor
-from .benches import passes as passes
+from .benches import split_epochs as split_epochs
 
 S = TypeVar("S", bound=Record)  # server state
 C = TypeVar("C", bound=Record)  # client state
@@ -68,10 +68,14 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     """what never leaves the client"""
     leaves: ClassVar[tuple[str, ...]] = ()
     """fields of the client's record that it also sends; all others are private"""
-    down: ClassVar[str] = "0"
-    """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes"""
-    up: ClassVar[str] = "0"
+    traffic_down: ClassVar[str] = "0"
+    """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes;
+    "?" if it depends on the data. For readers and `check_method`: no run looks at it"""
+    traffic_up: ClassVar[str] = "0"
     """scalars sent by a client per round, in the same letters"""
+    fixed_layout: ClassVar[bool] = True
+    """whether messages and states keep the names and shapes of the network's parameters, against which they are then
+    checked; False for a method that cuts or factorizes them"""
     sums: ClassVar[Sums] = "none"
     """what the server needs: every message, or only sums of them"""
     cost: ClassVar[float] = 1.0
@@ -149,10 +153,10 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         `me` is its first state, `down` its first download, `whole` the global model, if there is one. By default what
         the download gives or, with epochs, what the method's own training makes of it. Nothing of this is sent.
         """
-        return adapted(self, me, down, local)
+        return join_by_training(self, me, down, local)
 
 
-def adapted(method: Method[Any, C, D, Any], me: C, down: D, local: Local) -> Predictor:
+def join_by_training(method: Method[Any, C, D, Any], me: C, down: D, local: Local) -> Predictor:
     """What a client has after the method's own training or, without epochs, after the download."""
     return method.local_update(me, down, local).model if local.epochs else method.personalize(me, down, local)
 

@@ -62,12 +62,12 @@ def _row(item: Params) -> Tensor:
 
 def _like(first: Params, row: Tensor) -> Params:
     """A model with these numbers, and with the names and shapes of `first`."""
-    found, at = dict(first), 0
+    values, at = dict(first), 0
     for name, t in first.items():
         if t.is_floating_point():
-            found[name] = row[at : at + t.numel()].view(t.shape).to(t.dtype)
+            values[name] = row[at : at + t.numel()].view(t.shape).to(t.dtype)
             at += t.numel()
-    return Params(found)
+    return Params(values)
 
 
 def _middle(rows: Tensor) -> Tensor:

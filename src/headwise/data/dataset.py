@@ -1,12 +1,13 @@
-"""What a data source yields: all samples and labels, before they are divided among clients."""
+"""Samples and targets as a data source yields them, before they are divided among clients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,38 @@ from ..errors import ConfigError
 from ..settings.fields import Checked
 from ..settings.options import TaskName
 from ..settings.target_range import TargetRange
-from .strata import Strata, strata
 
 if TYPE_CHECKING:
-    from .preprocessing.fitting import Preprocessing
+    from .preprocessing import Preprocessing
+
+BINS = 10
+"""into which a regression's targets are divided"""
+
+
+class Strata(NamedTuple):
+    """The class of each sample, and the classes' names."""
+
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+def stratify(task: TaskName, y: NDArray[Any], names: tuple[str, ...]) -> Strata:
+    """A class for each sample, by which partitions divide samples and pictures show who holds what.
+
+    Its class; the first label; which tenth the first quantity is in; the class of most pixels beside class 0.
+    """
+    if task == "classification":
+        return Strata(y, names)
+    if task == "multilabel":
+        some = y > 0
+        return Strata(np.where(some.any(1), some.argmax(1), len(names)), (*names, "no label"))
+    if task == "segmentation":
+        counts = np.stack([(y == k).sum((1, 2)) for k in range(1, len(names))], axis=1)
+        return Strata(np.where(counts.any(1), counts.argmax(1) + 1, 0), names)
+    edges = np.unique(np.quantile(y[:, 0], np.arange(1, BINS) / BINS))
+    bounds = [f"{e:.4g}" for e in edges]
+    between = [f"{a} to {b}" for a, b in pairwise(bounds)]
+    return Strata(np.searchsorted(edges, y[:, 0], side="right"), (f"below {bounds[0]}", *between, f"from {bounds[-1]}"))
 
 
 @dataclass(frozen=True)
@@ -42,7 +71,7 @@ class Dataset:
     """the natural clients' names"""
     vocabulary: int = 0
     """number of tokens, for text"""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """what a user should know about this copy of the data, such as that it is a subset"""
     task: TaskName = "classification"
     """the kind of prediction, which decides the type and shape of the targets"""
@@ -60,14 +89,14 @@ class Dataset:
     @cached_property
     def strata(self) -> Strata:
         """A class for each sample, whatever the task."""
-        return strata(self.task, self.y, self.classes)
+        return stratify(self.task, self.y, self.classes)
 
-    def with_range(self, asked: TargetRange | None) -> Dataset:
+    def with_range(self, declared: TargetRange | None) -> Dataset:
         """With the target's range as the experiment declares it; the data may declare the same, or none."""
-        if (known := self.target_range or asked) is None:
+        if (known := self.target_range or declared) is None:
             return self
-        if asked not in (None, known):
-            raise ConfigError(f"target_range is {asked.plain()}, but the data says {known.plain()}.")
+        if declared not in (None, known):
+            raise ConfigError(f"target_range is {declared.plain()}, but the data declares {known.plain()}.")
         if self.task != "regression":
             raise ConfigError(f"target_range is {known.plain()}, but task is {self.task!r}, which has no quantities.")
         if len(known.pairs) != len(self.classes):
@@ -77,10 +106,8 @@ class Dataset:
         return replace(self, target_range=known)
 
     def subset(self, kept: NDArray[np.int64]) -> Dataset:
-        test = None if self.official_test is None else self.official_test[kept]
-        owner = None if self.owner is None else self.owner[kept]
-        part = None if self.part is None else self.part[kept]
-        return replace(self, x=self.x[kept], y=self.y[kept], official_test=test, owner=owner, part=part)
+        arrays = {name: getattr(self, name) for name in ("x", "y", "official_test", "owner", "part")}
+        return replace(self, **{name: a[kept] for name, a in arrays.items() if a is not None})
 
 
 class Source(Checked, ABC):

@@ -18,11 +18,9 @@ from ..models.base import Task
 from ..settings.target_range import TargetRange
 from .dataset import Dataset
 from .own.readers.large import mapped
-from .preprocessing.fitting import Fitted, Sums, fit, fit_all, measure
-from .preprocessing.moments import mean_and_deviation, sums_over
-from .preprocessing.sharing import read
-from .splits import NOTHING, Parts
-from .stats import Floor, Summary, histograms, partition_hash, summarize
+from .partition.base import count_labels
+from .preprocessing import Fitted, Sums, fit, fit_all, mean_and_deviation, measure, sum_clients, sums_from_json
+from .splits import NOTHING, Floor, Parts, Summary, hash_partition, summarize
 
 CHUNK = 4096  # samples converted at a time
 
@@ -47,18 +45,18 @@ class Clients:
     y: Tensor
     ends: NDArray[np.int64]
     """for each client, where its training, validation and test samples end"""
-    told: Mapping[int, tuple[int, ...]] | None = None
+    reported_labels: Mapping[int, tuple[int, ...]] | None = None
     """the classes of each client's training samples as reported by its site, if the samples stay there"""
     names: tuple[str, ...] = ()
     """of the clients, where the data has names"""
     absent: frozenset[int] = frozenset()
-    """numbers of clients that are not there: they have no samples"""
+    """numbers of absent clients, which have no samples"""
 
     def __len__(self) -> int:
         return len(self.ends)
 
-    def called(self, c: int) -> str:
-        """This client in a message: its number, and its name if it has one."""
+    def describe(self, c: int) -> str:
+        """A client's number, and its name if it has one, for messages."""
         return f"client {c} ({self.names[c]})" if c < len(self.names) else f"client {c}"
 
     def sizes(self, c: int) -> tuple[int, int, int]:
@@ -72,11 +70,11 @@ class Clients:
 
     def labels(self, c: int) -> tuple[int, ...]:
         """The classes of this client's training samples."""
-        if self.told is None:
+        if self.reported_labels is None:
             return tuple(self.client(c).train.y.unique().tolist())
-        if c not in self.told:
+        if c not in self.reported_labels:
             raise DataError(f"the site of client {c} does not share which classes it has: set labels = true there.")
-        return self.told[c]
+        return self.reported_labels[c]
 
     def client(self, c: int) -> ClientData:
         """This client's samples, copied only if their position in memory could change the last bits of a result."""
@@ -87,7 +85,9 @@ class ClientData:
     """One client's three parts; only the training part is never empty."""
 
     def __init__(self, clients: Clients, c: int) -> None:
-        self._clients, self._start, self._ends = clients, clients.start(c), clients.ends[c].tolist()
+        self._clients = clients
+        self._start = clients.start(c)
+        self._ends = clients.ends[c].tolist()
 
     @property
     def train(self) -> Samples:
@@ -102,8 +102,8 @@ class ClientData:
         return self._part(self._ends[1], self._ends[2])
 
     def _part(self, a: int, b: int) -> Samples:
-        x, y = self._clients.x[a:b], self._clients.y[a:b]
-        return Samples(aligned(x) if x.is_floating_point() else x, y)  # integers are never rounded
+        x = self._clients.x[a:b]
+        return Samples(aligned(x) if x.is_floating_point() else x, self._clients.y[a:b])  # integers are never rounded
 
 
 class FederatedData:
@@ -119,7 +119,9 @@ class FederatedData:
         absent: Collection[int] = (),
         newcomers: Collection[int] = (),
     ) -> None:
-        self.dataset, self.absent, self._newcomers = dataset, frozenset(absent), frozenset(newcomers)
+        self.dataset = dataset
+        self.absent = frozenset(absent)
+        self._newcomers = frozenset(newcomers)
         self.parts = [Parts(NOTHING, NOTHING, NOTHING) if c in self.absent else p for c, p in enumerate(parts)]
         self._sums = sums
         self.names = tuple(names)
@@ -132,18 +134,20 @@ class FederatedData:
     @cached_property
     def task(self) -> Task:
         """What a model must know; quantities are measured by their range, or by the samples of those who train."""
-        data, shape = self.dataset, self.fitted.shape if self.fitted else tuple(self.dataset.x.shape[1:])
+        data = self.dataset
+        shape = self.fitted.shape if self.fitted else tuple(data.x.shape[1:])
         task = Task(shape, len(data.classes), data.vocabulary, data.task)
         if data.task != "regression":
             return task
         trains = [p.train for c, p in enumerate(self.parts) if c not in self._newcomers]
-        sums = self._sums.targets if self._sums is not None else sums_over(data.y, trains)
-        return _measured(task, data.target_range, sums)
+        sums = self._sums.targets if self._sums is not None else sum_clients(data.y, trains)
+        return _with_scale(task, data.target_range, sums)
 
     @cached_property
     def fitted(self) -> Fitted | None:
         """The preprocessing of a user's own data, fitted on those who train, or on everybody's sums."""
-        recipe, trains = self.dataset.recipe, [p.train for p in self.parts]
+        recipe = self.dataset.recipe
+        trains = [p.train for p in self.parts]
         if recipe is None or self._sums is None:
             return recipe and fit_all(recipe, self.dataset.x, trains, self._newcomers)
         own = [measure(recipe, self.dataset.x[t]) for t in trains] if recipe.options.fit == "client" else []
@@ -153,17 +157,16 @@ class FederatedData:
     def summary(self) -> Summary:
         """Hash, sizes, label histograms and the majority-class floor; other tasks have one of their own."""
         labels, names = self.dataset.strata
-        found = summarize(labels, self.parts, len(names))
+        summary = summarize(labels, self.parts, len(names))
         if self.dataset.task == "classification":
-            return found
-        return replace(found, floor=Floor(None, None), hash=partition_hash(self.dataset.y, self.parts))
+            return summary
+        return replace(summary, floor=Floor(None, None), hash=hash_partition(self.dataset.y, self.parts))
 
     def histograms(self) -> dict[str, list[list[int]]]:
         """For each part, how many samples of each class, or of each of the dataset's strata, every client has."""
-        groups = {"train": [p.train for p in self.parts], "val": [p.val for p in self.parts]}
-        groups["test"] = [p.test for p in self.parts]
         labels, names = self.dataset.strata
-        return {part: histograms(labels, indices, len(names)).tolist() for part, indices in groups.items()}
+        groups = {part: [getattr(p, part) for p in self.parts] for part in ("train", "val", "test")}
+        return {part: count_labels(labels, indices, len(names)).tolist() for part, indices in groups.items()}
 
     def client(self, c: int) -> ClientData:
         return self.clients().client(c)
@@ -179,55 +182,54 @@ class FederatedData:
         order = np.concatenate(parts) if parts else NOTHING
         ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3)
         who = np.repeat(np.arange(len(ends)), np.diff(ends[:, 2], prepend=0))
-        first = self._input(order[:1], who[:1])
-        x = self._room((len(order), *first.shape[1:]), first, channels_last)
+        first = self._to_input(order[:1], who[:1])
+        x = self._empty_tensor((len(order), *first.shape[1:]), first, channels_last)
         for at in range(0, len(order), CHUNK):
-            x[at : at + CHUNK] = self._input(order[at : at + CHUNK], who[at : at + CHUNK])
+            x[at : at + CHUNK] = self._to_input(order[at : at + CHUNK], who[at : at + CHUNK])
         return Clients(
             self.task, x, torch.from_numpy(self.dataset.y[order]), ends, names=self.names, absent=self.absent
         )
 
-    def _input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
+    def _to_input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
         """These samples, of these clients, as the model takes them."""
         if self.fitted is None:
             return to_input(self.dataset, indices)
         return torch.from_numpy(self.fitted.transform(self.dataset.x[indices], who))
 
-    def _room(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
+    def _empty_tensor(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
         """An empty tensor for all samples: in a mapped file if the data set is in one, since it may exceed memory."""
         last = channels_last and like.dim() == 4
         x = self.dataset.x
         if isinstance(x, np.memmap) or not isinstance(x, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
-            lying = (shape[0], *shape[2:], shape[1]) if last else shape
-            x = torch.from_numpy(mapped(lying, like.numpy().dtype))
+            stored = (shape[0], *shape[2:], shape[1]) if last else shape
+            x = torch.from_numpy(mapped(stored, like.numpy().dtype))
             return x.movedim(-1, 1) if last else x
-        return torch.empty(
-            shape, dtype=like.dtype, memory_format=torch.channels_last if last else torch.contiguous_format
-        )
+        layout = torch.channels_last if last else torch.contiguous_format
+        return torch.empty(shape, dtype=like.dtype, memory_format=layout)
 
 
 def clients_at_sites(
     task: Task,
     sizes: Sequence[Sequence[int]],
-    told: Mapping[int, tuple[int, ...]],
+    reported_labels: Mapping[int, tuple[int, ...]],
     names: tuple[str, ...] = (),
 ) -> Clients:
-    """Clients with these numbers of training, validation and test samples, which are not here."""
+    """Clients with these numbers of training, validation and test samples, which stay at their sites."""
     ends = np.cumsum(np.array(sizes, np.int64)).reshape(-1, 3)
-    return Clients(task, torch.empty((0, *task.shape)), torch.empty(0, dtype=torch.int64), ends, told, names)
+    return Clients(task, torch.empty((0, *task.shape)), torch.empty(0, dtype=torch.int64), ends, reported_labels, names)
 
 
 def task_at_sites(task: Task, statistics: str, target_range: TargetRange | None) -> Task:
-    """A task as sites tell it, with the inputs and the scale of quantities that follow from the sums of all sites."""
+    """A task as sites report it, with the inputs and the scale of quantities that follow from the sums of all sites."""
     if not statistics:
-        return task if target_range is None else _measured(task, target_range, np.zeros((3, 0)))
-    recipe, sums = read(statistics)
+        return task if target_range is None else _with_scale(task, target_range, np.zeros((3, 0)))
+    recipe, sums = sums_from_json(statistics)
     task = replace(task, shape=fit(recipe, sums).shape)
-    return _measured(task, target_range, sums.targets) if task.kind == "regression" else task
+    return _with_scale(task, target_range, sums.targets) if task.kind == "regression" else task
 
 
-def _measured(task: Task, target_range: TargetRange | None, sums: NDArray[np.float64]) -> Task:
-    """With quantities measured by the middle of their range, or else by their mean."""
+def _with_scale(task: Task, target_range: TargetRange | None, sums: NDArray[np.float64]) -> Task:
+    """With the scale of quantities: the middle of their range, or else their mean and deviation."""
     scale = [a.tolist() for a in mean_and_deviation(sums)] if target_range is None else target_range.scale()
     return replace(task, centre=tuple(scale[0]), spread=tuple(scale[1]))
 

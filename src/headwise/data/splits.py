@@ -1,4 +1,4 @@
-"""Divides each client's samples into training, validation and test.
+"""Divides each client's samples into training, validation and test, and summarizes who has what.
 
 75/25           training and test
 8:1:1           training, validation and test
@@ -9,19 +9,20 @@ own             as the user's data.toml says: the part of each sample, or a rati
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from .dataset import Dataset
-from .partition.base import Indices, Partition
+from .partition.base import Counts, Indices, Partition, apportion, count_labels, deal
 from .partition.natural import Natural
-from .partition.shares import apportion, deal, histograms
 
 EXAMPLES = ("75/25", "8:1:1", "official", "official:4:1")
 OWN = "own"
@@ -50,19 +51,19 @@ class Split:
     """as the data.toml says"""
 
 
-def parse(text: str) -> Split:
+def parse_split(text: str) -> Split:
     """Parse a split as a user writes it.
 
-    >>> parse("8:1:1")
+    >>> parse_split("8:1:1")
     Split(train=8, val=1, test=1, official=False)
     """
     if text == OWN:
         return Split(1, 0, 0, own=True)
     number = r"([1-9]\d{0,8})"
-    if found := re.fullmatch(rf"official(?::{number}:{number})?", text, re.ASCII):
-        return Split(int(found[1] or 1), int(found[2] or 0), 0, official=True)
-    if found := re.fullmatch(rf"{number}(?:/|:{number}:){number}", text, re.ASCII):
-        return Split(int(found[1]), int(found[2] or 0), int(found[3]))
+    if match := re.fullmatch(rf"official(?::{number}:{number})?", text, re.ASCII):
+        return Split(int(match[1] or 1), int(match[2] or 0), 0, official=True)
+    if match := re.fullmatch(rf"{number}(?:/|:{number}:){number}", text, re.ASCII):
+        return Split(int(match[1]), int(match[2] or 0), int(match[3]))
     raise ConfigError(f"split is {text!r}, but must be like {', '.join(EXAMPLES[:-1])} or {EXAMPLES[-1]}.")
 
 
@@ -84,7 +85,7 @@ def divide_all(
 def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator) -> list[Parts]:
     """As the data.toml says: by each sample's part, else by ratio."""
     if (part := dataset.part) is None:
-        return divide_all(dataset, partition, parse(dataset.split), clients, rng)
+        return divide_all(dataset, partition, parse_split(dataset.split), clients, rng)
     groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
 
@@ -94,9 +95,9 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 
     `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
-    at = 0
     if split.own and dataset.part is None:
-        split = parse(dataset.split)
+        split = parse_split(dataset.split)
+    at = 0
     parts = [Parts(NOTHING, NOTHING, NOTHING)] * clients
     for client, n in own.items():
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
@@ -113,47 +114,131 @@ def partition_official(
     dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator
 ) -> Sequence[Indices]:
     """Divide the public training set by the partition, then the public test set with the same class shares."""
-    y, owner, public_test = dataset.strata.labels, dataset.owner, _known(dataset.official_test)
+    y = dataset.strata.labels
+    owner = dataset.owner
+    public_test = _require_official_test(dataset.official_test)
     if isinstance(partition, Natural):  # test samples have owners too
         return partition.divide(y, clients, rng, owner)
-    seen, unseen = np.flatnonzero(~public_test), np.flatnonzero(public_test)
-    parts = partition.divide(y[seen], clients, rng, None if owner is None else owner[seen])
-    weights = histograms(y[seen], parts, int(y.max()) + 1)
+    train = np.flatnonzero(~public_test)
+    test = np.flatnonzero(public_test)
+    parts = partition.divide(y[train], clients, rng, None if owner is None else owner[train])
+    weights = count_labels(y[train], parts, int(y.max()) + 1)
     weights = np.where(weights.any(0), weights, weights.sum(1, keepdims=True))  # untrained classes: by size
-    totals = np.bincount(y[unseen], minlength=weights.shape[1])
-    tests = deal(y[unseen], apportion(totals, weights, rng), rng)
-    return [np.concatenate([seen[a], unseen[b]]) for a, b in zip(parts, tests, strict=True)]
+    totals = np.bincount(y[test], minlength=weights.shape[1])
+    tests = deal(y[test], apportion(totals, weights, rng), rng)
+    return [np.concatenate([train[a], test[b]]) for a, b in zip(parts, tests, strict=True)]
 
 
 def divide(
     indices: Indices, split: Split, rng: np.random.Generator, official_test: NDArray[np.bool_] | None = None
 ) -> Parts:
     """Divide one client's samples at random, not stratified."""
-    order, public = rng.permutation(indices), indices[:0]
+    order = rng.permutation(indices)
+    public = indices[:0]
     if split.official:
-        tests = _known(official_test)[order]
+        tests = _require_official_test(official_test)[order]
         if tests.all():
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
-        order, public = order[~tests], order[tests]
-    a, b, _ = sizes(len(order), split)
-    test, val = order[a + b :], order[a : a + b] if b else NOTHING
+        public = order[tests]
+        order = order[~tests]
+    a, b, _ = part_sizes(len(order), split)
+    val = order[a : a + b] if b else NOTHING
+    test = order[a + b :]
     return Parts(order[:a], val, np.concatenate([test, public]) if split.official else test)
 
 
 @lru_cache(maxsize=4096)
-def sizes(n: int, split: Split) -> tuple[int, ...]:
+def part_sizes(n: int, split: Split) -> tuple[int, ...]:
     """Sizes rounded down, the remainder to the last part; one sample trains, a second one tests."""
     weights = (split.train, split.val, split.test)
-    found = [w * n // sum(weights) for w in weights]
-    found[max(i for i, w in enumerate(weights) if w)] += n - sum(found)
+    sizes = [w * n // sum(weights) for w in weights]
+    sizes[max(i for i, w in enumerate(weights) if w)] += n - sum(sizes)
     for part in (0, 2, 1):  # a requested part is only empty if no other part has two samples
-        if weights[part] and not found[part] and max(found) > (0 if part == 0 else 1):
-            found[found.index(max(found))] -= 1
-            found[part] = 1
-    return tuple(found)
+        if weights[part] and not sizes[part] and max(sizes) > (0 if part == 0 else 1):
+            sizes[sizes.index(max(sizes))] -= 1
+            sizes[part] = 1
+    return tuple(sizes)
 
 
-def _known(official_test: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+def _require_official_test(official_test: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
     if official_test is None or not official_test.any():
         raise DataError("split is 'official', but this data set has no public test set: choose one like 75/25.")
     return official_test
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The accuracy of predicting each client's most frequent training class; None without test samples."""
+
+    weighted: float | None
+    """over all test samples"""
+    mean: float | None
+    """mean over the clients that have test samples"""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a number varies over the clients."""
+
+    min: float
+    median: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run's manifest says about its partition."""
+
+    clients: int
+    train: int
+    """samples of all clients"""
+    val: int
+    test: int
+    sizes: Spread
+    """samples per client, over all parts"""
+    classes: Spread
+    """classes per client, over all parts"""
+    floor: Floor
+    """what a trained personal model must beat"""
+    hash: str
+
+
+def summarize(labels: NDArray[np.int64], parts: Sequence[Parts], classes: int) -> Summary:
+    train, val, test = (
+        count_labels(labels, groups, classes)
+        for groups in ([p.train for p in parts], [p.val for p in parts], [p.test for p in parts])
+    )
+    every = train + val + test
+    return Summary(
+        len(parts),
+        int(train.sum()),
+        int(val.sum()),
+        int(test.sum()),
+        _spread(every.sum(1)),
+        _spread((every > 0).sum(1)),
+        majority_floor(train, test),
+        hash_partition(labels, parts),
+    )
+
+
+def majority_floor(train: Counts, test: Counts) -> Floor:
+    """The floor, from how often each client has each class; a model below it has learned nothing about its client."""
+    sizes = test.sum(1)
+    hits = np.take_along_axis(test, train.argmax(1, keepdims=True), axis=1)[:, 0]
+    if not sizes.any():
+        return Floor(None, None)
+    tested = sizes > 0
+    return Floor(float(hits.sum() / sizes.sum()), float((hits[tested] / sizes[tested]).mean()))
+
+
+def hash_partition(y: NDArray[Any], parts: Sequence[Parts]) -> str:
+    """SHA-256 of all parts' lengths, indices and targets, client by client; the same on every machine."""
+    digest = hashlib.sha256()
+    y = y.astype("<f4" if y.dtype.kind == "f" else "<i8", copy=False)
+    for part in (i for p in parts for i in (p.train, p.val, p.test)):
+        digest.update(len(part).to_bytes(8, "little") + part.astype("<i8", copy=False).tobytes() + y[part].tobytes())
+    return digest.hexdigest()
+
+
+def _spread(values: NDArray[np.int64]) -> Spread:
+    return Spread(float(values.min()), float(np.median(values)), float(values.max()))

@@ -41,7 +41,7 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
         return Outcome({}, {})
     faults, t = plan.experiment.faults, jobs[0].t
     policy = faults.reaction
-    found: dict[int, Answer] = {}
+    answers: dict[int, Answer] = {}
     failed: list[tuple[int, Failure]] = []
 
     def fail(client: int, failure: Failure) -> None:
@@ -53,84 +53,86 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
     left = list(jobs)
     for _ in range(1 + faults.retries if policy == "retry" else 1):
         failed = [(c, failure) for c, failure in failed if failure.reason not in AGAIN]
-        _listen(executor, left, found, fail, tell)
+        _collect_answers(executor, left, answers, fail, tell)
         hopeless = {c for c, failure in failed if failure.reason not in AGAIN}
-        left = [job for job in left if job.client not in found and job.client not in hopeless]
+        left = [job for job in left if job.client not in answers and job.client not in hopeless]
         if not left:
             break
     if policy != "stop":
         downs = {job.client: job.down for job in jobs}
-        for client, failure in judge(plan, found, downs):
-            del found[client]
+        for client, failure in judge(plan, answers, downs):
+            del answers[client]
             fail(client, failure)
-    _need(faults, t, len(jobs), found, failed)
-    return Outcome(dict(sorted(found.items())), _by_reason(failed))
+    _check_enough(faults, t, len(jobs), answers, failed)
+    return Outcome(dict(sorted(answers.items())), _by_reason(failed))
 
 
 def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Answer]:
     """Ask every client that takes part the method's question; the answers that count, in client order."""
-    asked = [Job("census", c, 0, Nothing(), measure=False) for c in plan.clients]
-    found = collect(executor, asked, tell)
-    for client, answer in list(found.items()):
+    jobs = [Job("census", c, 0, Nothing(), measure=False) for c in plan.clients]
+    answers = collect(executor, jobs, tell)
+    for client, answer in list(answers.items()):
         if wrong := _alone(plan, answer):
             failure = Failure(wrong[0], f"client {client} sent {wrong[1]} in the census.")
             tell(ClientFailed(0, client, "census", *failure))
             if plan.experiment.faults.reaction == "stop":
                 raise ClientError(failure.detail)
-            del found[client]
-    _need(plan.experiment.faults, 0, len(asked), found, [])
-    return found
+            del answers[client]
+    _check_enough(plan.experiment.faults, 0, len(jobs), answers, [])
+    return answers
 
 
-def _listen(
+def _collect_answers(
     executor: Executor,
     jobs: Sequence[Job],
-    found: dict[int, Answer],
+    answers: dict[int, Answer],
     fail: Callable[[int, Failure], None],
     tell: Observer,
 ) -> None:
     """Take one answer from each client that was asked."""
-    t, heard = jobs[0].t, set[int]()
-    asked = {job.client for job in jobs}
+    t, answered = jobs[0].t, set[int]()
+    expected = {job.client for job in jobs}
     for a in executor.run(jobs):
         who = f"client {a.client}"
-        if a.client not in asked:
+        if a.client not in expected:
             fail(a.client, Failure("unasked", f"{who} answered in round {t}, but was not asked."))
-        elif a.client in heard:
+        elif a.client in answered:
             fail(a.client, Failure("twice", f"{who} answered twice in round {t}: the first answer counts."))
         elif a.kind != "fit" or a.t != t:
             fail(a.client, Failure("another round", f"{who} answered in round {t} for {a.kind} in round {a.t}."))
         elif a.failure:
             fail(a.client, a.failure)
         else:
-            found[a.client] = a
+            answers[a.client] = a
             tell(ClientDone(t, a.client, a.kind, a.samples))
-        heard.add(a.client)
-    for c in sorted(asked - heard):
+        answered.add(a.client)
+    for c in sorted(expected - answered):
         fail(c, Failure("no answer", f"client {c} gave no answer in round {t}."))
 
 
-def _need(faults: Faults, t: int, asked: int, found: Mapping[int, Answer], failed: list[tuple[int, Failure]]) -> None:
-    wanted = min(faults.min_replies, asked)
-    if len(found) < wanted:
+def _check_enough(
+    faults: Faults, t: int, clients: int, answers: Mapping[int, Answer], failed: list[tuple[int, Failure]]
+) -> None:
+    least = min(faults.min_replies, clients)
+    if len(answers) < least:
         reasons = ", ".join(f"{reason}: {len(who)}" for reason, who in _by_reason(failed).items())
-        raise ClientError(f"round {t} has {len(found)} replies, but faults.min_replies is {wanted} ({reasons}).")
+        raise ClientError(f"round {t} has {len(answers)} replies, but faults.min_replies is {least} ({reasons}).")
 
 
 def _by_reason(failed: Iterable[tuple[int, Failure]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_reason: dict[str, list[int]] = {}
     for client, failure in sorted(failed):
-        found.setdefault(failure.reason, []).append(client)
-    return found
+        by_reason.setdefault(failure.reason, []).append(client)
+    return by_reason
 
 
 def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]) -> list[tuple[int, Failure]]:
     """The answers that must not be aggregated, each with the reason."""
     wrong = {c: why for c, a in answers.items() if (why := _alone(plan, a))}
-    if plan.method.up != "?":  # messages have a fixed size, so their layout must match what was sent
+    if plan.method.fixed_layout:  # then it must match what was sent
         wrong |= _beside_others(plan, {c: a for c, a in answers.items() if c not in wrong}, downs)
     return [
-        (c, Failure(reason, f"{plan.data.called(c)} sent {what} in round {answers[c].t}."))
+        (c, Failure(reason, f"{plan.data.describe(c)} sent {what} in round {answers[c].t}."))
         for c, (reason, what) in sorted(wrong.items())
     ]
 
@@ -165,8 +167,8 @@ def _beside_others(
         common = _most(layouts.values())
         returned = kind is Params and fields_of(types.down).get(name) is Params
         for c, layout in layouts.items():
-            wanted = _layout(getattr(downs[c], name)) if returned else common
-            if c not in wrong and (why := _unlike(layout, wanted)):
+            expected = _layout(getattr(downs[c], name)) if returned else common
+            if c not in wrong and (why := _unlike(layout, expected)):
                 wrong[c] = why[0], f"{name} with {why[1]}"
     return wrong
 
@@ -185,14 +187,14 @@ def _most(layouts: Iterable[Layout]) -> Layout | None:
     return dict(most) if all(times > count for _, count in rest) else None
 
 
-def _unlike(layout: Layout, wanted: Layout | None) -> tuple[str, str] | None:
-    if wanted is None:
+def _unlike(layout: Layout, expected: Layout | None) -> tuple[str, str] | None:
+    if expected is None:
         return "at odds", "a layout that is no more common than another"
-    if layout.keys() != wanted.keys():
-        return "names", f"other names ({', '.join(sorted(layout.keys() ^ wanted.keys())[:3])})"
+    if layout.keys() != expected.keys():
+        return "names", f"other names ({', '.join(sorted(layout.keys() ^ expected.keys())[:3])})"
     for name, (dtype, shape) in layout.items():
-        if dtype != wanted[name][0]:
-            return "dtypes", f"{name or 'values'} of type {dtype} and not {wanted[name][0]}"
-        if shape != wanted[name][1]:
-            return "shapes", f"{name or 'values'} of shape {shape} and not {wanted[name][1]}"
+        if dtype != expected[name][0]:
+            return "dtypes", f"{name or 'values'} of type {dtype} and not {expected[name][0]}"
+        if shape != expected[name][1]:
+            return "shapes", f"{name or 'values'} of shape {shape} and not {expected[name][1]}"
     return None

@@ -43,18 +43,18 @@ class Drifted:
 
     def _now(self, part: Samples) -> Samples:
         if self._drift.what == "swap":
-            return Samples(part.x, self._swapped(part.y)) if self._later else part
+            return Samples(part.x, self._swap(part.y)) if self._later else part
         if self._later == (self._drift.what == "appear"):
             return part
         kept = part.y != self._gone
         return Samples(part.x[kept], part.y[kept])
 
-    def _swapped(self, y: Tensor) -> Tensor:
+    def _swap(self, y: Tensor) -> Tensor:
         a, b = self._pair
         return torch.where(y == a, b, torch.where(y == b, a, y))
 
 
-def drifting(experiment: Experiment, clients: Sequence[int]) -> frozenset[int]:
+def find_drifting(experiment: Experiment, clients: Sequence[int]) -> frozenset[int]:
     """The clients whose labels change."""
     drift = experiment.drift
     if not drift.round:

@@ -60,7 +60,7 @@ def drive(
             start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
     now = start
     tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t, plan.metric))
-    now, asked = _census(plan, executor, now, tell)
+    now, census_bytes = _census(plan, executor, now, tell)
     if fresh and plan.experiment.evaluate.start and plan.experiment.evaluate.moments:
         tell(_before(plan, executor, now, tell))
     reason: Reason = "finished"
@@ -71,8 +71,8 @@ def drive(
             reason = early
             break
         ended = _round(plan, executor, now, tell, stored)
-        if asked:
-            ended.row["bytes_census"], asked = asked, 0
+        if census_bytes:
+            ended.row["bytes_census"], census_bytes = census_bytes, 0
         stored = time.perf_counter()
         tell(ended)
         stored = time.perf_counter() - stored
@@ -148,7 +148,10 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
         "clients": chosen,
         "bytes_up": sum(client["bytes_up"] for client in traffic.values()),
         "bytes_down": sum(client["bytes_down"] for client in traffic.values()),
-        "fields": {"up": _added(w["up"] for w in sent.values()), "down": _added(w["down"] for w in sent.values())},
+        "fields": {
+            "up": _sum_fields(w["up"] for w in sent.values()),
+            "down": _sum_fields(w["down"] for w in sent.values()),
+        },
         **measured,
         "samples": sum(a.samples for a in answers.values()),
         "seconds": watch.seconds(stored),
@@ -185,7 +188,7 @@ def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[i
     return {job.client: nbytes(job.down) for job in jobs}
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_fields(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum of each field, without those that are always zero."""
     total = Counter[str]()
     for fields in counts:
@@ -200,10 +203,10 @@ def _up(answer: Answer) -> Record:
 
 def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, int]:
     """The best evaluation so far, and how many came after it; on validation samples where there are any."""
-    found = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
-    if found is None:
+    scores = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
+    if scores is None:
         return now.best, now.waited
-    value = chosen_by(found, main)
+    value = chosen_by(scores, main)
     if math.isfinite(value) and (now.best is None or main.gain(value, now.best) > 0):
         return value, 0
     return now.best, now.waited + 1

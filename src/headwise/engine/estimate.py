@@ -13,14 +13,13 @@ from ..models.replicas import replica
 from ..tasks.base import Objective
 from ..tasks.classification import CROSS_ENTROPY
 from ..tasks.registry import objective_of
+from .kernels.base import Feed, Rates
+from .kernels.choosing import choose
 from .kernels.descent import Descent
-from .kernels.layers import chain_of
 from .plan import Plan
 
 LONG = 20.0
 """seconds of training above which starting more processes pays off"""
-STACKED = 10.0
-"""rough speed-up of many small clients handled side by side"""
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective = CROSS_ENTROPY) -> Callable[[], None]:
@@ -30,17 +29,24 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective =
 
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
-    """The median time of a plain training step of the first network, after one warm-up step."""
-    model = replica(plan.models[0], {})
-    size = min(plan.experiment.train.batch, len(plan.data.y))
-    step = training_step(model, plan.data.x[:size], plan.data.y[:size], objective_of(plan.data.task))
+    """The median time of a training step of the first network, by the kernel that will train it."""
+    train, model = plan.experiment.train, replica(plan.models[0], {})
+    size = min(train.batch, len(plan.data.y))
+    x, y, batch = plan.data.x[:size], plan.data.y[:size], torch.arange(size).unsqueeze(0)
+    kernel = choose(
+        *(model, [model], None, Rates(0.0, 0.0, 0.0)),
+        models=[model],
+        fast=plan.fast,
+        objective=objective_of(plan.data.task),
+        whole=not train.augment,
+    )
+    feed = Feed(lambda: iter([(x, y)]), lambda: (x, y, batch))
     times: list[float] = []
-    for _ in range(1 + steps):
+    for _ in range(1 + steps):  # the first one warms up
         begun = time.perf_counter()
-        step()
+        kernel.train(feed)
         times.append(time.perf_counter() - begun)
-    found = median(times[1:])
-    return found / STACKED if plan.fast and chain_of(model, [model]) else found
+    return median(times[1:])
 
 
 def training_seconds(plan: Plan) -> float:

@@ -20,7 +20,7 @@ from .client.scores import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan
-from .sampling import measured
+from .sampling import sample_measured
 from .server_bench import ServerBench, broadcasts
 
 
@@ -47,7 +47,7 @@ class Evaluation:
         """The round's metrics by moment, and the bytes sent only to evaluate."""
         evaluate = self.plan.experiment.evaluate
         moments = evaluate.moments
-        everyone = measured(evaluate.clients, self.plan.clients, self.plan.experiment.seed)
+        everyone = sample_measured(evaluate.clients, self.plan.clients, self.plan.experiment.seed)
         sent = self._ask(everyone) if "pre" in moments else 0
         if "post" in moments:
             untrained = [c for c in everyone if c not in self.last]
@@ -57,19 +57,19 @@ class Evaluation:
             self.scores["stale"] = {c: parts for c, parts in self.last.items() if c in among} | fallback
         if "global" in moments:
             sent += self._ask_global(everyone)
-        wanted = [m for m in MOMENTS if m in self.scores and (m in moments or m == "stale")]
-        found = {m: _summary(self.scores[m], self.plan.metric) for m in wanted}
-        if "stale" in found:
-            found["stale"]["untrained"] = sum(c not in self.last for c in self.scores["stale"])
-        return cast(Measured, {**found, "bytes_evaluation": sent})
+        due = [m for m in MOMENTS if m in self.scores and (m in moments or m == "stale")]
+        summaries = {m: _summary(self.scores[m], self.plan.metric) for m in due}
+        if "stale" in summaries:
+            summaries["stale"]["untrained"] = sum(c not in self.last for c in self.scores["stale"])
+        return cast(Measured, {**summaries, "bytes_evaluation": sent})
 
     def lines(self, traffic: Mapping[int, Mapping[str, int]]) -> list[ClientLine]:
-        found = {m: s for m, s in self.scores.items() if m != "stale"}
-        clients = sorted({*self.answers, *(c for scores in found.values() for c in scores)})
+        by_moment = {m: s for m, s in self.scores.items() if m != "stale"}
+        clients = sorted({*self.answers, *(c for scores in by_moment.values() for c in scores)})
         lines: list[ClientLine] = []
         for c in clients:
             trained = {**traffic[c], "samples": self.answers[c].samples} if c in traffic else {}
-            scores = {m: s[c] for m, s in found.items() if c in s}
+            scores = {m: s[c] for m, s in by_moment.items() if c in s}
             lines.append(cast(ClientLine, {"round": self.t, "client": c, **trained, **scores}))
         return lines
 
@@ -97,6 +97,6 @@ def _parts(answer: Answer) -> PartScores:
 
 def _summary(scores: Mapping[int, PartScores], main: Metric) -> Figures:
     """The metrics over all clients that have test samples, and the one that judges the run on validation samples."""
-    found = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
+    figures = over_clients({c: parts["test"] for c, parts in scores.items() if parts["test"]}, main)
     judged = over_clients({c: parts["val"] for c, parts in scores.items() if parts["val"]}, main)
-    return {**found, main.validation: judged[main.name]} if main.name in judged else found
+    return {**figures, main.validation: judged[main.name]} if main.name in judged else figures

@@ -6,7 +6,6 @@ method does beside those, such as FedRep's `head_epochs`, it does here, too. `pa
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +18,7 @@ from ..seeds import seed_of
 from .client.client_bench import ClientBench
 from .client.jobs import _first, _scores  # pyright: ignore[reportPrivateUsage]
 from .client.scores import over_clients
-from .host.clock import Clock
-from .host.devices import on
-from .kernels.together import side_by_side
+from .host.devices import move_to
 from .plan import Plan
 from .server_bench import ServerBench, broadcasts
 
@@ -57,8 +54,8 @@ def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
 def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapted:
     """The client's half: its model after so many epochs on its own samples. It seeds torch's own generator."""
     local = _bench(plan, client, t, epochs)
-    me, down = (map_tensors(r, lambda x: on(x, plan.device)) for r in (_first(plan, client), given.down))
-    whole = given.whole and given.whole.map(lambda x: on(x, plan.device))
+    me, down = (map_tensors(r, lambda x: move_to(x, plan.device)) for r in (_first(plan, client), given.down))
+    whole = given.whole and given.whole.map(lambda x: move_to(x, plan.device))
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", "join", client, t))
     model = plan.method.join(me, down, whole, local)  # it stays with the client, so it needs no protection
     return Adapted(model, local.samples[0] / max(local.n, 1))
@@ -69,7 +66,7 @@ def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapte
     return accept(plan, offer(plan, server, client, t), client, t, epochs)
 
 
-def measured(plan: Plan, client: int, model: Predictor) -> Score | None:
+def measure_client(plan: Plan, client: int, model: Predictor) -> Score | None:
     """Its scores on the client's test samples."""
     return _scores(plan, client, plan.experiment.rounds, model)[0]
 
@@ -90,11 +87,11 @@ def _row(plan: Plan, who: str, epochs: float, make: Any) -> dict[str, Any]:
     """One kind of model over all newcomers: its metrics, and each newcomer's own."""
 
     def one(client: int) -> tuple[float, Score | None]:
-        found: Adapted = make(client)
-        return found.passes, measured(plan, client, found.model)
+        adapted: Adapted = make(client)
+        return adapted.passes, measure_client(plan, client, adapted.model)
 
     with torch.random.fork_rng(devices=[]):
-        done = side_by_side([partial(one, c) for c in plan.newcomers], Clock())
+        done = [one(c) for c in plan.newcomers]
     scores = {c: score for c, (_, score) in zip(plan.newcomers, done, strict=True) if score}
     passes = sum(p for p, _ in done) / len(done)
     own = [scores.get(c) for c in plan.newcomers]

@@ -20,10 +20,9 @@ from ..settings.experiment import Experiment
 from ..settings.options import Keepable
 from ..tasks.base import Objective
 from ..tasks.registry import balanced, objective_of
-from .drift import Drifted, drifting
+from .drift import Drifted, find_drifting
 from .mechanism import UNPROTECTED, Mechanism
-from .sampling import newcomers
-from .traces import Trace, read_trace
+from .sampling import Trace, newcomers, read_trace
 
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
@@ -85,7 +84,7 @@ class Plan:
     @cached_property
     def drifting(self) -> frozenset[int]:
         """The clients whose labels change during the run."""
-        return drifting(self.experiment, self.clients)
+        return find_drifting(self.experiment, self.clients)
 
     def client(self, c: int, t: int) -> ClientData | Drifted:
         """This client's samples in round t."""
@@ -99,8 +98,8 @@ class Plan:
     @cached_property
     def metrics(self) -> Sequence[Metric]:
         """What evaluations measure; refuses what does not apply to the task."""
-        asked = self.experiment.evaluate
-        return wanted(self.task, asked.metrics, asked.metric)
+        evaluate = self.experiment.evaluate
+        return wanted(self.task, evaluate.metrics, evaluate.metric)
 
     @property
     def metric(self) -> Metric:

@@ -1,19 +1,75 @@
-"""Who takes part in a round. It depends on the seed and the round alone, so every method sees the same clients."""
+"""Which clients take part in a round: drawn from the seed, or as `sampling.trace` lists them."""
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import ConfigError, counted, nearest
 from ..seeds import seed_of
 from ..settings.experiment import Experiment
 from ..settings.options import Sampling
 
 if TYPE_CHECKING:
     from .plan import Plan
+
+
+Trace = tuple[tuple[int, ...], ...]
+"""the clients of each round, ascending"""
+
+
+def read_trace(path: Path, clients: int, names: Sequence[str], rounds: int) -> Trace:
+    """Which clients take part in rounds 1, 2, ...; at least as many as the run has."""
+    setting = f"sampling.trace is {str(path)!r}"
+    rows = _rows(path, setting)
+    if len(rows) < rounds:
+        raise ConfigError(f"{setting}, which has {counted(len(rows), 'round')}, but rounds is {rounds}.")
+    numbers = {name: c for c, name in enumerate(names)}
+    return tuple(_clients(row, clients, numbers, f"{setting}, whose round {t}") for t, row in enumerate(rows, 1))
+
+
+def _rows(path: Path, setting: str) -> list[list[Any]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{setting}, which can't be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{setting}, which is not text in UTF-8.") from error
+    if path.suffix != ".json":
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return [next(csv.reader([line], skipinitialspace=True), []) for line in lines]
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{setting}, which is not valid JSON: {error}.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ConfigError(f"{setting}, which must hold a list with one list of clients per round.")
+    return rows
+
+
+def _clients(row: Sequence[Any], clients: int, numbers: dict[str, int], setting: str) -> tuple[int, ...]:
+    """The numbers of a round's clients; a name comes first, even if it looks like a number."""
+    present: list[int] = []
+    for who in row:
+        cell = who.strip() if isinstance(who, str) else who
+        c = numbers.get(cell) if isinstance(cell, str) else cell
+        if c is None and isinstance(cell, str) and cell.isascii() and cell.isdigit() and len(cell) < 10:
+            c = int(cell)
+        if not isinstance(c, int) or isinstance(c, bool) or not 0 <= c < clients:
+            few = 0 < len(numbers) <= 1000
+            known = nearest(str(who), numbers, "they are") if few else f"they are 0 to {clients - 1}."
+            raise ConfigError(f"{setting} names the client {who!r}, whom nobody knows: {known}")
+        present.append(c)
+    if len(set(present)) < len(present):
+        twice = next(c for c in present if present.count(c) > 1)
+        raise ConfigError(f"{setting} names client {twice} twice.")
+    return tuple(sorted(present))
 
 
 def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
@@ -27,7 +83,7 @@ def sample(sampling: Sampling, clients: int, seed: int, t: int) -> list[int]:
     return sorted(torch.randperm(clients, generator=rng)[:m].tolist())
 
 
-def measured(share: float, clients: Sequence[int], seed: int) -> Sequence[int]:
+def sample_measured(share: float, clients: Sequence[int], seed: int) -> Sequence[int]:
     """Those of these clients that are measured in every round, ascending."""
     if share == 1:
         return clients
@@ -46,8 +102,8 @@ def newcomers(experiment: Experiment, clients: int) -> list[int]:
 def participants(plan: Plan, t: int) -> list[int]:
     """The clients that train in round t: drawn from those that may, or that the trace names, absent or not."""
     outside = set(newcomers(plan.experiment, len(plan.data)))
-    there = plan.trace[t - 1] if plan.trace else range(len(plan.data))
-    pool = [c for c in there if c not in outside] if outside else there
+    eligible = plan.trace[t - 1] if plan.trace else range(len(plan.data))
+    pool = [c for c in eligible if c not in outside] if outside else eligible
     drawn = sample(plan.experiment.sampling, len(pool), plan.experiment.seed, plan.at(t))
     return [pool[i] for i in drawn if pool[i] not in plan.data.absent]
 

@@ -49,11 +49,11 @@ class ServerBench:
 def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: ServerBench) -> dict[int, Record]:
     """What each client is sent. Records that hold the same objects become one, which is stored and sent once."""
     made: dict[tuple[int, ...], tuple[Record, Record]] = {}
-    found: dict[int, Record] = {}
+    downs: dict[int, Record] = {}
     for c in clients:
         down = broadcast(plan.method, server, c, central)
         what = tuple(map(id, vars(down).values()))
         if what not in made:
             made[what] = down, map_tensors(down, settled)  # keep `down` alive, or its ids could be reused
-        found[c] = made[what][1]
-    return found
+        downs[c] = made[what][1]
+    return downs

@@ -12,7 +12,7 @@ from ..models.replicas import replica
 from ..models.split import SplitModel
 from ..params import Params
 from ..seeds import seed_of
-from .host.devices import on
+from .host.devices import move_to
 from .host.drawing import drawing
 from .plan import Plan
 
@@ -26,7 +26,7 @@ class Tools:
         self._plan, self._template, self._kept = plan, template, kept
 
     def init(self, *, common: bool = False) -> SplitModel:
-        return on(replica(self._plan.common if common else self._template, {}), self._plan.device)
+        return move_to(replica(self._plan.common if common else self._template, {}), self._plan.device)
 
     def model(self, params: Params, *, common: bool = False) -> SplitModel:
         template = self._plan.common if common else self._template
@@ -34,14 +34,14 @@ class Tools:
         if unknown := [k for k in params if k not in known]:
             raise KeyError(f"the model has no {sorted(unknown)}")
         kept = {k: t for k, t in self._kept.items() if t.shape == known.get(k)}
-        return on(replica(template, {**kept, **params}), self._plan.device)
+        return move_to(replica(template, {**kept, **params}), self._plan.device)
 
     def draw(self, make: Callable[[], M], *key: int | str) -> M:
         with (
             _DRAWING,
             drawing(seed_of(self._plan.experiment.seed, "draw", *key)),
         ):  # clients in threads share torch's generator
-            return on(make().eval(), self._plan.device)
+            return move_to(make().eval(), self._plan.device)
 
     def random_head(self, *key: int | str) -> Params:
         m = self.init()

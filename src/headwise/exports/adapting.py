@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ..data.preprocessing.fitting import fit, measure
+from ..data.preprocessing import fit, measure
 from ..engine.host.process import one_thread
 from ..engine.joining import join
 from ..engine.plan import Plan
@@ -23,10 +23,10 @@ from .inputs import Inputs
 from .making import TRIED, OwnInputs, inputs_of, make
 from .model import TrainedModel
 from .personal import Models
-from .quality.expected import expected
-from .quality.judging import scored
+from .quality import scored
 from .ready import preparing
 from .samples import read
+from .targets import expected
 
 
 class Newcomer:

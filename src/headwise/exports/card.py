@@ -14,18 +14,21 @@ from typing import Any
 from .. import __version__
 from ..disk.files import check_new_folder, failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
 from ..errors import ConfigError, RunError
-from ..runs.shapes import Judge, check, judge_of
+from ..runs.files import Judge, check, judge_of
+from ..settings.options import TASKS
 
 FORMAT = 1
-"""increased when older versions could not read what this one writes"""
-CARD, WEIGHTS = "card.json", "weights.safetensors"
-PROGRAMS = {"onnx": "model.onnx", "torch": "model.pt2"}
+"""of all files in an exported folder"""
+CARD = "card.json"
+FILES = {"onnx": "model.onnx", "torch": "weights.safetensors"}
+"""by format: a program, or the weights of a network that the card names"""
 DOWN, WHOLE = "download.safetensors", "global.safetensors"
-MOST = {CARD: 64 * 2**20, WEIGHTS: 2**34, "model.onnx": 2**31, "model.pt2": 2**34, DOWN: 2**34, WHOLE: 2**34}
-"""bytes that a file may have"""
+MOST = {CARD: 64 * 2**20, FILES["onnx"]: 2**28, FILES["torch"]: 2**34, DOWN: 2**34, WHOLE: 2**34}
+"""bytes that a file may have; a program may take 80 times as many when it is parsed"""
 
 _SHAPE = judge_of({
     "task": str,
+    "network?": ({"model": {"name": str}, "vocabulary": int, "centre": [float], "spread": [float]}, None),
     "classes": [str],
     "inputs": {
         "shape": [int], "dtype": str, "mean": [float], "std": [float], "missing": [str], "preprocessing": (dict, None)
@@ -41,7 +44,9 @@ _SHAPE = judge_of({
 
 
 def check_format(format: str) -> None:
-    """Raise if no program of this format can be written here."""
+    """Raise if no model can be written in this format here."""
+    if format not in FILES:
+        raise ConfigError(f"format is {format!r}, but must be one of {', '.join(FILES)}.")
     if format == "onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigError("format is 'onnx', which needs pip install 'headwise[export]'; or choose the format torch.")
 
@@ -75,6 +80,8 @@ def read_card(folder: Path) -> dict[str, Any]:
     card = read_note(folder, _SHAPE)
     if not card["classes"]:
         raise RunError(f"{folder / CARD} is damaged: it names no classes.")
+    if card["task"] not in TASKS:
+        raise RunError(f"{folder / CARD} is damaged: its task is {card['task'][:60]!r}.")
     return card
 
 
@@ -88,10 +95,10 @@ def read_note(folder: Path, shape: Judge) -> dict[str, Any]:
     _check_size(folder / CARD)
     card = read_json(folder / CARD)
     version = card.get("format") if isinstance(card, dict) else None
-    if type(version) is not int or version < 1:
+    if type(version) is not int:
         raise RunError(f"{folder / CARD} is damaged: its format is {version!r}.")
-    if version > FORMAT:
-        raise RunError(f"{folder} is in format {version}, but this Headwise reads up to {FORMAT}: update it.")
+    if version != FORMAT:
+        raise RunError(f"{folder} is in format {version}, but Headwise {__version__} reads format {FORMAT}.")
     check(card, shape, folder / CARD)
     return card
 
@@ -112,12 +119,12 @@ def read_file(folder: Path, card: Mapping[str, Any], name: str) -> bytes:
     return data
 
 
-def program_of(folder: Path, card: Mapping[str, Any]) -> str:
-    """The name of the program in it."""
-    found = [name for name in PROGRAMS.values() if name in card["files"]]
-    if not found:
-        raise RunError(f"{folder / CARD} names no program: it must have {' or '.join(PROGRAMS.values())}.")
-    return found[0]
+def format_of(folder: Path, card: Mapping[str, Any]) -> str:
+    if FILES["onnx"] in card["files"]:
+        return "onnx"
+    if FILES["torch"] in card["files"] and card.get("network"):
+        return "torch"
+    raise RunError(f"{folder / CARD} names neither {FILES['onnx']} nor weights and a network: export it again.")
 
 
 def _check_size(path: Path) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data.own.description import MISSING
-from ..data.preprocessing.fitting import Fitted
-from ..data.preprocessing.states import Unknown, encoded, from_plain, plain
+from ..data.own.readers.raw import Form
+from ..data.preprocessing import Fitted, Unknown, encode_samples, from_state, to_state
 from ..errors import ConfigError, DataError
 
 DTYPES = ("uint8", "int64", "float32", "float64")
+FORMS = get_args(Form)
+MOST = 2**27
+"""values of one sample"""
 
 _STEPS: dict[str, tuple[list[str], list[str]]] = {
     "number": (["fill and flag missing numbers", "scale numbers"], ["find missing cells"]),
@@ -48,7 +52,7 @@ class Inputs:
         Unknown categories are counted in `unknown`.
         """
         if self.fitted is not None and not _is_array(raw):
-            raw = encoded(self.fitted, raw, self.missing, unknown)
+            raw = encode_samples(self.fitted, raw, self.missing, unknown)
         x = np.asarray(raw)
         if x.shape[1:] != self.shape or x.dtype.kind not in "buif":
             given, wanted = f"{x.dtype} of shape {list(x.shape[1:])}", f"{self.dtype} of shape {list(self.shape)}"
@@ -65,7 +69,7 @@ class Inputs:
             "mean": list(self.mean),
             "std": list(self.std),
             "missing": list(self.missing),
-            "preprocessing": None if self.fitted is None else plain(self.fitted),
+            "preprocessing": None if self.fitted is None else to_state(self.fitted),
             **self.steps(),
         }
 
@@ -85,17 +89,35 @@ def inputs_from(card: Mapping[str, Any]) -> Inputs:
     """The same again; raises `ConfigError` or `ValueError` if it can't be."""
     state = card["preprocessing"]
     try:
-        fitted = None if state is None else from_plain(state)
+        fitted = None if state is None else from_state(state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
         raise ValueError(f"its preprocessing can't be used: {type(error).__name__}: {error}") from error
-    for column in fitted.recipe.columns if fitted else ():
-        values = fitted.values.get(column.name) if fitted else None
-        if column.kind == "category" and not (values is not None and all(isinstance(v, str) for v in values)):
-            raise ValueError(f"its preprocessing has no values of the category {column.name!r}")
     shape, mean, std = (tuple(card[name]) for name in ("shape", "mean", "std"))
     if card["dtype"] not in DTYPES:
         raise ValueError(f"its dtype is {card['dtype']!r}, but must be one of {', '.join(DTYPES)}")
+    if min(shape, default=0) < 1 or math.prod(shape) > MOST:
+        raise ValueError(f"its shape is {list(shape)[:9]}, but a sample must have from 1 to {MOST:,} values")
+    if fitted is not None:
+        _check_fitted(fitted, shape)
+    elif {len(mean), len(std)} not in ({0}, {shape[0]}):
+        raise ValueError(f"its mean and std must have none or {shape[0]} values")
     return Inputs(shape, card["dtype"], mean, std, fitted, tuple(card["missing"]))
+
+
+def _check_fitted(fitted: Fitted, shape: tuple[int, ...]) -> None:
+    recipe = fitted.recipe
+    widths = [c.width for c in recipe.columns]
+    expected = [recipe.options.length if c.kind == "text" else 1 for c in recipe.columns]
+    for column in recipe.columns:
+        values = fitted.values.get(column.name)
+        if column.kind == "category" and not (values is not None and all(isinstance(v, str) for v in values)):
+            raise ValueError(f"its preprocessing has no values of the category {column.name!r}")
+    if recipe.form not in FORMS or recipe.shape != shape or widths != expected:
+        raise ValueError("its preprocessing is of samples of another form or shape")
+    if recipe.form == "table" and shape != (sum(widths),):
+        raise ValueError(f"its preprocessing has {sum(widths)} columns, but its shape is {list(shape)}")
+    if len(fitted.mean) != 1 or fitted.flags.shape != (recipe.scaled,):
+        raise ValueError("its preprocessing must be that of one client")
 
 
 def _is_array(raw: Any) -> bool:

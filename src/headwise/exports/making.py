@@ -13,22 +13,22 @@ from torch import nn
 
 from ..data.federated import FederatedData
 from ..data.own.description import MISSING
-from ..data.preprocessing.states import from_plain, plain
+from ..data.preprocessing import from_state, to_state
 from ..engine.client.predictions import passed
-from ..engine.host.devices import on
+from ..engine.host.devices import move_to
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
-from ..errors import RunError
+from ..errors import ConfigError, RunError
 from ..memory import aligned
 from ..models.split import channels_last
-from ..packed import Packed, to_bytes
+from ..settings.experiment import Choice
 from ..tasks.registry import objective_of
-from .card import PROGRAMS, WEIGHTS, write_folder
+from .card import FILES, MOST, check_format, write_folder
 from .inputs import Inputs
-from .loading import runner
+from .loading import network_answer, program_answer, rebuilt_network
 from .model import Format, Said, TrainedModel
-from .programs import exported, onnx_program, torch_program
-from .ready import Ready, meaning, preparing
+from .programs import exported, onnx_program
+from .ready import Ready, described, is_ours, layout, meaning, preparing, stored
 
 TRIED = 32
 """samples on which an exported program must agree with the network"""
@@ -61,12 +61,12 @@ def make(
             inner = aligned(prepare(torch.from_numpy(x)))
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
-            scores = passed(network, on(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+            scores = passed(network, move_to(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
             return Said(*(t.numpy() for t in meaning(scores, objective_of(plan.data.task))))
 
     def write(folder: Path, format: Format) -> None:
         twin = network if plan.device == "cpu" else copy.deepcopy(network).cpu()
-        _save(Ready(inputs, twin, plan.data.task), card, samples, folder, format)
+        _save(plan, Ready(inputs, twin, plan.data.task), card, samples, folder, format)
 
     return TrainedModel(card, inputs, answer, network.eval(), write)
 
@@ -84,7 +84,7 @@ def inputs_of(data: FederatedData, client: int, reading: dict[str, Any]) -> Inpu
         return Inputs(shape, dtype, dataset.mean, dataset.std)
     dtype = "int64" if fitted.recipe.vocabulary else "uint8" if fitted.recipe.form == "image" else "float64"
     missing = tuple(reading.get("missing", MISSING))
-    return Inputs(shape, dtype, fitted=from_plain(plain(fitted.of(client))), missing=missing)
+    return Inputs(shape, dtype, fitted=from_state(to_state(fitted.for_client(client))), missing=missing)
 
 
 def encode_own(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> NDArray[Any]:
@@ -100,17 +100,35 @@ def encode_own(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> NDArray[
     return x
 
 
-def _save(ready: Ready, card: dict[str, Any], samples: NDArray[Any], folder: Path, format: Format) -> None:
-    """Write a model's folder, after its program has answered these samples as the network does."""
-    if format not in PROGRAMS:
-        raise RunError(f"format is {format!r}, but must be one of {', '.join(PROGRAMS)}.")
-    program = exported(ready, samples)
-    data = onnx_program(program) if format == "onnx" else torch_program(program)
+def _save(plan: Plan, ready: Ready, card: dict[str, Any], samples: NDArray[Any], folder: Path, format: Format) -> None:
+    """Write a model's folder, after what will be loaded from it has answered these samples as the network does."""
+    check_format(format)
+    path = folder / FILES[format]
+    if format == "onnx":
+        data = onnx_program(exported(ready, samples))
+        answer = program_answer(path, data)
+    else:
+        choice = _architecture(plan, ready.network)
+        data, card = stored(ready.network), {**card, "network": described(choice, plan.data.task)}
+        own = None if is_ours(choice) else choice
+        answer = network_answer(rebuilt_network(path, card, ready.inputs, data, own))
+    if len(data) > MOST[path.name]:
+        raise RunError(f"{path.name} would have {len(data):,} bytes, but must have at most {MOST[path.name]:,}.")
     with torch.no_grad():
-        wanted = [t.numpy() for t in ready(torch.from_numpy(samples))]
-    said = runner(folder / PROGRAMS[format], data)(samples)
-    off = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(said, wanted, strict=True))
+        expected = [t.numpy() for t in ready(torch.from_numpy(samples))]
+    off = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(answer(samples), expected, strict=True))
     if not off <= TOLERATED:
-        raise RunError(f"the {format} program answers this client's samples otherwise than the network, by {off:.2g}.")
-    weights = to_bytes(Packed({k: t.detach() for k, t in ready.network.state_dict().items()}, {}))
-    write_folder(folder, card, {WEIGHTS: weights, PROGRAMS[format]: data})
+        raise RunError(f"the exported {format} model differs from the network by {off:.2g} on this client's samples.")
+    write_folder(folder, card, {path.name: data})
+
+
+def _architecture(plan: Plan, network: nn.Module) -> Choice:
+    """Which of the run's networks this is."""
+    models = [*zip(plan.experiment.model, plan.models, strict=True)]
+    if plan.experiment.server_model is not None and plan.server_model is not None:
+        models.append((plan.experiment.server_model, plan.server_model))
+    for choice, model in models:
+        if str(network) == str(model) and layout(network.state_dict()) == layout(model.state_dict()):
+            return choice
+    said = f"a model of {plan.experiment.method.name} is a {type(network).__name__}"
+    raise ConfigError(f"format is 'torch', which holds one of a run's networks, but {said}: choose the format onnx.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.preprocessing.states import Unknown, tell
+from ..data.preprocessing import Unknown, warn_of_unknown
 from ..errors import RunError
 from .inputs import Inputs
 
@@ -57,14 +57,14 @@ class TrainedModel:
     def module(self) -> nn.Module:
         """The network itself, from preprocessed inputs to class scores; several heads or a mixture are one module."""
         if self.network is None:
-            raise RunError("this model was loaded from a folder: it has a program, but no module.")
+            raise RunError("this model was loaded from a folder with an ONNX program: it has no module.")
         return self.network
 
     def say(self, raw: Any) -> Said:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
         unknown = Unknown()
         x = self.inputs.encode(raw, unknown)
-        tell(unknown)
+        warn_of_unknown(unknown)
         return self.answer(x)
 
     def predict_proba(self, raw: Any) -> NDArray[np.float32]:
@@ -86,7 +86,7 @@ class TrainedModel:
         return said.scores if task == "regression" else said.scores.argmax(1)
 
     def save(self, folder: str | Path, format: Format = "onnx") -> Path:
-        """Write a folder that `hw.load` reads, and whose program needs onnxruntime or torch alone."""
+        """Write a folder that `hw.load_model` reads: an ONNX program, or weights and the name of their network."""
         if self.write is None:
             raise RunError("this model was loaded from a folder: copy that folder instead.")
         self.write(Path(folder), format)

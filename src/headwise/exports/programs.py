@@ -1,8 +1,7 @@
-"""A model as a program that others run: ONNX for onnxruntime, an exported program for torch. No pickle in either."""
+"""A model as an ONNX program, which onnxruntime runs anywhere."""
 
 from __future__ import annotations
 
-import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.export import Dim, ExportedProgram, export, save
+from torch.export import Dim, ExportedProgram, export
 
 from ..errors import RunError
-from .archives import check_archive
 from .card import check_format
 from .ready import Ready
 
@@ -42,27 +40,10 @@ def exported(ready: Ready, example: NDArray[Any]) -> ExportedProgram:
     x = torch.from_numpy(np.concatenate([example[:1]] * 2))  # a single sample would be taken for the only number
     try:
         with _quiet(), torch.no_grad():
-            program = export(ready.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
+            return export(ready.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
     except Exception as error:  # torch has no class for what it can't trace
         said = " ".join(str(error).split())[:200]
         raise RunError(f"torch can't export this network ({type(error).__name__}: {said}).") from error
-    program.example_inputs = None  # they would be pickled
-    for node in program.graph.nodes:  # where our files are, and their lines, is nobody's business
-        for name in ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack"):
-            node.meta.pop(name, None)
-    return program
-
-
-def torch_program(program: ExportedProgram) -> bytes:
-    """For `torch.export.load`."""
-    stream = io.BytesIO()
-    with _quiet():
-        save(program, stream)
-    try:
-        check_archive(stream.getvalue())
-    except ValueError as error:
-        raise RunError(f"torch {torch.__version__} writes archives that can't be loaded safely ({error}).") from error
-    return stream.getvalue()
 
 
 def onnx_program(program: ExportedProgram) -> bytes:
@@ -110,10 +91,10 @@ def _translate(program: ExportedProgram) -> Any:
         raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {said}).") from error
     assert made is not None
     graph = made.model_proto
-    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.initializer, *graph.graph.value_info):
-        for name in ("doc_string", "metadata_props"):
-            if name in part.DESCRIPTOR.fields_by_name:
-                part.ClearField(name)
+    inner = graph.graph
+    for part in (graph, inner, *inner.node, *inner.initializer, *inner.value_info, *inner.input, *inner.output):
+        part.ClearField("doc_string")  # where our files are, and their lines, is nobody's business
+        part.ClearField("metadata_props")
     return graph
 
 

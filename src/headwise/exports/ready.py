@@ -1,14 +1,30 @@
-"""Preprocessing, network and probabilities as one module: what is exported, and what answers raw samples here."""
+"""Preprocessing, network and probabilities as one module: what is exported, and what answers raw samples here.
+
+The torch format stores its weights, and a network that our own code, or the user's, builds again.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..data.own.readers.values import BAG, LENGTH
-from ..data.preprocessing.fitting import Fitted
-from ..models.base import Task
+from ..data.preprocessing import Fitted
+from ..errors import ConfigError
+from ..memory import check_memory
+from ..models.base import Model, Task
+from ..models.network import title
+from ..models.split import SplitModel, laid_out
+from ..packed import Packed, from_bytes, to_bytes
+from ..settings import catalog
+from ..settings.experiment import Choice, find_class
+from ..settings.fields import build
+from ..settings.networks import NETWORK
 from ..tasks.base import Objective
 from ..tasks.registry import objective_of
 from ..tasks.regression import Regression
@@ -20,7 +36,7 @@ class Ready(nn.Module):
 
     def __init__(self, inputs: Inputs, network: nn.Module, task: Task) -> None:
         super().__init__()
-        self.prepare, self.network = preparing(inputs), network
+        self.inputs, self.prepare, self.network = inputs, preparing(inputs), network
         self.objective = objective_of(task)  # now: made while torch traces, its tensors would be fakes, and remembered
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,3 +162,90 @@ def _order(fitted: Fitted, buckets: int) -> list[int]:
             found += range(at, at + width)
             at += width
     return found
+
+
+def is_ours(choice: Choice) -> bool:
+    return choice.name in catalog.included("model")
+
+
+def described(choice: Choice, task: Task) -> dict[str, Any]:
+    """For a card: one of our models by name and numbers, or what the user's own is called."""
+    if is_ours(choice):
+        model = choice.resolved("model").plain()
+    else:
+        options = choice.options
+        name = options.get("called") or str(options.get("factory") or choice.name).replace("\\", "/").split("/")[-1]
+        called = title(choice.given) if choice.given is not None else name.split(":")[-1].removesuffix(".py")
+        model = {"name": NETWORK, "called": called, "head": options.get("head", "")}
+    return {"model": model, "vocabulary": task.vocabulary, "centre": list(task.centre), "spread": list(task.spread)}
+
+
+def stored(network: nn.Module) -> bytes:
+    return to_bytes(Packed({name: t.detach() for name, t in network.state_dict().items()}, {}))
+
+
+def rebuilt(card: Mapping[str, Any], inputs: Inputs, weights: bytes, network: Any = None) -> Ready:
+    """The card's network with these weights, or `network`, as `hw.fit` takes it; `ValueError` if they don't fit."""
+    values = from_bytes(weights).tensors
+    task = _task(card, inputs)
+    model = _ours(card["network"]["model"], task) if network is None else _own(card["network"]["model"], network, task)
+    _check_layout(model.state_dict(), values)
+    model.load_state_dict(values, assign=True)
+    return Ready(inputs, laid_out(model.eval().requires_grad_(False)), task).eval()
+
+
+def layout(state: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in state.items()}
+
+
+def _task(card: Mapping[str, Any], inputs: Inputs) -> Task:
+    told, classes = card["network"], len(card["classes"])
+    shape, vocabulary = inputs.shape, told["vocabulary"]
+    if inputs.fitted is not None:
+        shape, vocabulary = inputs.fitted.shape, inputs.fitted.recipe.vocabulary
+    scale = tuple(told["centre"]), tuple(told["spread"])
+    if {*map(len, scale)} not in ({0}, {classes}):
+        raise ValueError(f"its centre and spread must be of {classes} targets")
+    return Task(shape, classes, vocabulary, card["task"], *scale)
+
+
+def _ours(plain: dict[str, Any], task: Task) -> SplitModel:
+    """Without memory for its weights, so that its size can be compared with those that there are."""
+    if plain["name"] == NETWORK:
+        called = plain.get("called", "a network of your own")
+        how = f"load it with hw.load_model(folder, network={called}), or export it as ONNX"
+        raise ConfigError(f"it holds the weights of {called}, which is not one of Headwise's models: {how}.")
+    if plain["name"] not in catalog.included("model"):
+        raise ValueError(f"it names the model {plain['name'][:60]!r}, which Headwise does not have")
+    options = {k: v for k, v in plain.items() if k != "name"}
+    with torch.device("meta"):
+        model: SplitModel = build(find_class("model", plain["name"]), options, "model").build(task).eval()
+        _check_activations(model, task)
+    return model
+
+
+def _check_activations(model: SplitModel, task: Task) -> None:
+    """Refuse a network whose layers could not even hold one sample."""
+    sizes: list[int] = []
+    hooks = [m.register_forward_hook(lambda m, x, y: sizes.append(y.numel())) for m in model.modules()]
+    model(torch.zeros(1, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32))
+    for hook in hooks:
+        hook.remove()
+    check_memory(8 * max(sizes), "its network")
+
+
+def _own(plain: dict[str, Any], network: Any, task: Task) -> SplitModel:
+    if isinstance(network, Model):
+        return network.build(task)
+    choice = Choice.parse(network, "model")
+    if choice.name == NETWORK and plain.get("head"):
+        choice = replace(choice, options={"head": plain["head"], **choice.options})
+    return choice.make("model").build(task)
+
+
+def _check_layout(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    wanted, given = layout(state), layout(values)
+    for name in dict.fromkeys([*wanted, *given]):
+        if wanted.get(name) != given.get(name):
+            there = given.get(name, "missing")
+            raise ValueError(f"its weight {name[:60]!r} is {there}, but in the network {wanted.get(name, 'missing')}")

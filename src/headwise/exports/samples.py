@@ -17,12 +17,12 @@ from ..data.own.readers.layouts import SUFFIXES, Piece, image_folders, pieces
 from ..data.own.readers.pictures import Pictures
 from ..data.own.readers.reading import read_raw
 from ..data.own.readers.tables import blocks, columns_of
-from ..data.own.readers.values import written
-from ..data.preprocessing.states import CellError, Unknown, tell
+from ..data.own.readers.values import cell_text
+from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
-from .quality.expected import by_order, expected, expected_cells
+from .targets import by_order, expected, expected_cells
 
 
 class Batch(NamedTuple):
@@ -124,7 +124,7 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
     for piece in files:
         whose = [d.client] if piece.client is None else []
         for block in blocks(piece.path, d, [*columns, *targets, *whose], strictly):
-            owners = list(map(written, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
+            owners = list(map(cell_text, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
             mine = [i for i, owner in enumerate(owners) if owner == asked.client or not (asked.client and whose)]
             for at in range(0, len(mine), ROWS):
                 rows = np.array(mine[at : at + ROWS])
@@ -138,7 +138,7 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
                 said = [block.columns[name][rows] for name in targets]
                 y = expected_cells(model.card, d, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
                 yield Batch(numbers, raw, y, [owners[i] for i in rows], piece.path)
-    tell(unknown)
+    warn_of_unknown(unknown)
 
 
 def _encoded(
@@ -148,7 +148,7 @@ def _encoded(
     try:
         return model.inputs.encode(cells, unknown)
     except CellError as error:
-        raise DataError(f"{path}, row {numbers[error.row]}, {error.said}") from None
+        raise DataError(f"{path}, row {numbers[error.row]}, {error.problem}") from None
 
 
 def _npz(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:

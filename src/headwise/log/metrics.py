@@ -1,7 +1,7 @@
 """The registry of metrics. To add one, extend `OURS` or declare an entry point ``headwise.metrics`` in your package.
 
 Lines, summaries, tables, trackers and site messages iterate over `metrics()`. A missing metric was not measured: it is
-not defined for a client's samples, nobody asked for it, or an older Headwise wrote the numbers.
+not defined for a client's samples, or nobody asked for it.
 """
 
 from __future__ import annotations

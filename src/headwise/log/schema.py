@@ -48,7 +48,7 @@ class Seconds(TypedDict, total=False):
     server: float
     stored: float
     """storing the previous round"""
-    workers: Mapping[str, float]
+    workers: Required[Mapping[str, float]]
 
 
 # `global` is a keyword, so it can't be a field in a class body
@@ -67,7 +67,7 @@ class Measured(_Global, total=False):
 
 
 class Round(Measured, total=False):
-    """A line of rounds.jsonl; older versions wrote only the required fields. Round 0 is before any training."""
+    """A line of rounds.jsonl; round 0 is before any training."""
 
     round: Required[int]
     bytes_up: Required[float]

@@ -21,12 +21,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update, adapted
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import Unit
+from headwise.authoring import (
+    Averaging, Local, Params, Predictor, Record, Shared, SplitModel, Unit, Update, join_by_training,
+)  # fmt: skip
 
 
 class Own(Record):
@@ -80,7 +77,7 @@ class APFL(Averaging[Own]):
         return self._mixture(me, local.model(down.w), local)
 
     def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        return adapted(self, Own(local.model(down.w).state(), me.alpha), down, local)  # v_i begins as w
+        return join_by_training(self, Own(local.model(down.w).state(), me.alpha), down, local)  # v_i begins as w
 
     def _mixture(self, me: Own, world: SplitModel, local: Local) -> SplitModel:
         """The mixed model, with the BatchNorm statistics that it gathered in training."""

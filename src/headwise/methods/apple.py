@@ -25,12 +25,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Shared
-from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Update
-from ..models.split import SplitModel
-from ..params import Params, gradient, step
-from ..records import Record
-from ..settings.fields import NonNegative, Unit
+from headwise.authoring import (
+    Central, Local, Method, NonNegative, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Unit, Update,
+    gradient, step,
+)  # fmt: skip
 
 
 class Cores(Record):
@@ -63,8 +61,8 @@ class APPLE(Method[Cores, Own, Down, Shared]):
     optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "relationship with the others"
     leaves: ClassVar[tuple[str, ...]] = ("core",)
-    down: ClassVar[str] = "?"  # P for each other client that has trained, and N
-    up: ClassVar[str] = "P"
+    traffic_down: ClassVar[str] = "?"  # P for each other client that has trained, and N
+    traffic_up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.5
 
     relation_lr: NonNegative = 0.001

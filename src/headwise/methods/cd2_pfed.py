@@ -22,12 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, TaskName, Update
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative, Unit
+from headwise.authoring import (
+    Averaging, Central, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName, Unit, Update,
+)  # fmt: skip
 
 
 class Own(Record):
@@ -46,7 +43,8 @@ class CD2PFed(Averaging[Own]):
     travels: ClassVar[str] = "shared channels"
     stays: ClassVar[str] = "private channels"
     leaves: ClassVar[tuple[str, ...]] = ("shared",)
-    down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
+    traffic_down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
+    fixed_layout: ClassVar[bool] = False
     cost: ClassVar[float] = 1.7
 
     p: Unit = 0.5

@@ -31,11 +31,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..contract.averaging import Shared
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Count, NonNegative
+from headwise.authoring import (
+    Central, Count, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, Update, mean,
+)  # fmt: skip
 
 ITERATIONS = 100  # k-means converges long before
 
@@ -62,8 +60,8 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("w",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
+    traffic_down: ClassVar[str] = "P"
+    traffic_up: ClassVar[str] = "P"
 
     clusters: Count = 3
     """number of clusters; fewer until that many clients have trained"""

@@ -19,11 +19,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update, adapted
-from ..params import Params
-from ..records import Record
-from ..settings.fields import Epochs, NonNegative
+from headwise.authoring import (
+    Averaging, Epochs, Local, NonNegative, Params, Predictor, Record, Shared, Update, join_by_training,
+)  # fmt: skip
 
 
 class Own(Record):
@@ -65,4 +63,4 @@ class Ditto(Averaging[Own]):
         return local.model(me.v)
 
     def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        return adapted(self, Own(local.model(down.w).state()), down, local)  # v_k begins as w^t
+        return join_by_training(self, Own(local.model(down.w).state()), down, local)  # v_k begins as w^t

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative
+from headwise.authoring import (
+    Central, ClassMeans, Local, Method, NonNegative, Params, Predictor, Record, Reply, TaskName, Update,
+)  # fmt: skip
 
 
 class Own(Record):
@@ -54,8 +53,8 @@ class FD(Method[Everyone, Own, Logits, Logits]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "mean logits of each class"
     stays: ClassVar[str] = "whole model"
-    down: ClassVar[str] = "c * (C + 1)"
-    up: ClassVar[str] = "c * (C + 1)"
+    traffic_down: ClassVar[str] = "c * (C + 1)"
+    traffic_up: ClassVar[str] = "c * (C + 1)"
     cost: ClassVar[float] = 1.1
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 

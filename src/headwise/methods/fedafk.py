@@ -13,6 +13,7 @@ Departs from the paper, which leaves these open: a softmax turns features into t
 is clipped to [0, 1]; Eq. (6) differentiates a loss that does not contain mu, so its gradient is taken along
 theta_i - theta_G (`chain`) or through the mixture (`exact`). Algorithm 1 and Section 4.3 order the steps differently,
 and Eq. (5) prints the received theta_G^{t-1} where Section 4.3 has the trained one: `order` and `target` choose.
+Line 11 may mean one step of mu per batch or per epoch: `mu_step` chooses.
 Momentum and weight decay, if set, apply to the head and the bodies (momentum restarts in each pass, because mixing
 overwrites theta_i), never to mu.
 """
@@ -26,13 +27,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract.averaging import Averaged, Averaging, Shared
-from ..contract.measures import kl
-from ..contract.method import Central, Local, Predictor, TaskName, Update, adapted, passes
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import EpochsOrNone, Unit
+from headwise.authoring import (
+    Averaged, Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Unit,
+    Update, join_by_training, kl, split_epochs,
+)  # fmt: skip
 
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
 
@@ -54,7 +52,7 @@ class FedAFK(Averaging[Own]):
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
     leaves: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body
-    down: ClassVar[str] = "F + L * global_head"
+    traffic_down: ClassVar[str] = "F + L * global_head"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
 
@@ -68,6 +66,8 @@ class FedAFK(Averaging[Own]):
     """gradient of mu: along the difference of the bodies, or through their mixture (one more pass)"""
     kl: Literal["local_global", "global_local"] = "local_global"
     """direction of the divergence between the bodies' features"""
+    mu_step: Literal["batch", "epoch"] = "batch"
+    """step mu after each batch, or once per epoch along the mean of the batches' gradients"""
     order: Literal["joint", "sequential"] = "joint"
     """in an epoch, update everything on each batch, or make one pass each for the global body, the own body and mu"""
     target: Literal["trained", "received"] = "trained"
@@ -96,7 +96,7 @@ class FedAFK(Averaging[Own]):
         now = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
         now = now | Params(mu=me.mu)
         at_once, in_turn = [("", (own.body, world.body))], [("G/", (world.body,)), ("i/", (own.body,)), ("mu", ())]
-        for epochs in passes(local.epochs):
+        for epochs in split_epochs(local.epochs):
             for part, train in at_once if self.order == "joint" else in_turn:  # lines 9-11; Section 4.3, (2)-(4)
                 now = self._learned(
                     now, part, train, lambda p, x, y: self._loss(p, own, world, received, local, x, y), local, epochs
@@ -112,7 +112,7 @@ class FedAFK(Averaging[Own]):
 
     def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
         m = local.model(down.w if self.global_head else down.w | self._random(local))  # the head that theta_G knows
-        return adapted(self, Own(m.state("body"), m.state("head"), me.mu), down, local)
+        return join_by_training(self, Own(m.state("body"), m.state("head"), me.mu), down, local)
 
     def _random(self, local: Local) -> Params:
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
@@ -122,44 +122,39 @@ class FedAFK(Averaging[Own]):
     ) -> Params:
         """A pass over the data on the entries named `part...`; mixing after each batch may change others."""
         rest = {k: t for k, t in now.items() if not k.startswith(part)}
+        moves: list[Tensor] = []  # of mu, one for each batch
 
         def project(p: Params) -> Params:
             whole = {**rest, **p}
+            if self.mu_step == "epoch" and "mu" in p:
+                moves.append(whole["mu"] - now["mu"])
+                whole["mu"] = now["mu"]
             mixed = self._mixed(Params({**whole, "mu": whole["mu"].clamp(0, 1)}), self.mix == "batch" and "mu" in p)
             rest.update(mixed.restrict(rest))
             return mixed.restrict(p)
 
         learned = local.descend(
-            now.select(part),
-            lambda p, x, y: loss(p | Params(rest), x, y),
-            epochs=epochs,
-            project=project,
-            train=train,
-            weights=[k for k in now.select(part) if k != "mu"],
-        )
-        return Params({**now, **learned, **rest})
+            now.select(part), lambda p, x, y: loss(p | Params(rest), x, y), epochs=epochs, project=project,
+            train=train, weights=[k for k in now.select(part) if k != "mu"],
+        )  # fmt: skip
+        mu = {"mu": (now["mu"] + torch.stack(moves).mean()).clamp(0, 1)} if moves else {}
+        return Params({**now, **learned, **rest, **mu})
 
     def _loss(
-        self,
-        p: Params,
-        own: SplitModel,
-        world: SplitModel,
-        received: nn.Module | None,
-        local: Local,
-        x: Tensor,
-        y: Tensor,
-    ) -> Tensor:
+        self, p: Params, own: SplitModel, world: SplitModel, received: nn.Module | None, local: Local,
+        x: Tensor, y: Tensor,
+    ) -> Tensor:  # fmt: skip
         """The sum of three losses: each has gradients only for its own quantities, so one step updates them all."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
         f_G = world.body_given(theta_G.select("body."))(x)
         head = world.head_given(theta_G.select("head.")) if self.global_head else world.head
         total = local.loss(head, f_G, y)  # Eq. (4)
         target = (f_G if received is None else received(x)).detach()
-        here, there = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
+        here, theirs = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
         if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>
-            theta_i = theta_i + (here - there) * (mu - mu.detach())
+            theta_i = theta_i + (here - theirs) * (mu - mu.detach())
         else:
-            total = total + self._total(here * mu + there * (1 - mu), target, own, local, x, y)  # Eq. (6)
+            total = total + self._total(here * mu + theirs * (1 - mu), target, own, local, x, y)  # Eq. (6)
         return total + self._total(theta_i, target, own, local, x, y)  # Eq. (5)
 
     def _total(self, theta: Params, f_G: Tensor, own: SplitModel, local: Local, x: Tensor, y: Tensor) -> Tensor:

@@ -28,12 +28,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import EpochsOrNone, NonNegative, Unit
+from headwise.authoring import (
+    Averaging, EpochsOrNone, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, Unit, Update,
+)  # fmt: skip
 
 
 class Own(Record):

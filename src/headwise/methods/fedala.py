@@ -22,12 +22,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import Count, NonNegative, Positive, Share
+from headwise.authoring import (
+    Averaging, Count, Local, NonNegative, Params, Positive, Predictor, Record, Share, Shared, SplitModel, Update,
+)  # fmt: skip
 
 RECENT = 10  # epochs whose losses must agree before the weights count as converged
 
@@ -89,9 +86,9 @@ class FedALA(Averaging[Own]):
 
         def loss(W: Params, x: Tensor, y: Tensor) -> Tensor:
             w = _mixture(me.theta, theta, W)
-            found = local.loss(m.head_given(w) if on_features else m.given(w), x, y)
-            losses.append(found.detach())
-            return found
+            value = local.loss(m.head_given(w) if on_features else m.given(w), x, y)
+            losses.append(value.detach())
+            return value
 
         history = list[float]()
         while not _enough(history, 1 if me.begun else self.cap, self.threshold):

@@ -26,11 +26,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..contract.averaging import Shared
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import NonNegative, Positive
+from headwise.authoring import (
+    Central, Local, Method, NonNegative, Params, Positive, Predictor, Record, Reply, Shared, Update, mean,
+)  # fmt: skip
 
 
 class Models(Record):
@@ -53,8 +51,8 @@ class FedAMP(Method[Models, Own, Shared, Shared]):
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("w",)
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P"
+    traffic_down: ClassVar[str] = "P"
+    traffic_up: ClassVar[str] = "P"
 
     alpha: Positive = 10.0
     """alpha_k: how much of the others is mixed into the cloud model; the pull to it is lam / alpha"""

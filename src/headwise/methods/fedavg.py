@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
-from ..records import Nothing
+from headwise.authoring import Averaging, Local, Nothing, Predictor, Shared, Update
 
 
 @dataclass(frozen=True)

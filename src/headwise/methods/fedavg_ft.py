@@ -10,11 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
-from ..params import Params
-from ..records import Nothing
-from ..settings.fields import EpochsOrNone
+from headwise.authoring import Averaging, EpochsOrNone, Local, Nothing, Params, Predictor, Shared, Update
 
 
 @dataclass(frozen=True)

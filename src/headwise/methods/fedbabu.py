@@ -16,12 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Nothing
-from ..settings.fields import EpochsOrNone
+from headwise.authoring import (
+    Averaging, Central, EpochsOrNone, Local, Nothing, Params, Predictor, Shared, SplitModel, Update,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class FedBABU(Averaging[Nothing]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "F"
+    traffic_down: ClassVar[str] = "F"
 
     finetune_epochs: EpochsOrNone = 5
     """epochs of fine-tuning before use; 0 uses the body with the common random head"""

@@ -19,11 +19,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..contract.averaging import Averaged, Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
+from headwise.authoring import (
+    Averaged, Averaging, Central, Local, Params, Predictor, Record, Shared, SplitModel, Update,
+)  # fmt: skip
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

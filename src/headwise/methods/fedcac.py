@@ -23,11 +23,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
-from ..models.split import SplitModel
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Count, Unit
+from headwise.authoring import (
+    Central, Count, Local, Method, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mean,
+)  # fmt: skip
 
 
 class Server(Record):
@@ -67,8 +65,8 @@ class FedCAC(Method[Server, Own, Down, Up]):
     travels: ClassVar[str] = "two models down; one and a mask up"
     stays: ClassVar[str] = "mask (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("mask",)
-    down: ClassVar[str] = "2 * P"
-    up: ClassVar[str] = "P + P / 4"  # a boolean takes one byte
+    traffic_down: ClassVar[str] = "2 * P"
+    traffic_up: ClassVar[str] = "P + P / 4"  # a boolean takes one byte
 
     tau: Unit = 0.5
     """share of each tensor's parameters that are critical; 0 is FedAvg with equal weights"""

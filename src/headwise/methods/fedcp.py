@@ -22,14 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.measures import mmd
-from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
-from ..models.composing import Composed
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative
+from headwise.authoring import (
+    Averaging, Bench, Central, Composed, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName,
+    Update, mmd,
+)  # fmt: skip
 
 
 class Head(Record):
@@ -56,7 +52,7 @@ class FedCP(Averaging[Head]):
     travels: ClassVar[str] = "whole model and policy network"
     stays: ClassVar[str] = "head (half of it is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
-    down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
+    traffic_down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
     cost: ClassVar[float] = 1.5
 
     lam: NonNegative = 5.0

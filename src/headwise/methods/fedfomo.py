@@ -26,11 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
-from ..models.split import SplitModel
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Natural, Unit
+from headwise.authoring import (
+    Central, Local, Method, Natural, Params, Predictor, Record, Reply, SplitModel, Unit, Update, mean,
+)  # fmt: skip
 
 EPSILON = 1e-5  # keeps the weight of an identical model finite
 
@@ -74,8 +72,8 @@ class FedFomo(Method[Server, Own, Down, Up]):
     travels: ClassVar[str] = "up to M whole models down; whole model and a weight for each up"
     stays: ClassVar[str] = "whole model (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
-    down: ClassVar[str] = "?"  # M * P, less until M others have trained
-    up: ClassVar[str] = "?"  # P + 2 for each model that was sent
+    traffic_down: ClassVar[str] = "?"  # M * P, less until M others have trained
+    traffic_up: ClassVar[str] = "?"  # P + 2 for each model that was sent
     cost: ClassVar[float] = 1.2
     shows: ClassVar[Mapping[str, str]] = {"server.P": "client client"}
 

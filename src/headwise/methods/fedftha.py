@@ -21,12 +21,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Shared
-from ..contract.method import Central, Local, Method, Predictor, Reply, Update
-from ..models.split import SplitModel
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import EpochsOrNone
+from headwise.authoring import (
+    Central, EpochsOrNone, Local, Method, Params, Predictor, Record, Reply, Shared, SplitModel, Update, mean,
+)  # fmt: skip
 
 
 class Server(Record):
@@ -59,8 +56,8 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     travels: ClassVar[str] = "body down, body and head up"
     stays: ClassVar[str] = "head (a copy is sent)"
     leaves: ClassVar[tuple[str, ...]] = ("h",)
-    down: ClassVar[str] = "F"
-    up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
+    traffic_down: ClassVar[str] = "F"
+    traffic_up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
     cost: ClassVar[float] = 1.4
 
     head_epochs: EpochsOrNone = 5

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..contract.averaging import Shared
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
-from ..params import Params, gradient, step
-from ..records import Record
-from ..settings.fields import Count, Epochs, NonNegative
+from headwise.authoring import (
+    Central, ClassMeans, Count, Epochs, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, TaskName,
+    Update, gradient, step,
+)  # fmt: skip
 
 
 class Body(Record):
@@ -41,8 +40,8 @@ class FedGH(Method[Shared, Body, Shared, ClassMeans]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "head down, class means up"
     stays: ClassVar[str] = "body"
-    down: ClassVar[str] = "L"
-    up: ClassVar[str] = "c * (K + 1)"
+    traffic_down: ClassVar[str] = "L"
+    traffic_up: ClassVar[str] = "c * (K + 1)"
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, TaskName, Update
-from ..models.split import SplitModel
-from ..params import Params, gradient, step
-from ..records import Record
-from ..settings.fields import NonNegative, Unit
+from headwise.authoring import (
+    Central, ClassMeans, Local, Method, NonNegative, Params, Predictor, Record, Reply, SplitModel, TaskName, Unit,
+    Update, gradient, step,
+)  # fmt: skip
 
 
 class Heads(Record):
@@ -58,8 +57,8 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "heads of the client's labels down, class means up"
     stays: ClassVar[str] = "whole model"
-    down: ClassVar[str] = "c * L if heads == 'per_label' else L"
-    up: ClassVar[str] = "c * (K + 1)"
+    traffic_down: ClassVar[str] = "c * L if heads == 'per_label' else L"
+    traffic_up: ClassVar[str] = "c * (K + 1)"
     cost: ClassVar[float] = 1.4
     shows: ClassVar[Mapping[str, str]] = {"me.psi": "client class feature", "server.heads": "label class feature"}
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from ..contract.method import Bench, Central, Local, Method, Predictor, Reply, TaskName, Update
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Positive, Share
+from headwise.authoring import (
+    Bench, Central, Local, Method, Params, Positive, Predictor, Record, Reply, Share, TaskName, Update, mean,
+)  # fmt: skip
 
 TINY = 1e-6  # keeps the losses finite once both models fit a batch perfectly
 
@@ -69,8 +68,9 @@ class FedKD(Method[Server, Own, Down, Change]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "changes of a second model, factorized"
     stays: ClassVar[str] = "whole model"
-    down: ClassVar[str] = "?"
-    up: ClassVar[str] = "?"
+    traffic_down: ClassVar[str] = "?"
+    traffic_up: ClassVar[str] = "?"
+    fixed_layout: ClassVar[bool] = False  # factors of as many singular values as the energy needs
     cost: ClassVar[float] = 2
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "any"
 

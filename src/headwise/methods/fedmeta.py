@@ -24,11 +24,10 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Sums, Update
-from ..models.split import SplitModel, has_batchnorm
-from ..params import Params, gradient, mean
-from ..records import Nothing, Record
-from ..settings.fields import Positive, Range, Share
+from headwise.authoring import (
+    Central, Local, Method, Nothing, Optimizers, Params, Positive, Predictor, Range, Record, Reply, Share, SplitModel,
+    Sums, Update, gradient, has_batchnorm, mean,
+)  # fmt: skip
 
 
 class Learner(Record):
@@ -53,8 +52,8 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
     travels: ClassVar[str] = "whole model down, its meta-gradient up"
     optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
-    up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
+    traffic_down: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
+    traffic_up: ClassVar[str] = "2 * P if algorithm == 'meta_sgd' else P"
     sums: ClassVar[Sums] = "clients"
     cost: ClassVar[float] = 2
 
@@ -105,16 +104,20 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
 
         slopes = gradient(after, _named("w", m.live()) | _named("rate", down.rate or Params()))  # Algorithm 1: g_u
         up = Slope(Params({**m.params(), **_of("w", slopes)}), _of("rate", slopes) or None)
-        return Update(up, me, self._adapted(m, down, local), keep=m)
+        return Update(up, me, self._adapt(m, down, local), keep=m)
 
     def personalize(self, me: Nothing, down: Learner, local: Local) -> Predictor:
-        return self._adapted(local.model(down.w), down, local)
+        return self._adapt(local.model(down.w), down, local)
 
-    def _adapted(self, m: SplitModel, down: Learner, local: Local) -> SplitModel:
-        """The model after the inner steps on all samples of the client."""
+    def join(self, me: Nothing, down: Learner, whole: Params | None, local: Local) -> Predictor:
+        return self._adapt(local.model(down.w), down, local, epochs=max(1, round(local.epochs)))
+
+    def _adapt(self, m: SplitModel, down: Learner, local: Local, epochs: int = 1) -> SplitModel:
+        """The model after the inner steps on all samples of the client, taken once per epoch."""
         theta = m.live().map(lambda t: t.detach().clone().requires_grad_())
-        x, y = next(local.batches(1, train=(m,), size=local.n))
-        theta = self._stepped(theta, down.rate or self.inner_lr, lambda p: local.loss(m.given(p), x, y))
+        for x, y in local.batches(epochs, train=(m,), size=local.n):
+            theta = self._stepped(theta, down.rate or self.inner_lr, lambda p, x=x, y=y: local.loss(m.given(p), x, y))
+            theta = theta.map(lambda t: t.detach().requires_grad_())
         return local.model(Params({**m.state(), **theta.map(Tensor.detach)}))
 
     def _stepped(self, theta: Params, rate: Params | float, loss: Callable[[Params], Tensor]) -> Params:

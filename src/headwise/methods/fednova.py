@@ -24,12 +24,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..contract.averaging import Shared
-from ..contract.measures import Odometer
-from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Update
-from ..models.split import SplitModel
-from ..params import Params, mean
-from ..records import Nothing, Record
+from headwise.authoring import (
+    Central, Local, Method, Nothing, Odometer, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
+    mean,
+)  # fmt: skip
 
 
 class Trained(Record):
@@ -47,8 +45,8 @@ class FedNova(Method[Shared, Nothing, Shared, Trained]):
     travels: ClassVar[str] = "whole model, number of steps up"
     optimizers: ClassVar[Optimizers] = "sgd"
     stays: ClassVar[str] = "nothing"
-    down: ClassVar[str] = "P"
-    up: ClassVar[str] = "P + 1"
+    traffic_down: ClassVar[str] = "P"
+    traffic_up: ClassVar[str] = "P + 1"
 
     def server_init(self, central: Central) -> Shared:
         return Shared(central.init().params())

@@ -12,10 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..params import Params
-from ..records import Record
+from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
 
 
 class Head(Record):
@@ -31,7 +28,7 @@ class FedPer(Averaging[Head]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
-    down: ClassVar[str] = "F"
+    traffic_down: ClassVar[str] = "F"
 
     def shared(self, central: Central) -> Params:
         return central.init().params("body")

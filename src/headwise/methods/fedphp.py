@@ -25,12 +25,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.measures import mmd
-from ..contract.method import Local, Predictor, TaskName, Update, adapted
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Unit
+from headwise.authoring import (
+    Averaging, Local, Params, Predictor, Record, Shared, TaskName, Unit, Update, join_by_training, mean, mmd,
+)  # fmt: skip
 
 
 class Inherited(Record):
@@ -77,4 +74,4 @@ class FedPHP(Averaging[Inherited]):
         return local.model(me.p)
 
     def join(self, me: Inherited, down: Shared, whole: Params | None, local: Local) -> Predictor:
-        return adapted(self, Inherited(local.model(down.w).state(), me.z), down, local)  # it inherits w
+        return join_by_training(self, Inherited(local.model(down.w).state(), me.z), down, local)  # it inherits w

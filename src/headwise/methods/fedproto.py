@@ -23,12 +23,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.method import Central, ClassMeans, Local, Method, Predictor, Reply, Sums, TaskName, Update
-from ..models.composing import Composed
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative
+from headwise.authoring import (
+    Central, ClassMeans, Composed, Local, Method, NonNegative, Params, Predictor, Record, Reply, SplitModel, Sums,
+    TaskName, Update,
+)  # fmt: skip
 
 
 class Own(Record):
@@ -59,8 +57,8 @@ class FedProto(Method[Known, Own, Prototypes, Prototypes]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "class means"
     stays: ClassVar[str] = "whole model"
-    down: ClassVar[str] = "c * (K + 1)"
-    up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
+    traffic_down: ClassVar[str] = "c * (K + 1)"
+    traffic_up: ClassVar[str] = "c * (K + 2) if weights == 'samples' else c * (K + 1)"
     sums: ClassVar[Sums] = "labels"
     cost: ClassVar[float] = 1.4
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"

@@ -16,10 +16,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, Update
-from ..records import Nothing
-from ..settings.fields import NonNegative
+from headwise.authoring import Averaging, Local, NonNegative, Nothing, Predictor, Shared, Update
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..params import Params
-from ..records import Record
-from ..settings.fields import EpochsOrNone
+from headwise.authoring import Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, Update
 
 
 class Head(Record):
@@ -36,7 +32,7 @@ class FedRep(Averaging[Head]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "head"
-    down: ClassVar[str] = "F"
+    traffic_down: ClassVar[str] = "F"
     cost: ClassVar[float] = 1.4
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 

@@ -20,12 +20,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, TaskName, Update
-from ..models.composing import Composed
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
+from headwise.authoring import (
+    Averaging, Composed, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Update,
+)  # fmt: skip
 
 
 class Own(Record):

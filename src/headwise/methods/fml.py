@@ -17,11 +17,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..params import Params
-from ..records import Record
-from ..settings.fields import Positive, Unit
+from headwise.authoring import Averaging, Central, Local, Params, Positive, Predictor, Record, Shared, Unit, Update
 
 
 class Own(Record):

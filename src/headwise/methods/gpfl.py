@@ -24,13 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pairwise_distance, relu
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Bench, Central, Local, Predictor, TaskName, Update
-from ..models.composing import Composed
-from ..models.split import SplitModel
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative
+from headwise.authoring import (
+    Averaging, Bench, Central, Composed, Local, NonNegative, Params, Predictor, Record, Shared, SplitModel, TaskName,
+    Update,
+)  # fmt: skip
 
 
 class Head(Record):
@@ -64,7 +61,7 @@ class GPFL(Averaging[Head]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "body, class embeddings and valve"
     stays: ClassVar[str] = "head"
-    down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
+    traffic_down: ClassVar[str] = "F + C * K + 2 * K**2 + 6 * K"
     cost: ClassVar[float] = 1.2
 
     lam: NonNegative = 0.01

@@ -13,10 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Central, Local, Predictor, Update
-from ..params import Params
-from ..records import Record
+from headwise.authoring import Averaging, Central, Local, Params, Predictor, Record, Shared, Update
 
 
 class Body(Record):
@@ -32,7 +29,7 @@ class LGFedAvg(Averaging[Body]):
     family: ClassVar[str] = "shared head"
     travels: ClassVar[str] = "head"
     stays: ClassVar[str] = "body"
-    down: ClassVar[str] = "L"
+    traffic_down: ClassVar[str] = "L"
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
 
     def shared(self, central: Central) -> Params:

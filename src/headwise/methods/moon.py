@@ -21,11 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Predictor, TaskName, Update
-from ..params import Params
-from ..records import Record
-from ..settings.fields import NonNegative, Positive
+from headwise.authoring import (
+    Averaging, Local, NonNegative, Params, Positive, Predictor, Record, Shared, TaskName, Update,
+)  # fmt: skip
 
 
 class Previous(Record):

@@ -23,12 +23,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Optimizers, Predictor, Update, passes
-from ..models.split import SplitModel, has_batchnorm
-from ..params import Params, gradient, step
-from ..records import Nothing
-from ..settings.fields import NonNegative
+from headwise.authoring import (
+    Averaging, Local, NonNegative, Nothing, Optimizers, Params, Predictor, Shared, SplitModel, Update, gradient,
+    has_batchnorm, split_epochs, step,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class PerFedAvg(Averaging[Nothing]):
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
         w = m.weights().map(Tensor.detach)
-        for part in passes(2 * local.epochs):
+        for part in split_epochs(2 * local.epochs):
             for x, y in _doubled(local.batches(part, train=(m,))):
                 w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
         m = local.model(Params({**m.state(), **w}))

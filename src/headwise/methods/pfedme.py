@@ -23,12 +23,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..contract.averaging import Averaging, Shared
-from ..contract.method import Local, Optimizers, Predictor, Update
-from ..models.split import SplitModel
-from ..params import Params, gradient, step
-from ..records import Record
-from ..settings.fields import Count, NonNegative, Positive
+from headwise.authoring import (
+    Averaging, Count, Local, NonNegative, Optimizers, Params, Positive, Predictor, Record, Shared, SplitModel, Update,
+    gradient, step,
+)  # fmt: skip
 
 
 class Personal(Record):

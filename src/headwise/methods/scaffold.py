@@ -22,12 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.measures import Odometer
-from ..contract.method import Central, Local, Method, Optimizers, Predictor, Reply, Sums, Update
-from ..models.split import SplitModel
-from ..params import Params, mean
-from ..records import Record
-from ..settings.fields import Positive
+from headwise.authoring import (
+    Central, Local, Method, Odometer, Optimizers, Params, Positive, Predictor, Record, Reply, SplitModel, Sums, Update,
+    mean,
+)  # fmt: skip
 
 
 class Global(Record):
@@ -59,8 +57,8 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     optimizers: ClassVar[Optimizers] = "sgd"
     stays: ClassVar[str] = "control variate (its changes are sent)"
     leaves: ClassVar[tuple[str, ...]] = ("c",)
-    down: ClassVar[str] = "2 * P"
-    up: ClassVar[str] = "2 * P"
+    traffic_down: ClassVar[str] = "2 * P"
+    traffic_up: ClassVar[str] = "2 * P"
     sums: ClassVar[Sums] = "clients"
     cost: ClassVar[float] = 1.1
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..contract.method import Central, Local, Method, Predictor, Reply, Sums, Update
-from ..params import Params
-from ..records import Nothing, Record
+from headwise.authoring import Central, Local, Method, Nothing, Params, Predictor, Record, Reply, Sums, Update
 
 
 class Own(Record):

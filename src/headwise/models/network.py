@@ -43,8 +43,8 @@ class OwnNetwork(Model):
 
     def build(self, task: Task) -> SplitModel:
         if self.factory:
-            said = f"model is {self.factory!r}"
-            return as_split(called(imported(self.factory, "model"), task, said), task, self.head, said)
+            name = f"model is {self.factory!r}"
+            return as_split(call_factory(imported(self.factory, "model"), task, name), task, self.head, name)
         if self.session or not self.path:
             raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
         return as_split(rebuilt_network(content(self), self.path), task, self.head, f"model is {self.called}")
@@ -62,11 +62,10 @@ class SessionNetwork(Model):
         """Nothing to check: an object is not a setting."""
 
     def build(self, task: Task) -> SplitModel:
-        said = f"model is {title(self.given)}"
-        net = self.given if isinstance(self.given, nn.Module) else called(self.given, task, said)
-        if self.stored.path:
-            net = _with_weights(net, self.stored, said)
-        return as_split(net, task, self.stored.head, said)
+        name = f"model is {title(self.given)}"
+        net = self.given if isinstance(self.given, nn.Module) else call_factory(self.given, task, name)
+        given = _with_weights(net, self.stored, name) if self.stored.path else net
+        return as_split(given, task, self.stored.head, name, net)
 
 
 def title(given: Any) -> str:
@@ -74,21 +73,21 @@ def title(given: Any) -> str:
     return str(getattr(given, "__qualname__", None) or type(given).__name__)
 
 
-def called(factory: Callable[..., Any], task: Task, said: str) -> nn.Module:
+def call_factory(factory: Callable[..., Any], task: Task, name: str) -> nn.Module:
     """The factory's network for this task."""
     offered = {"task": task, "shape": task.shape, "vocabulary": task.vocabulary}
     offered |= dict.fromkeys(("classes", "num_classes", "n_classes"), task.classes)
-    wanted = inspect.signature(factory).parameters.values()
-    named = [p for p in wanted if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    parameters = inspect.signature(factory).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if missing := [p.name for p in named if p.default is p.empty and p.name not in offered]:
-        raise ConfigError(f"{said}, which needs {missing[0]!r}: it can only be given {', '.join(offered)}.")
+        raise ConfigError(f"{name}, which needs {missing[0]!r}: it can only be given {', '.join(offered)}.")
     try:
         made = factory(**{p.name: offered[p.name] for p in named if p.name in offered})
     except Exception as error:  # another's code can raise anything
-        raise ConfigError(f"{said}, which failed: {type(error).__name__}: {error}.") from error
+        raise ConfigError(f"{name}, which failed: {type(error).__name__}: {error}.") from error
     made = made.build(task) if isinstance(made, Model) else made
     if not isinstance(made, nn.Module):
-        raise ConfigError(f"{said}, which returned a {type(made).__name__}, but must return a torch.nn.Module.")
+        raise ConfigError(f"{name}, which returned a {type(made).__name__}, but must return a torch.nn.Module.")
     return made
 
 
@@ -103,7 +102,7 @@ def content(stored: OwnNetwork) -> bytes:
     return data
 
 
-def _with_weights(net: nn.Module, stored: OwnNetwork, said: str) -> nn.Module:
+def _with_weights(net: nn.Module, stored: OwnNetwork, name: str) -> nn.Module:
     """A copy with the initial weights that the run began with."""
     net, weights = copy.deepcopy(net), read_weights(content(stored))
     try:
@@ -111,5 +110,5 @@ def _with_weights(net: nn.Module, stored: OwnNetwork, said: str) -> nn.Module:
         return net
     except RuntimeError as error:
         raise ConfigError(
-            f"{said}, but {stored.called} of this run has other layers: pass the same network."
+            f"{name}, but {stored.called} of this run has other layers: pass the same network."
         ) from error

@@ -53,9 +53,9 @@ class SplitModel(nn.Module):
 
     def weights(self, part: str = "") -> Params:
         """The live parameters, including those that never travel."""
-        found: dict[str, Tensor] = {}
-        _gather(self, "", found, set())
-        return Params(found).select(_prefix(part)) if part else Params(found)
+        weights: dict[str, Tensor] = {}
+        _gather(self, "", weights, set())
+        return Params(weights).select(_prefix(part)) if part else Params(weights)
 
     def live(self, part: str = "") -> Params:
         """The live parameters that may travel, for use in a loss."""
@@ -98,10 +98,50 @@ def split(module: nn.Module, head: str) -> SplitModel:
     if head not in (names := [n for n, _ in module.named_modules() if n]):
         kind, layers = type(module).__name__, ", ".join(names) or "none"
         raise ConfigError(f"head is {head!r}, but the layers of this {kind} are: {layers}.")
+    check_apart(module, head, f"this is a {type(module).__name__}")  # in a copy, views of one tensor are apart
     body = copy.deepcopy(module)
     last = body.get_submodule(head)
     body.set_submodule(head, nn.Identity())
     return SplitModel(body, last)
+
+
+def check_apart(net: nn.Module, head: str, network: str) -> None:
+    """Refuse weights or buffers that a head shares with the rest: a private head would travel with the body."""
+    ends = {True: (0, ""), False: (0, "")}
+    for start, end, name in sorted((*_extent(t), name) for name, t in _tensors(net)):
+        inside = name.startswith(f"{head}.")
+        reached, other = ends[not inside]
+        if start < reached:
+            pair = f"{name} and {other}" if inside else f"{other} and {name}"
+            raise ConfigError(
+                f"{network}, whose {pair} share their values, so that a private head would travel with the body: "
+                f"give the head {head!r} weights of its own."
+            )
+        ends[inside] = max(ends[inside], (end, name))
+
+
+def has_views(net: nn.Module) -> bool:
+    """Whether some of its tensors are not the same, but have values in common: a copy would not."""
+    reached = 0
+    for start, end in sorted({id(t): _extent(t) for _, t in _tensors(net)}.values()):
+        if start < reached:
+            return True
+        reached = max(reached, end)
+    return False
+
+
+def _tensors(net: nn.Module) -> list[tuple[str, Tensor]]:
+    """Its parameters and buffers, under all of their names."""
+    named = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+    return [(name, t) for name, t in named if not nn.parameter.is_lazy(t) and t.numel()]
+
+
+def _extent(t: Tensor) -> tuple[int, int]:
+    """The addresses between which its values are; a tensor without memory has one of its own."""
+    if not t.data_ptr():
+        return id(t), id(t) + 1
+    reach = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr(), t.data_ptr() + reach * t.element_size()
 
 
 def has_batchnorm(module: nn.Module) -> bool:
@@ -137,16 +177,16 @@ def _like(t: Tensor, like: Tensor) -> Tensor:
     return t.as_strided(t.shape, like.stride()) if ambiguous and t.stride() != like.stride() else t
 
 
-def _gather(module: nn.Module, prefix: str, found: dict[str, Tensor], seen: set[int]) -> None:
+def _gather(module: nn.Module, prefix: str, weights: dict[str, Tensor], seen: set[int]) -> None:
     """`named_parameters` in a third of the time; every client needs it in every round."""
     for name, p in module._parameters.items():
         if p is not None and id(p) not in seen:
             seen.add(id(p))
-            found[prefix + name] = p
+            weights[prefix + name] = p
     for name, child in module._modules.items():
         if child is not None and id(child) not in seen:
             seen.add(id(child))
-            _gather(child, f"{prefix}{name}.", found, seen)
+            _gather(child, f"{prefix}{name}.", weights, seen)
 
 
 def _has_buffers(module: nn.Module) -> bool:

@@ -115,7 +115,7 @@ def ask_for(
         raise ConfigError(f"scale is {scale!r}, which {paper.name} does not have: {nearest(scale, scales)}")
     names = [c.name for c in table.columns]
     chosen = choose(columns, names, "columns") if columns else names
-    known = list(dict.fromkeys((*table.methods, STANDALONE.name)))
+    known = list(dict.fromkeys((*table.methods, *(r.name for r in paper.methods), STANDALONE.name)))
     wanted = choose(methods, known, "methods") if methods else table.methods
     found = tuple(c for c in table.columns if c.name in chosen)
     return Ask(paper, table, found, tuple(wanted), scales[scale], "code" if rules == "code" else "paper", seeds)
@@ -155,7 +155,7 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     values = merged(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
     asked = merged(ask.settings.values, column.sweep.values)
     values = merged(values, {k: v for k, v in asked.items() if k != "method"})
-    options = {} if recipe is STANDALONE else column.options.values
+    options = column.options.values if recipe.name in ask.table.methods else {}  # not of a method run beside them
     chosen = Choice.parse(method, "method")
     values["method"] = merged(chosen.plain(), options, _options(chosen.name, asked.get("method", {})))
     values["seed"] = seed

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Source
-from ..data.splits import parse
+from ..data.splits import parse_split
 from ..engine.estimate import training_step
 from ..engine.host.process import cores, one_thread
 from ..errors import ConfigError
@@ -61,7 +61,7 @@ class Costs:
     def seconds(self, experiment: Experiment) -> float:
         """How long this run would take with its workers, on an otherwise idle machine."""
         facts, speed = self._about(experiment.data), self._speed(experiment)
-        split, sampling, often = parse(experiment.split), experiment.sampling, experiment.evaluate
+        split, sampling, often = parse_split(experiment.split), experiment.sampling, experiment.evaluate
         samples = facts.samples * experiment.fraction
         parts = split.train + split.val + split.test
         tested = samples * (split.test / parts if not split.official else 1 / 6)  # as CIFAR's public test set

@@ -43,7 +43,7 @@ def effort(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
 
 
 def _seconds(spent: Seconds) -> float:
-    workers = {k: v for k, v in spent.get("workers", {}).items() if k not in ("evaluation", "idle")}
+    workers = {k: v for k, v in spent["workers"].items() if k not in ("evaluation", "idle")}
     return spent.get("server", 0.0) + sum(workers.values())
 
 

@@ -25,14 +25,14 @@ def account(plan: Plan) -> dict[str, Any]:
     if not privacy.protects:
         return {}
     rounds = [privacy.cost(plan, c).times(plan.experiment.rounds) for c in plan.clients]
-    each = [composed((spent,), privacy.delta) for spent in rounds]
-    found = {"delta": privacy.delta, "unit": privacy.unit, "against": "server", "source": privacy.source}
+    each = [compose((spent,), privacy.delta) for spent in rounds]
+    terms = {"delta": privacy.delta, "unit": privacy.unit, "against": "server", "source": privacy.source}
     clients = {} if privacy.hides_sizes else {"clients": each}  # otherwise all clients cost the same
-    return {"epsilon": max(each), "relation": privacy.relation, **found, **clients}
+    return {"epsilon": max(each), "relation": privacy.relation, **terms, **clients}
 
 
 @cache
-def composed(releases: tuple[Releases, ...], delta: float) -> float:
+def compose(releases: tuple[Releases, ...], delta: float) -> float:
     """Epsilon of all these releases, each chosen with knowledge of the earlier ones: Renyi divergences add up."""
     history = [m if m.noise >= FAINT else m._replace(rate=1.0) for m in releases if m.steps]
     if not history:

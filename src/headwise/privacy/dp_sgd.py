@@ -15,16 +15,14 @@ from torch import Tensor, nn
 
 from ..contract.benches import Local
 from ..engine.client.client_bench import ClientBench, halves, parts_of
-from ..engine.host.devices import on, samples_on
+from ..engine.host.devices import move_to, samples_on
 from ..engine.kernels.plain import learning
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
 from ..errors import AccountingError, ConfigError
 from ..records import Record
 from ..settings.options import Train
-from .fence import fenced
-from .gaussian import messages_of
-from .randomness import chosen, gaussian, source_of
+from .gaussian import gaussian, messages_of, noise_source, poisson_sample, restrict_bench
 
 ALLOWS = frozenset(
     {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
@@ -60,7 +58,9 @@ class DPSGD(Mechanism):
         """A bench whose only access to the data is private training, and only in `fit`: epsilon covers no more."""
         training = PrivateTraining(self, plan, local, plan.epochs_accounted if kind == "fit" else 0)
         refusal = "its clients need {}, and only plain training protects single examples"
-        return fenced(local, ALLOWS, {"sgd": training.sgd}, lambda name: refusal.format(REFUSES.get(name, name)))
+        return restrict_bench(
+            local, ALLOWS, {"sgd": training.sgd}, lambda name: refusal.format(REFUSES.get(name, name))
+        )
 
     def cost(self, plan: Plan, client: int) -> Releases:
         """The steps of a round, with credit for sampling: each step draws every example independently, in secret."""
@@ -88,7 +88,7 @@ class PrivateTraining:
     def __init__(self, mechanism: DPSGD, plan: Plan, local: ClientBench, epochs: int | None) -> None:
         self._mechanism, self._plan, self._local, self._left = mechanism, plan, local, epochs
         self._data = samples_on(plan.data.client(local.client).train, plan.device)
-        self._secret = source_of(mechanism.source, plan.experiment.seed, local.client, local.t)
+        self._secret = noise_source(mechanism.source, plan.experiment.seed, local.client, local.t)
 
     def sgd(
         self,
@@ -144,7 +144,7 @@ class PrivateTraining:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # inputs need no gradient
             for _ in range(steps):
-                i = on(chosen(n, size / n, self._secret), self._plan.device)
+                i = move_to(poisson_sample(n, size / n, self._secret), self._plan.device)
                 self._local.samples[0] += size  # the actual number is secret
                 optimiser.zero_grad()
                 if len(i):
@@ -159,7 +159,7 @@ class PrivateTraining:
         scale = self._mechanism.noise * self._mechanism.clip / size
         for p in weights:
             assert p.grad is not None  # Opacus has just written it
-            p.grad += on(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
+            p.grad += move_to(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
 
 
 def _optimiser(train: Train, weights: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:

@@ -10,8 +10,7 @@ from ..errors import AccountingError, ConfigError, nearest
 from ..records import fields_of
 from ..settings.options import Privacy
 from .dp_sgd import DPSGD
-from .noisy_means import NoisyMeans
-from .noisy_models import NoisyModels
+from .gaussian import NoisyMeans, NoisyModels
 
 MECHANISMS: tuple[type[Mechanism], ...] = (NoisyModels, NoisyMeans, DPSGD)
 

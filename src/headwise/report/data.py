@@ -1,18 +1,22 @@
-"""The numbers behind the page's charts: mean and spread over seeds, rounded, with no more points than you can see."""
+"""The numbers behind the page's charts and tables, rounded, with no more points than you can see."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from ..disk.jsontext import leaves, to_json, to_toml
 from ..log.metrics import WORST_DECILE, Metric, percent
 from ..log.schema import MOMENTS, Round, figures
+from ..runs.query import Run
 from ..settings import catalog
-from .clients import client_scores
-from .inside import diagnostics, thinned
-from .results import Line, Setting, reading
+from ..settings.experiment import Experiment
+from ..settings.fields import changed
+from .results import Line, Setting, explain_damage
+from .tables import Table
 
 POINTS = 400
 """per curve: more can't be told apart on a screen"""
@@ -27,8 +31,10 @@ Rows = Sequence[Round]
 
 def page_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """What the page's script draws for each setting."""
-    found = list(settings)
-    return [setting_data(setting, INSIDE // max(1, sum(len(s.lines) for s in found))) for setting in found]
+    all_settings = list(settings)
+    return [
+        setting_data(setting, INSIDE // max(1, sum(len(s.lines) for s in all_settings))) for setting in all_settings
+    ]
 
 
 def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
@@ -37,8 +43,8 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "title": setting.title,
         "metric": metric_data(setting.metric),
         "floor": _round(setting.floor),
-        "alone": setting.alone.name if setting.alone else None,
-        "order": [line.name for line in setting.measured],
+        "alone": setting.local_training.name if setting.local_training else None,
+        "order": [line.name for line in setting.ranking],
         "classes": setting.classes,
         "names": setting.run.names or None,
         "partition": parts_with_samples(setting.partition),
@@ -51,7 +57,7 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
 
 def parts_with_samples(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Each client's counts by class for training, test and, if there are any, validation."""
-    return {p: counts[p] for p in ("train", "val", "test") if p != "val" or any(map(sum, counts.get(p, ())))}
+    return {p: counts[p] for p in ("train", "val", "test") if p in counts and (p != "val" or any(map(sum, counts[p])))}
 
 
 def metric_data(metric: Metric) -> dict[str, Any]:
@@ -60,26 +66,26 @@ def metric_data(metric: Metric) -> dict[str, Any]:
 
 def _slots(setting: Setting) -> list[int]:
     """Each line's colour number: its method's own if free, so that a method looks the same on every page."""
-    known, taken, found = catalog.names("method"), set[int](), list[int]()
+    known, taken, slots = catalog.names("method"), set[int](), list[int]()
     for line in setting.lines:
         method = line.runs[0].method
         first = known.index(method) if method in known else 0
         # other colours, then other dashes
         choices = ((first + k) % COLOURS + COLOURS * (k // COLOURS) for k in count())
-        slot = -1 if line is setting.alone else next(s for s in choices if s not in taken)
+        slot = -1 if line is setting.local_training else next(s for s in choices if s not in taken)
         taken.add(slot)
-        found.append(slot)
-    return found
+        slots.append(slot)
+    return slots
 
 
 def _line(line: Line, room: int) -> dict[str, Any]:
     runs, clients = line.rows, range(line.runs[0].manifest["experiment"]["clients"])
-    with reading(line.runs[0]):
+    with explain_damage(line.runs[0]):
         return {
             "name": line.name,
             "method": line.runs[0].method,
             "seeds": [run.manifest["experiment"]["seed"] for run in line.runs],
-            "moment": line.moment if line.measured else None,
+            "moment": line.moment if line.measured_moments else None,
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(line, m))},
             "clients": {m: [_round(a.get(c)) for c in clients] for m, a in client_scores(line).items()},
@@ -92,7 +98,7 @@ def _line(line: Line, room: int) -> dict[str, Any]:
 
 def _worst(line: Line) -> float | None:
     """The mean of the worst tenth of its clients; None if not measured."""
-    known = line.measured and line.values(WORST_DECILE.name, line.moment)
+    known = line.measured_moments and line.values(WORST_DECILE.name, line.moment)
     return line.mean(WORST_DECILE.name, line.moment) if known else None
 
 
@@ -101,8 +107,8 @@ def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:
     if not line.values("last", moment):
         return None
     main, runs = line.metric, [[*filter(None, [run.start]), *run.rounds] for run in line.runs]
-    seeds = [{row["round"]: found for row in rows if (found := figures(row, moment, main))} for rows in runs]
-    rounds = thinned([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
+    seeds = [{row["round"]: figures_at for row in rows if (figures_at := figures(row, moment, main))} for rows in runs]
+    rounds = thin([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
         return None
     sent = [_sent(rows) for rows in runs]
@@ -117,11 +123,11 @@ def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:
 
 def _sent(rows: Rows) -> dict[int, int]:
     """Bytes sent up to and including each round, without those that only the evaluation needed."""
-    total, found = 0, {}
+    total, bytes_by_round = 0, {}
     for row in rows:
         total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0) + row.get("bytes_census", 0)
-        found[row["round"]] = total
-    return found
+        bytes_by_round[row["round"]] = total
+    return bytes_by_round
 
 
 def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
@@ -137,20 +143,22 @@ def _traffic(runs: Sequence[Rows]) -> dict[str, Any]:
 
 def _fields(rows: Rows, way: Literal["up", "down"]) -> dict[str, float]:
     """By field if the rows say so, else in total."""
-    told = [found[way] for row in rows if (found := row.get("fields"))]
-    if not rows or len(told) < len(rows):
+    sizes = [fields[way] for row in rows if (fields := row.get("fields"))]
+    if not rows or len(sizes) < len(rows):
         return {"message": _mean(row["bytes_up" if way == "up" else "bytes_down"] for row in rows)}
-    return {name: _mean(found.get(name, 0) for found in told) for name in sorted({k for found in told for k in found})}
+    return {
+        name: _mean(fields.get(name, 0) for fields in sizes) for name in sorted({k for fields in sizes for k in fields})
+    }
 
 
 def _cost(runs: Sequence[Rows]) -> dict[str, Any]:
     """Seconds per round by phase, those of the workers apart; samples per second; memory if measured."""
     rows = [row for rows in runs for row in rows]
     spent = sum(row["seconds"]["round"] for row in rows)
-    memory = [found for row in rows if (found := row.get("memory")) is not None]
+    memory = [peak for row in rows if (peak := row.get("memory")) is not None]
     return {
         "seconds": _by_phase([row["seconds"] for row in rows]),
-        "workers": _by_phase([row["seconds"].get("workers", {}) for row in rows]),
+        "workers": _by_phase([row["seconds"]["workers"] for row in rows]),
         "samples_per_second": round(sum(row.get("samples", 0) for row in rows) / spent, 1) if spent else None,
         "memory": max(memory, default=None),
     }
@@ -163,9 +171,158 @@ def _by_phase(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return round(fmean(found), 5) if found else 0.0
+    numbers = list(values)
+    return round(fmean(numbers), 5) if numbers else 0.0
 
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+CHOICES = ("method", "data", "partition", "model", "server_model")
+"""written in full, with all options"""
+
+
+def command(run: Run) -> str:
+    """The command that gives the same bits; omits settings that have their defaults."""
+    usual, now = Experiment().plain(), run.manifest["experiment"]
+    chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
+    others = leaves(changed({k: v for k, v in now.items() if k not in CHOICES}, usual))
+    return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={_toml(v)}"))])
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML on one line; None, which TOML lacks, becomes 'none'."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{to_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return to_toml("none" if value is None else value)
+
+
+Scores = dict[int, float]
+"""by client"""
+
+
+def client_scores(line: Line) -> dict[str, Scores]:
+    """Each client's last score on its test samples by moment, averaged over seeds; without those not measured."""
+    by_moment: dict[str, dict[int, list[float]]] = {}
+    for run in line.runs:
+        with explain_damage(run):
+            for moment, by_client in run.last_scores().items():
+                for c, value in by_client.items():
+                    by_moment.setdefault(moment, {}).setdefault(c, []).append(value)
+    return {m: {c: fmean(v) for c, v in sorted(by_client.items())} for m, by_client in by_moment.items()}
+
+
+FEDERATION_COLUMNS = (
+    "Site",
+    "Clients",
+    "Rounds trained in",
+    "Messages",
+    "Failures",
+    "KB down",
+    "KB up",
+    "Seconds per message",
+)
+
+
+def federation(runs: Iterable[Run]) -> list[tuple[str, ...]]:
+    """A row for each site of these runs; empty for simulations."""
+    by_site: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        with explain_damage(run):
+            for line in run.sites:
+                by_site.setdefault(str(line["site"]), []).append(line)
+    return [_row(site, lines) for site, lines in sorted(by_site.items())]
+
+
+def _row(site: str, lines: list[dict[str, Any]]) -> tuple[str, ...]:
+    done = [line for line in lines if "failure" not in line]
+    trained = {line["round"] for line in done if line["task"] == "fit"}
+    kilobytes = (f"{sum(line[way] for line in lines) / 1024:,.1f}" for way in ("bytes_down", "bytes_up"))
+    seconds = f"{fmean(line['seconds'] for line in done):.1f}" if done else "–"
+    clients = ", ".join(map(str, sorted({c for line in lines for c in line["clients"]})))
+    return site, clients, str(len(trained)), str(len(lines)), str(len(lines) - len(done)), *kilobytes, seconds
+
+
+ROOM = 300_000
+"""at most this many characters for one quantity on the page"""
+FEWEST, MOST = 3, 60
+"""rounds of a quantity on the page, regardless of size"""
+
+
+def diagnostics(run: Run, room: int = ROOM) -> dict[str, Any]:
+    """Each quantity's axes, and its values by round; empty if the method shows none."""
+    rows = run.diagnostics
+    quantities: dict[str, Any] = {}
+    for row in thin(rows, _rounds(rows[-1], min(room, ROOM))) if rows else ():
+        for name, quantity in row["quantities"].items():
+            entry = quantities.setdefault(name, {"axes": quantity["axes"], "rounds": []})
+            entry["rounds"].append({"round": row["round"], "ids": quantity["ids"], "values": quantity["values"]})
+    return quantities
+
+
+def _rounds(row: dict[str, Any], room: int) -> int:
+    """How many rounds fit, if each is as large as this one."""
+    largest = max((len(to_json(q)) for q in row["quantities"].values()), default=1)
+    return max(FEWEST, min(MOST, room // largest))
+
+
+def thin(values: list[Any], most: int) -> list[Any]:
+    """At most `most` of the values, evenly spaced, including the first and the last."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+JOINED_COLUMNS = {"joined": "joined, {}", "alone": "local training, {}", "standalone": "local training, as long"}
+
+
+def joined_table(setting: Setting) -> Table | None:
+    """Mean and spread over the seeds; None if no run held clients out."""
+    lines = [line for line in setting.lines if any(s.get("new_clients") for s in line.summaries)]
+    if not lines:
+        return None
+    columns = list(dict.fromkeys(key for line in lines for key in _values(line)))
+    head = ["method", "trained", *(JOINED_COLUMNS[model].format(_epochs(e)) for model, e in columns)]
+    rows = [
+        [
+            line.name,
+            _cell(line.values("last", line.moment), line.metric) if line.measured_moments else "",
+            *_joined_cells(line, columns),
+        ]
+        for line in lines
+    ]
+    return head, rows
+
+
+def _values(line: Line) -> dict[tuple[str, str], list[float]]:
+    """One value per seed, by what it is of and by epochs."""
+    by_kind: dict[tuple[str, str], list[float]] = {}
+    for summary in line.summaries:
+        for model in JOINED_COLUMNS:
+            for epochs, value in summary.get("new_clients", {}).get(model, {}).items():
+                by_kind.setdefault((model, "" if model == "standalone" else epochs), []).append(value)
+    return by_kind
+
+
+def _joined_cells(line: Line, columns: list[tuple[str, str]]) -> list[str]:
+    values = _values(line)
+    return [_cell(values.get(key, []), line.metric) for key in columns]
+
+
+def _cell(values: list[float], metric: Metric) -> str:
+    if not values:
+        return ""
+    spread = f" ± {in_table(stdev(values), metric)}" if len(values) > 1 else ""
+    return f"{in_table(fmean(values), metric)}{spread}"
+
+
+def in_table(value: float, metric: Metric, sign: str = "") -> str:
+    """Shares in per cent, without the sign that would be in every cell; others in their own unit."""
+    return f"{100 * value:{sign}.2f}" if metric.form is percent else f"{value:{sign}.4g}"
+
+
+def _epochs(count: str) -> str:
+    return f"{count} epoch{'s' * (count != '1')}"

@@ -75,15 +75,15 @@ def _over_traffic(axes: Axes, data: Data) -> None:
 
 
 def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
-    for line in _measured(data):
+    for line in _measured_lines(data):
         curve = line["curves"][line["moment"]]
-        mean, spread = (_scaled(data, curve[part]) for part in ("mean", "std"))
+        mean, spread = (_scale(data, curve[part]) for part in ("mean", "std"))
         axes.plot(curve[along], mean, label=_short(line["name"]), **_look(line))
         low = [m - s for m, s in zip(mean, spread, strict=True)]
         high = [m + s for m, s in zip(mean, spread, strict=True)]
         axes.fill_between(curve[along], low, high, color=_look(line)["color"], alpha=0.15, linewidth=0)
     if data["floor"] is not None:
-        [floor] = _scaled(data, [data["floor"]])
+        [floor] = _scale(data, [data["floor"]])
         axes.axhline(floor, color="#8c959f", linewidth=0.8, linestyle=":", label="floor: guessing")
     axes.set_xlabel(title)
     axes.set_ylabel(_label(data))
@@ -91,13 +91,13 @@ def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
 
 
 def _clients(axes: Axes, data: Data) -> None:
-    lines = _measured(data)
+    lines = _measured_lines(data)
     for i, line in enumerate(lines):
-        found = _scaled(data, line["clients"].get(line["moment"], []))
-        heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(found))]
-        axes.scatter(found, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
+        scores = _scale(data, line["clients"].get(line["moment"], []))
+        heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(scores))]
+        axes.scatter(scores, heights, s=9, alpha=0.6, color=_look(line)["color"], linewidths=0)
         if line["worst"] is not None:
-            axes.plot(_scaled(data, [line["worst"]]), [i], "k|", markersize=12)
+            axes.plot(_scale(data, [line["worst"]]), [i], "k|", markersize=12)
     axes.set_yticks(range(len(lines)), [_short(line["name"]) for line in lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"{_label(data)} of each client; | is the worst tenth")
@@ -139,7 +139,7 @@ FIGURES: dict[str, Callable[[Axes, Data], None]] = {
 }
 
 
-def _scaled(data: Data, values: Sequence[float | None]) -> list[float]:
+def _scale(data: Data, values: Sequence[float | None]) -> list[float]:
     """The values that there are, shares in percent."""
     return [(100 if data["metric"]["percent"] else 1) * v for v in values if v is not None]
 
@@ -148,7 +148,7 @@ def _label(data: Data) -> str:
     return f"{data['metric']['label']}{' in %' if data['metric']['percent'] else ''}"
 
 
-def _measured(data: Data) -> list[Data]:
+def _measured_lines(data: Data) -> list[Data]:
     by_name = {line["name"]: line for line in data["lines"]}
     return [by_name[name] for name in data["order"]]
 

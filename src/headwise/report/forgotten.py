@@ -7,9 +7,8 @@ from statistics import fmean
 
 from ..disk.files import write_bytes
 from ..log.metrics import Metric, percent
-from ..runs.names import called
-from ..runs.query import Run
-from .joined import in_table
+from ..runs.query import Run, client_label
+from .data import in_table
 from .page import capital, render_table
 from .tables import Table
 
@@ -28,7 +27,7 @@ def forgotten_table(before: Run, after: Run) -> Table:
     rows: list[list[str]] = []
     for c in others:
         cells = [cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c), metric)]
-        rows.append([called(c, after.names), str(sizes[c]), *cells])
+        rows.append([client_label(c, after.names), str(sizes[c]), *cells])
     means = [_cells(_mean(then[m], others), _mean(now[m], others), metric) for m in moments if others]
     return head, [*rows, ["mean", str(sum(sizes[c] for c in others)), *(cell for cells in means for cell in cells)]]
 
@@ -37,9 +36,9 @@ def write_forgotten(before: Run, after: Run, out: Path) -> Path:
     head, rows = forgotten_table(before, after)
     gone = ", ".join(after.manifest["experiment"]["without"])
     same = "the others keep their numbers, samples and random draws"
-    told = f"{capital(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
-    said = f"The run {before.path.name} as if {gone} had never been there: {same}. {told}."
-    text = render_table(f"{before.method} without {gone}", said, head, rows)
+    metric = f"{capital(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
+    intro = f"The run {before.path.name} as if {gone} had never been there: {same}. {metric}."
+    text = render_table(f"{before.method} without {gone}", intro, head, rows)
     write_bytes(out, text.encode())
     return out
 

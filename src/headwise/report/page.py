@@ -14,10 +14,7 @@ from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
 from ..errors import counted
-from .again import command
-from .data import page_data
-from .federation import HEAD, federation
-from .joined import joined_table
+from .data import FEDERATION_COLUMNS, command, federation, joined_table, page_data
 from .results import Setting
 from .tables import Table, results
 from .words import client_words, failure_words, words
@@ -65,7 +62,7 @@ def render(settings: Sequence[Setting], live: Live | None = None, damaged: Seque
             for k, v in (PARTS | {"accuracy": capital(metric)}).items()
             if {"inside": shows, "federation": any(sites)}.get(k, True)
         },
-        settings=[{**_said(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
+        settings=[{**_section(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
         data=data,
         live=live,
         damaged=damaged,
@@ -87,15 +84,15 @@ def render_page(
         script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
         again=command,
         capital=capital,
-        federation_head=HEAD,
+        federation_head=FEDERATION_COLUMNS,
         manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
         version=__version__,
     )  # fmt: skip
 
 
-def render_said(settings: Sequence[Setting]) -> str:
+def render_sections(settings: Sequence[Setting]) -> str:
     """Only the summary, for updates of a live page."""
-    return _templates().get_template("said.html.j2").render(settings=[_said(s) for s in settings])
+    return _templates().get_template("sections.html.j2").render(settings=[_section(s) for s in settings])
 
 
 def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -108,10 +105,10 @@ def render_judged(**more: Any) -> str:
     return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
 
 
-def render_table(title: str, said: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def render_table(title: str, intro: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """One table, with a sentence about it."""
     template = _templates().get_template("table.html.j2")
-    return template.render(title=title, said=said, head=head, rows=rows, css=Markup(_asset("report.css")))
+    return template.render(title=title, intro=intro, head=head, rows=rows, css=Markup(_asset("report.css")))
 
 
 def script_safe(data: Any) -> Markup:
@@ -143,8 +140,8 @@ def _subtitle(settings: Sequence[Setting]) -> str:
     return f"{counted(len(runs), 'run')}, {when}{rest}"
 
 
-def _said(setting: Setting) -> dict[str, Any]:
-    lines = setting.measured or setting.lines
+def _section(setting: Setting) -> dict[str, Any]:
+    lines = setting.ranking or setting.lines
     head, rows = _without_blanks(results(lines, setting.floor), len(lines))
     seeds = f"mean ± standard deviation over {setting.seeds} seeds" if setting.seeds > 1 else "one seed"
     return {

@@ -20,17 +20,17 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
     """How much data there is, how uneven it is, and what guessing would score."""
     sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
     who = f"{summary['clients']} clients share" if summary["clients"] > 1 else "One client has"
-    said = [
+    sentences = [
         f"{who} {summary['train']:,} training, {summary['val']:,} validation and {summary['test']:,} test samples.",
         f"A client has {sizes['median']:g} samples (median), from {sizes['min']:g} to {sizes['max']:g}, of "
         f"{classes['median']:g} classes, from {classes['min']:g} to {classes['max']:g}.",
     ]
     if floor is not None:
-        said.append(
+        sentences.append(
             f"Always guessing a client's most frequent class is right for {percent(floor)} of the test samples: "
             f"a model must beat that."
         )
-    return [*said, f"The partition's fingerprint is {summary['hash'][:12]}."]
+    return [*sentences, f"The partition's fingerprint is {summary['hash'][:12]}."]
 
 
 def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
@@ -63,5 +63,5 @@ def render_partition(
         "floors": [],
         "partition": parts_with_samples(counts),
     }
-    said = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
-    return render_page(title=title, subtitle="nothing trained yet", parts=PARTS, settings=[said], data=[data])
+    setting = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
+    return render_page(title=title, subtitle="nothing trained yet", parts=PARTS, settings=[setting], data=[data])

@@ -16,9 +16,7 @@ from ..errors import RunError
 from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import portable
-from ..runs.names import called
-from ..runs.query import Run, find_runs
-from ..runs.titles import title_of
+from ..runs.query import Run, client_label, find_runs, title_of
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""
@@ -44,19 +42,19 @@ class Line:
 
     @cached_property
     def summaries(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        summaries: list[dict[str, Any]] = []
         for run in self.runs:
-            with reading(run):
-                found.append(run.summary())
-        return found
+            with explain_damage(run):
+                summaries.append(run.summary())
+        return summaries
 
     def values(self, what: str, moment: str) -> list[float]:
         """One value for each seed that measured it."""
-        found = [s[self.metric.name].get(moment, {}).get(what) for s in self.summaries]
-        return [value for value in found if value is not None]
+        values = [s[self.metric.name].get(moment, {}).get(what) for s in self.summaries]
+        return [value for value in values if value is not None]
 
     @cached_property
-    def measured(self) -> list[str]:
+    def measured_moments(self) -> list[str]:
         """The measured moments at which its clients' models can be judged."""
         return [m for m in (*OWN, "global") if self.values("last", m)]
 
@@ -75,7 +73,7 @@ class Line:
     @property
     def moment(self) -> str:
         """By which it is ranked: pre, else stale, else global. The same for all methods, whatever they score."""
-        return self.measured[0]
+        return self.measured_moments[0]
 
     @property
     def score(self) -> float:
@@ -114,30 +112,29 @@ class Setting:
         return max(len(line.runs) for line in self.lines)
 
     @property
-    def alone(self) -> Line | None:
-        """The line of clients that train alone, if there is one."""
-        return next((line for line in self.measured if line.runs[0].method == "standalone"), None)
+    def local_training(self) -> Line | None:
+        """The line of local training (`standalone`), if there is one."""
+        return next((line for line in self.ranking if line.runs[0].method == "standalone"), None)
 
     @cached_property
-    def measured(self) -> list[Line]:
+    def ranking(self) -> list[Line]:
         """The lines with a score, best first."""
         return sorted(
-            (line for line in self.lines if line.measured), key=lambda line: self.metric.gain(0.0, line.score)
+            (line for line in self.lines if line.measured_moments), key=lambda line: self.metric.gain(0.0, line.score)
         )
 
     @cached_property
     def partition(self) -> dict[str, Any]:
         return self.run.partition
 
-    def called(self, c: int) -> str:
+    def label_of(self, c: int) -> str:
         """A client's number, and its name if it has one."""
-        return called(c, self.run.names)
+        return client_label(c, self.run.names)
 
     @property
     def classes(self) -> list[str] | None:
-        """The names of the classes; None for runs of older versions."""
-        found = self.partition.get("classes")
-        return [str(name) for name in found] if isinstance(found, list) else None
+        """The names of the classes; None if only sites know them."""
+        return self.partition.get("classes")
 
 
 def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[Setting]:
@@ -145,22 +142,22 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
 
     With `damaged`, a run that can't be read is skipped and its error appended there, as long as there are other runs.
     """
-    found = [run for folder in folders for run in _runs(folder)]
+    all_runs = [run for folder in folders for run in _runs(folder)]
     problems: dict[tuple[str, str], list[Run]] = {}
-    for run in {run.path.resolve(): run for run in found}.values():
+    for run in {run.path.resolve(): run for run in all_runs}.values():
         try:
-            with reading(run):
+            with explain_damage(run):
                 _check(run)
                 problems.setdefault((run.manifest["partition"]["hash"], run.metric.name), []).append(run)
         except RunError as error:
-            if damaged is None or len(found) == 1:
+            if damaged is None or len(all_runs) == 1:
                 raise
             damaged.append(str(error))
     if damaged and not problems:
         raise RunError(f"none of these runs can be read: {damaged[0]}")
     settings: list[Setting] = []
     for runs in problems.values():
-        with reading(runs[0]):
+        with explain_damage(runs[0]):
             settings.append(Setting(title_of(runs[0].manifest["experiment"], runs[0].metric), tuple(_lines(runs))))
     return settings
 
@@ -174,7 +171,7 @@ def _check(run: Run) -> None:
 
 
 @contextmanager
-def reading(run: Run) -> Iterator[None]:
+def explain_damage(run: Run) -> Iterator[None]:
     """Turn errors about missing or malformed entries into one sentence about the run."""
     try:
         yield
@@ -185,10 +182,10 @@ def reading(run: Run) -> Iterator[None]:
 def _runs(folder: Path) -> list[Run]:
     if not folder.is_dir():
         raise RunError(f"{folder} is not the folder of a run: there is no such folder.")
-    found = find_runs(folder)
-    if not found:
+    runs = find_runs(folder)
+    if not runs:
         raise RunError(f"{folder} holds no runs: there is no manifest.json in it or below it.")
-    return found
+    return runs
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:
@@ -212,11 +209,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
     """Each line's method, and the settings that tell it apart from other lines of that method."""
     given = [_given_name(run) for run in runs]
     names: list[str] = []
-    for run, said in zip(runs, given, strict=True):
+    for run, name in zip(runs, given, strict=True):
         own = _flat(_settings(run))
-        rivals = [_flat(_settings(r)) for r, other in zip(runs, given, strict=True) if other == said]
+        rivals = [_flat(_settings(r)) for r, other in zip(runs, given, strict=True) if other == name]
         differ = [k for k in own if any(r.get(k) != own[k] for r in rivals)]
-        names.append(" · ".join([said, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
+        names.append(" · ".join([name, *(f"{k.removeprefix('method.')}={own[k]}" for k in differ)]))
     return names
 
 
@@ -225,7 +222,7 @@ def _given_name(run: Run) -> str:
     path, own = run.path.parent / "comparison.json", run.method
     named: dict[str, str] = {}
     if path.exists():
-        with reading(run):
+        with explain_damage(run):
             named = {Path(r["run"]).name: m["method"] for m in read_json(path)["methods"] for r in m["runs"]}
     return named.get(run.path.name, Path(own).stem if own.endswith(".py") else own)
 

@@ -25,7 +25,7 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
     main = lines[0].metric
     more = [m for m in extras(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)]
     few = ["clients measured"] * any(_few(line) for line in lines)
-    judged = next((line.moment for line in lines if _validated(line)), "")
+    judged = next((line.moment for line in lines if _validation_cell(line)), "")
     head = [
         "method",
         f"{main.heading} (pre)",
@@ -36,19 +36,19 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
         *COSTS,
     ]
     rows = [_cells(line, more, bool(few), bool(judged)) for line in lines]
-    last = [] if floor is None else [[_guessing(lines[0]), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
+    last = [] if floor is None else [[_floor_name(lines[0]), *[main.form(floor)] * 2, *[""] * (len(head) - 3)]]
     return head, [*rows, *last]
 
 
-def _guessing(line: Line) -> str:
+def _floor_name(line: Line) -> str:
     """What the floor is called."""
-    task = line.runs[0].manifest["experiment"].get("task")
+    task = line.runs[0].manifest["experiment"]["task"]
     return "majority floor" if is_majority(line.metric, task) else "dummy floor"
 
 
 def _cells(line: Line, more: Sequence[Metric], few: bool, judged: bool) -> list[str]:
     shown = [_with_spread(line, m) if line.values("last", m) else "" for m in OWN]
-    others = [*[_validated(line)] * judged, *(_extra(line, m) for m in more), *[_few(line)] * few]
+    others = [*[_validation_cell(line)] * judged, *(_extra(line, m) for m in more), *[_few(line)] * few]
     traffic = [f"{line.per_round(f'bytes_{way}') / 1024:,.1f}" for way in ("up", "down")]
     return [line.name, *shown, *others, *traffic, f"{line.per_round('seconds'):.2f}"]
 
@@ -64,10 +64,10 @@ def _few(line: Line) -> str:
     return next((f"{line.mean(name, m):g}" for m in OWN if line.values(name, m)), "")
 
 
-def _validated(line: Line) -> str:
+def _validation_cell(line: Line) -> str:
     """The metric on validation samples, at the moment that ranks the line; empty without such samples."""
     what = line.metric.validation
-    return _with_spread(line, line.moment, what) if line.measured and line.values(what, line.moment) else ""
+    return _with_spread(line, line.moment, what) if line.measured_moments and line.values(what, line.moment) else ""
 
 
 def _with_spread(line: Line, moment: str, what: str = "last") -> str:
@@ -108,13 +108,13 @@ def latex(table: Table) -> str:
     ])  # fmt: skip
 
 
-def comma_separated(table: Table) -> str:
+def to_csv(table: Table) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
     return text.getvalue()
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"latex": latex, "markdown": markdown, "csv": comma_separated}
+FORMATS: dict[str, Callable[[Table], str]] = {"latex": latex, "markdown": markdown, "csv": to_csv}
 
 
 def tables(settings: Sequence[Setting], form: str) -> str:
@@ -122,13 +122,13 @@ def tables(settings: Sequence[Setting], form: str) -> str:
     if form not in FORMATS:
         raise ConfigError(f"table is {form!r}: {nearest(form, FORMATS)}")
     mark = {"latex": "% ", "markdown": "### ", "csv": "# "}[form]
-    texts = [(s.title, FORMATS[form](results(s.measured or s.lines, s.floor))) for s in settings]
+    texts = [(s.title, FORMATS[form](results(s.ranking or s.lines, s.floor))) for s in settings]
     return "\n".join(f"{mark}{_one_line(title)}\n\n{text}" if len(texts) > 1 else text for title, text in texts)
 
 
 def _value(text: str) -> float:
-    found = re.match(r"-?[\d.]+", text)
-    return float(found.group()) if found else -math.inf
+    number = re.match(r"-?[\d.]+", text)
+    return float(number.group()) if number else -math.inf
 
 
 def _one_line(text: str) -> str:

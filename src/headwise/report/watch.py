@@ -22,7 +22,7 @@ from ..errors import HeadwiseError, RunError
 from ..log.metrics import ACCURACY
 from ..runs.query import Run, find_runs
 from .data import page_data
-from .page import Live, render, render_list, render_said
+from .page import Live, render, render_list, render_sections
 from .results import Setting, collect
 
 HOSTS = ["127.0.0.1", "localhost", "[::1]"]
@@ -36,12 +36,12 @@ def watch_app(root: Path) -> Starlette:
     def folder_of(request: Request) -> Path:
         """The requested folder; 404 for anything outside `root`."""
         try:
-            found = input_folder(home / request.path_params["path"], "path").resolve()
+            folder = input_folder(home / request.path_params["path"], "path").resolve()
         except HeadwiseError as error:
             raise HTTPException(404, str(error)) from error
-        if not found.is_relative_to(home) or not found.is_dir():
+        if not folder.is_relative_to(home) or not folder.is_dir():
             raise HTTPException(404, "There is no such run.")
-        return found
+        return folder
 
     def index(request: Request) -> Response:
         return HTMLResponse(render_list(str(root), list(_rows(home))))
@@ -60,12 +60,12 @@ def watch_app(root: Path) -> Starlette:
         version = _version(folder)
         try:
             settings = collect([folder], [])
-            found: dict[str, Any] = {"version": version, "status": _status(settings), "shape": _shape(settings)}
+            answer: dict[str, Any] = {"version": version, "status": _status(settings), "shape": _shape(settings)}
             if request.query_params.get("since") != version:
-                found |= {"data": page_data(settings), "said": render_said(settings)}
+                answer |= {"data": page_data(settings), "sections": render_sections(settings)}
         except RunError as error:  # the folder is just being created, or was removed
-            found = {"version": "", "status": str(error)}
-        return Response(to_json(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
+            answer = {"version": "", "status": str(error)}
+        return Response(to_json(answer), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     routes = [Route("/", index), Route("/show/{path:path}", show), Route("/news/{path:path}", news)]
     return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)])
@@ -90,7 +90,7 @@ def _cells(run: Run) -> list[str]:
     s = run.summary()
     last = next((run.metric.form(a["last"]) for a in s[s["metric"]].values()), "")
     last = last and (last if run.metric is ACCURACY else f"{last} ({run.metric.label})")
-    rounds = f"{s['rounds']} of {run.manifest['experiment'].get('rounds', '?')}"
+    rounds = f"{s['rounds']} of {run.manifest['experiment']['rounds']}"
     return [s["method"], s["data"], rounds, last, run.ended]
 
 
@@ -112,6 +112,6 @@ def _version(folder: Path) -> str:
     for run in find_runs(folder):
         for name in FILES:
             with suppress(OSError):  # it does not exist, or no longer
-                found = (run.path / name).stat()
-                known.append(f"{run.path / name} {found.st_size} {found.st_mtime_ns}")
+                status = (run.path / name).stat()
+                known.append(f"{run.path / name} {status.st_size} {status.st_mtime_ns}")
     return str(checksum("\n".join(known).encode()))

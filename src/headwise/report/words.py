@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..log.choosing import is_majority
 from ..log.metrics import ACCURACY, Metric, percent
-from .clients import Scores, client_scores
+from .data import Scores, client_scores
 from .results import Line, Setting
 
 NAMED = 5
@@ -23,43 +23,45 @@ SAME = 0.0005
 
 def failure_words(setting: Setting) -> list[str]:
     """How often each method's clients failed and why, over all seeds."""
-    said: list[str] = []
+    sentences: list[str] = []
     for line in setting.lines:
-        found = Counter[str]()
+        failures = Counter[str]()
         for summary in line.summaries:
-            found.update(summary.get("failed", {}))
-        if found:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.most_common())
-            said.append(f"Clients of {line.name} failed {found.total()} times: {reasons}.")
-    return said
+            failures.update(summary.get("failed", {}))
+        if failures:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in failures.most_common())
+            sentences.append(f"Clients of {line.name} failed {failures.total()} times: {reasons}.")
+    return sentences
 
 
 def words(setting: Setting) -> list[str]:
-    """Who won, by how much, whether that is more than chance, and who would be better off alone."""
-    lines = setting.measured
+    """Who won, by how much, whether that is more than chance, and who would be better off with local training."""
+    lines = setting.ranking
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
-    best, alone, main, form = lines[0], setting.alone, setting.metric, setting.metric.form
+    best, alone, main, form = lines[0], setting.local_training, setting.metric, setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
-    said = [f"{wins}: {WHEN[best.moment]}, {_scored(main, best.score)}.", *_on_validation(setting)]
+    sentences = [f"{wins}: {WHEN[best.moment]}, {_scored(main, best.score)}.", *_on_validation(setting)]
     if few := best.values(f"{main.name}_clients", best.moment):
-        said.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
+        sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
-        said.append(f"Next is {lines[1].name} with {_at(lines[1])}: {_lead(setting, best, lines[1])}.")
+        sentences.append(f"Next is {lines[1].name} with {_at(lines[1])}: {_lead(setting, best, lines[1])}.")
     if alone is best and len(lines) > 1:
-        said.append("No other method helped: here, clients do best alone.")
+        sentences.append("No other method helped: local training is best here.")
     elif alone is not None and alone is not best:
-        said.append(f"Training alone gives {_at(alone)}: {_lead(setting, best, alone)}.")
+        sentences.append(f"Local training gives {_at(alone)}: {_lead(setting, best, alone)}.")
         worse = [
             f"{line.name} ({form(line.score)}, {line.moment})"
             for line in lines
             if main.gain(line.score, alone.score) < 0
         ]
-        said += [f"Clients would be better off alone than with {', '.join(worse)}."] if worse else []
+        sentences += [f"Clients would be better off with local training than with {', '.join(worse)}."] if worse else []
     floor = setting.floor
     if floor is not None and (below := [f"{x.name} ({x.moment})" for x in lines if main.gain(x.score, floor) < 0]):
-        said.append(f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}.")
-    return said + _kept(best, lines) + _privacy(lines)
+        sentences.append(
+            f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
+        )
+    return sentences + _kept(best, lines) + _privacy(lines)
 
 
 def _at(line: Line) -> str:
@@ -69,7 +71,7 @@ def _at(line: Line) -> str:
 def _on_validation(setting: Setting) -> list[str]:
     """Which line to choose, and what it is then worth: test samples must not choose."""
     main, what = setting.metric, setting.metric.validation
-    judged = [line for line in setting.lines if line.measured and line.values(what, line.moment)]
+    judged = [line for line in setting.lines if line.measured_moments and line.values(what, line.moment)]
     if len(judged) < 2:
         return []
     best = max(judged, key=lambda line: main.gain(line.mean(what, line.moment), 0.0))
@@ -92,24 +94,24 @@ def _kept(best: Line, lines: Sequence[Line]) -> list[str]:
 
 
 def client_words(setting: Setting) -> list[str]:
-    """Which clients the best method serves better than training alone, and which worse than guessing."""
-    if not setting.measured:
+    """Which clients the best method serves better than local training, and which worse than guessing."""
+    if not setting.ranking:
         return []
-    best, alone = setting.measured[0], setting.alone
+    best, alone = setting.ranking[0], setting.local_training
     mine, main = client_scores(best).get(best.moment, {}), setting.metric
-    said: list[str] = []
+    sentences: list[str] = []
     if alone is not None and alone is not best:
-        said += _gains(setting, best, mine, client_scores(alone).get(alone.moment, {}))
+        sentences += _gains(setting, best, mine, client_scores(alone).get(alone.moment, {}))
     guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
     below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
-        said.append(
+        sentences.append(
             f"With {best.name} ({best.moment}), {_clients(setting, below, len(mine))} do worse than by guessing."
         )
     elif mine and (guess or main is ACCURACY):
         plain = "by guessing its most frequent class" if _is_majority(setting) else "without looking at its inputs"
-        said.append(f"With {best.name} ({best.moment}), no client does worse than {plain}.")
-    return said
+        sentences.append(f"With {best.name} ({best.moment}), no client does worse than {plain}.")
+    return sentences
 
 
 def _privacy(lines: Sequence[Line]) -> list[str]:
@@ -143,12 +145,12 @@ def _gains(setting: Setting, best: Line, mine: Scores, alone: Mapping[int, float
     most = max(change, key=lambda c: change[c])
     lose = "loses" if len(down) == 1 else "lose"
     count = f"{len(up)} of {len(change)} clients gain with {best.name} and {len(down)} {lose} ({best.moment})"
-    said = [f"Against training alone, {count}"]
+    clauses = [f"Against local training, {count}"]
     if up:
-        said.append(f"client {setting.called(most)} gains most ({_points(main, change[most], '+')})")
+        clauses.append(f"client {setting.label_of(most)} gains most ({_points(main, change[most], '+')})")
     if down:
-        said.append(f"client {setting.called(down[0])} loses most ({_points(main, change[down[0]], '+')})")
-    return ["; ".join(said) + "."]
+        clauses.append(f"client {setting.label_of(down[0])} loses most ({_points(main, change[down[0]], '+')})")
+    return ["; ".join(clauses) + "."]
 
 
 def _scored(main: Metric, value: float) -> str:
@@ -158,7 +160,7 @@ def _scored(main: Metric, value: float) -> str:
 
 
 def _is_majority(setting: Setting) -> bool:
-    return is_majority(setting.metric, setting.run.manifest["experiment"].get("task"))
+    return is_majority(setting.metric, setting.run.manifest["experiment"]["task"])
 
 
 def _guess(setting: Setting) -> str:
@@ -170,5 +172,5 @@ def _points(main: Metric, gain: float, sign: str = "") -> str:
 
 
 def _clients(setting: Setting, which: Sequence[int], of: int) -> str:
-    named = f" ({', '.join(map(setting.called, which))})" if len(which) <= NAMED else ""
+    named = f" ({', '.join(map(setting.label_of, which))})" if len(which) <= NAMED else ""
     return f"{len(which)} of {of} clients{named}"

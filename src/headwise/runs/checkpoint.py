@@ -1,9 +1,10 @@
 """Checkpoints: what a run needs after each round to continue with the same bits.
 
-A round writes the states of the clients that trained into free slots (`slots.py`), then one file with the server's
-state and the slot of every client that has one. The round counts once that file exists; its name contains its checksum.
-The last two are kept: if the newest is damaged, the one before it is used. That of the best round stays under a second
-name, if wanted, and so do its slots, until another round is better; no run continues from it.
+Clients' states are in files of equal slots, one per size, so that a round reads and writes only its own clients. A new
+state never overwrites the old one: it takes a free slot, and the old slot becomes free once no checkpoint needs it.
+Files are written with `pwrite`, not through a memory map: on a full disk a write reports an error, but a map kills the
+process. Then comes one file with the server's state and the slot of every client that has one. The round counts once
+that file exists; its name contains its checksum.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +25,93 @@ from ..engine.client.state import States
 from ..engine.events import Progress
 from ..errors import RunError
 from ..records import Packed, from_bytes, pack, to_bytes, unpack
-from .lines import Extent
-from .shapes import CHECKPOINT, check
-from .slots import Slot, Slots
+from .files import CHECKPOINT, Extent, check
+
+GRAIN = 4096
+"""slot sizes are multiples of this"""
+FAR = 2**62
+"""longer than any file"""
+WRITING = os.O_RDWR | os.O_CREAT
+
+
+class Slot(NamedTuple):
+    """Where a state is: the slot size (which names the file), the slot's number, the bytes used and their checksum."""
+
+    size: int
+    number: int
+    length: int
+    crc: int
+
+
+class Slots:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[tuple[int, int], int] = {}
+        """descriptors by slot size and flags: readers need no write permission"""
+        weakref.finalize(self, _close, self._files)  # states are read as long as somebody has them
+        self._free: dict[int, list[int]] = {}
+        self._next: dict[int, int] = {}
+        self._unflushed: set[int] = set()
+
+    def restart(self, live: Iterable[Slot]) -> None:
+        """Start over: all slots except `live` are free."""
+        used: dict[int, set[int]] = {}
+        for slot in live:
+            used.setdefault(slot.size, set()).add(slot.number)
+        self._next = {size: max(numbers) + 1 for size, numbers in used.items()}
+        self._free = {size: sorted(set(range(self._next[size])) - numbers) for size, numbers in used.items()}
+
+    def write(self, data: bytes) -> Slot:
+        """Write a state into a free slot; it survives a crash only after `flush`."""
+        size = max(1, -(-len(data) // GRAIN)) * GRAIN
+        free = self._free.setdefault(size, [])
+        number = free.pop() if free else self._next.get(size, 0)
+        self._next[size] = max(self._next.get(size, 0), number + 1)
+        with failing_clearly(self._path(size)):
+            written, file = 0, self._file(size, WRITING)
+            while written < len(data):  # a nearly full disk may accept only a part
+                written += os.pwrite(file, memoryview(data)[written:], number * size + written)
+        self._unflushed.add(size)
+        return Slot(size, number, len(data), checksum(data))
+
+    def read(self, slot: Slot) -> bytes:
+        """The state in this slot; raises `ValueError` if it is not what was written there."""
+        size, number, length, crc = slot
+        if size < 1 or size % GRAIN or not 0 <= length <= size or not 0 <= number < FAR // size:
+            raise ValueError(f"there is no slot {number} of {size} bytes that holds {length}")
+        data = os.pread(self._file(size, os.O_RDONLY), length, number * size)
+        if len(data) != length or checksum(data) != crc:
+            raise ValueError(f"{self._path(size).name} is damaged: slot {number} does not match its checksum")
+        return data
+
+    def release(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            self._free.setdefault(slot.size, []).append(slot.number)
+
+    def flush(self) -> None:
+        """Make everything written survive a power cut."""
+        for size in self._unflushed:
+            with failing_clearly(self._path(size)):
+                os.fsync(self._file(size, WRITING))
+        self._unflushed.clear()
+
+    def close(self) -> None:
+        _close(self._files)
+
+    def _path(self, size: int) -> Path:
+        return self.folder / f"states-{size}.bin"
+
+    def _file(self, size: int, flags: int) -> int:
+        if (size, flags) not in self._files:
+            self._files[size, flags] = os.open(self._path(size), flags, 0o644)
+        return self._files[size, flags]
+
+
+def _close(files: dict[tuple[int, int], int]) -> None:
+    for file in files.values():
+        os.close(file)
+    files.clear()
+
 
 KEPT = 2
 TRIES = 100
@@ -116,18 +202,18 @@ class Checkpoints:
                 old.unlink(missing_ok=True)
         self._slots.release(free - self._pinned)
 
-    def load(self, fits: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
+    def load(self, fits: Callable[[Checkpoint], None] = lambda checkpoint: None) -> Checkpoint | None:
         """The newest checkpoint that is intact and that `fits` does not reject by raising; None if there are none."""
         problems: list[str] = []
         for path in self._found():
             try:
-                found = self._read(path)
-                fits(found)
+                checkpoint = self._read(path)
+                fits(checkpoint)
             except (RunError, OSError, ValueError) as error:
                 problems.append(f"{path.name}: {str(error).rstrip('.')}")
             else:
                 self._files = [path]
-                return found
+                return checkpoint
         if problems:
             raise RunError(f"{self.folder} has no intact checkpoint ({'; '.join(problems)}).")
         return None
@@ -146,8 +232,8 @@ class Checkpoints:
         for left in range(TRIES, 0, -1):
             before = self._found()
             try:
-                found = self.load()
-                return found and found._replace(states=found.states.snapshot())
+                checkpoint = self.load()
+                return checkpoint and checkpoint._replace(states=checkpoint.states.snapshot())
             except RunError:
                 if self._found() == before or left == 1:
                     raise
@@ -193,9 +279,9 @@ class Checkpoints:
             raise ValueError("two clients share a slot")
         for slot in live:
             self._slots.read(slot)
-        self._best, self._pinned = self._found_best(note.get("best_round"))
+        self._best, self._pinned = self._found_best(note["best_round"])
         self._slots.restart({*live, *self._pinned})
-        lines = {name: Extent(size, note.get("digests", {}).get(name)) for name, size in note["sizes"].items()}
+        lines = {name: Extent(size, note["digests"].get(name, "")) for name, size in note["sizes"].items()}
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
 
@@ -208,15 +294,12 @@ class Checkpoints:
 
 
 def _places_of(rows: torch.Tensor | None) -> dict[int, Slot]:
-    if rows is None or rows.dtype != torch.int64 or rows.dim() != 2 or rows.shape[1] not in (WIDTH - 1, WIDTH):
+    if rows is None or rows.dtype != torch.int64 or rows.dim() != 2 or rows.shape[1] != WIDTH:
         raise ValueError("it does not say where the clients' states are")
-    if rows.shape[1] == WIDTH:
-        places = {c: Slot(*slot) for c, *slot in rows.tolist()}
-        if len(places) < len(rows):
-            raise ValueError("a client has two slots")
-        return places
-    # until version 0.2: a row for every client up to the last that has a state
-    return {c: Slot(*slot) for c, slot in enumerate(rows.tolist()) if slot[0] >= 0}
+    places = {c: Slot(*slot) for c, *slot in rows.tolist()}
+    if len(places) < len(rows):
+        raise ValueError("a client has two slots")
+    return places
 
 
 def _round_of(best: Path | None) -> int | None:

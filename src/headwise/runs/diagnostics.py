@@ -19,7 +19,7 @@ from ..errors import RunError
 from ..log.schema import evaluated
 from ..params import Params
 from ..records import Record
-from .lines import parse
+from .files import parse
 
 WIDE = 32
 """columns kept of a matrix; more are averaged in groups"""
@@ -42,8 +42,8 @@ class Diagnostics:
                 with failing_clearly(self.path):
                     os.truncate(self.path, _size_up_to(self.path, start))
             case RoundEnded(row, _, progress, states) if self.shows and evaluated(row):
-                found = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
-                known = {name.split(".")[1]: q for name, q in found.items() if q}
+                quantities = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
+                known = {name.split(".")[1]: q for name, q in quantities.items() if q}
                 append_lines(self.path, [{"round": row["round"], "quantities": known}])
             case _:
                 pass

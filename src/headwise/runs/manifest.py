@@ -16,12 +16,10 @@ from typing import Any
 from .. import __version__
 from ..disk.files import read_json
 from ..errors import RunError
-from .shapes import MANIFEST, check
+from .files import MANIFEST, check
 
-FORMAT = 2
-"""increased when older versions could not read what this one writes"""
-
-
+FORMAT = 1
+"""of all files in a run's folder"""
 INPUTS = "inputs"
 """the folder of what was passed as Python objects"""
 PATHS = ("path", "trace", "files")
@@ -59,11 +57,8 @@ def guarantee(manifest: dict[str, Any], folder: Path) -> str:
 
 def moved(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of results may differ between the two."""
-    hardware, versions = manifest.get("hardware", {}), manifest.get("versions", {})
-    if not {"cpu", "kernels"} <= hardware.keys() or "torch" not in versions:  # older versions did not record them
-        return None
-    there, here = _named(hardware, versions["torch"]), machine()
-    return f"{there}, and is now on {here}" if there != here else None
+    before, now = _named(manifest["hardware"], manifest["versions"]["torch"]), machine()
+    return f"{before}, and is now on {now}" if before != now else None
 
 
 def machine() -> str:
@@ -76,21 +71,19 @@ def _named(hardware: dict[str, Any], torch: str) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Refuses manifests in a newer format."""
+    """Raise `RunError` if the folder is not that of a run in our format."""
     if not (folder / "manifest.json").exists():
         raise RunError(_no_run(folder))
-    found = read_json(folder / "manifest.json")
-    version = found.get("format") if isinstance(found, dict) else None
-    if not isinstance(version, int) or version < 1:
+    manifest = read_json(folder / "manifest.json")
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(version) is not int:
         raise RunError(f"{folder / 'manifest.json'} is damaged: its format is {version!r}.")
-    if version > FORMAT:
-        raise RunError(
-            f"{folder} is in format {version}, but this Headwise ({__version__}) reads up to {FORMAT}: update it."
-        )
-    check(found, MANIFEST, folder / "manifest.json")
+    if version != FORMAT:
+        raise RunError(f"{folder} is in format {version}, but Headwise {__version__} reads format {FORMAT}.")
+    check(manifest, MANIFEST, folder / "manifest.json")
     home = folder.absolute()
-    experiment = _moved(found["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
-    return {**found, "experiment": _renewed(experiment)}
+    experiment = _moved(manifest["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
+    return {**manifest, "experiment": experiment}
 
 
 def _no_run(folder: Path) -> str:
@@ -116,18 +109,6 @@ def _moved(value: Any, place: Callable[[str], str]) -> Any:
     return [_moved(v, place) for v in value] if isinstance(value, list) else value
 
 
-def _renewed(experiment: dict[str, Any]) -> dict[str, Any]:
-    """Translate the former settings `engine.cache` and `engine.stack`, which are now `engine.kernels`.
-
-    A run that had switched off only one of them continues with plain kernels: the same results up to rounding.
-    """
-    engine = experiment.get("engine")
-    if not isinstance(engine, dict) or not (before := engine.keys() & {"cache", "stack"}):
-        return experiment
-    kernels = "fast" if all(engine[name] for name in before) else "plain"
-    return {**experiment, "engine": {**{k: v for k, v in engine.items() if k not in before}, "kernels": kernels}}
-
-
 def _kernels() -> dict[str, str]:
     """What determines which kernels the libraries choose, and so the last bits: CPU, instruction set and BLAS."""
     import torch  # reading runs must not import torch
@@ -147,11 +128,11 @@ def _kernels() -> dict[str, str]:
 def _cpu() -> str:
     """The CPU's name, on Linux with family and model: different CPUs share a name."""
     try:
-        told = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
+        cpu = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M))
     except OSError:
-        told = {}
-    named = told.get("model name") or platform.processor() or platform.machine()
-    return f"{named} family {told['cpu family']} model {told['model']}" if "cpu family" in told else named
+        cpu = {}
+    named = cpu.get("model name") or platform.processor() or platform.machine()
+    return f"{named} family {cpu['cpu family']} model {cpu['model']}" if "cpu family" in cpu else named
 
 
 def _versions(*packages: str) -> dict[str, str]:

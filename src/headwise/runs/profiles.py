@@ -33,7 +33,7 @@ class Section(NamedTuple):
 
 
 def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
-    """Seconds by section, summed over all workers, largest first; empty for runs of older versions."""
+    """Seconds by section, summed over all workers, largest first."""
     spent: dict[str, float] = defaultdict(float)
     for row in rows:
         seconds = row["seconds"]
@@ -52,11 +52,11 @@ def profile(rows: Iterable[Mapping[str, Any]]) -> list[Section]:
 
 def native_rate(rows: Iterable[Mapping[str, Any]]) -> float:
     """GFLOP/s of a core in the native kernels, as if no gradient were zero; 0 where they did not run."""
-    found = [
+    work = [
         (row["gflop"], row["seconds"].get("workers", {}).get("training.native", 0.0)) for row in rows if "gflop" in row
     ]
-    seconds = sum(s for _, s in found)
-    return sum(g for g, _ in found) / seconds if seconds else 0.0
+    seconds = sum(s for _, s in work)
+    return sum(g for g, _ in work) / seconds if seconds else 0.0
 
 
 def sgemm_rate(size: int = 768, turns: int = 5) -> float:
@@ -77,6 +77,6 @@ def sgemm_rate(size: int = 768, turns: int = 5) -> float:
 def in_words(lines: list[Section]) -> str:
     """The profile as a table, and a sentence about the bottleneck."""
     if not lines:
-        return "  no profile: this run was made by an older version."
+        return "  no profile: no round has ended."
     table = [f"  {line.name:30} {line.seconds:9.2f} s {line.share:6.1%}" for line in lines]
     return "\n".join([*table, f"  next bottleneck: {lines[0].name}. Workers mostly {lines[0].advice}."])

@@ -2,24 +2,199 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import ConfigError, RunError
-from ..log.choosing import is_majority, judging
+from ..disk.files import digest, from_json, read_bytes, read_json
+from ..errors import ConfigError, RunError, nearest
+from ..log.choosing import combined, is_majority, judging
 from ..log.metrics import ACCURACY, Metric
-from ..log.schema import ENDS, MOMENTS, ClientLine, Round, evaluated, figures
-from .files import RunFiles
-from .lines import parse
-from .manifest import guarantee
-from .names import names_at_sites, names_in, number_of
-from .newcomers import by_epochs, read_new_clients
-from .summary import failures, summarize
+from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
+from .files import JOINED, PARTITION, RESULT, Extent, check, parse
+from .manifest import guarantee, read_manifest
 
 if TYPE_CHECKING:
     from .. import Models, TrainedModel
+
+
+LISTED = 1000
+"""names among which a similar one is looked for: with more, it takes seconds"""
+
+
+def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """The clients' names in the order of their numbers; empty if the data has none."""
+    names = tuple(partition.get("names", ()))
+    counted = len(partition["train"]) or len(names)  # sites may have names, but not tell what they have
+    if names and (len(names) != counted or len(set(names)) < len(names)):
+        raise RunError(f"{path} is damaged: it must have one name for each client.")
+    return names
+
+
+def client_label(c: int, names: Sequence[str]) -> str:
+    """A client's number, and its name if it has one."""
+    return f"{c} ({names[c]})" if names else str(c)
+
+
+def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
+    """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
+    home_names = [sites.get(homes.get(c, -1), "client") for c in range(clients)]
+    often = Counter([*home_names, "client"])
+    names = tuple(f"{site} {c}" if often[site] > 1 else site for c, site in enumerate(home_names))
+    return names if len(set(names)) == clients and set(home_names) != {"client"} else ()
+
+
+def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
+    """The same from a run's sites.json, which also has the sites that came later; empty without one."""
+    content = read_json(path, absent=b"{}")
+    try:
+        homes, sites = ({int(k): v for k, v in content.get(name, {}).items()} for name in ("homes", "names"))
+        return site_names(homes, sites, clients)
+    except (AttributeError, TypeError, ValueError):
+        raise RunError(f"{path} is damaged: it does not name the clients' sites.") from None
+
+
+def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) -> int:
+    """The number of the client with this name or number; a name comes first, even if it is a number."""
+    if str(who) in names:
+        return names.index(str(who))
+    c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() and len(who) < 10 else who
+    if isinstance(c, int) and not isinstance(c, bool) and 0 <= c < clients:
+        return c
+    hint = f"its clients are 0 to {clients - 1}."
+    if names and isinstance(who, str):
+        hint = nearest(who, names, "its clients are") if len(names) <= LISTED else f"it has {len(names):,} others."
+    raise RunError(f"{path} has no client {who!r}: {hint}")
+
+
+NEW_CLIENTS = "new_clients.json"
+JOINED_AS = ("joined", "alone", "standalone")
+"""what is measured: joining, as many epochs of local training, and local training for as long as the run"""
+
+
+def read_new_clients(folder: Path) -> dict[str, Any] | None:
+    """As `engine.joining.join_all` gave it; None if the run has no such clients or has not ended."""
+    path = folder / NEW_CLIENTS
+    if not path.exists():
+        return None
+    content = read_json(path)
+    check(content, JOINED, path)
+    return content
+
+
+def by_epochs(measured: dict[str, Any], metric: Metric) -> dict[str, Any]:
+    """This metric of each kind of model, by epochs on the clients' own samples."""
+    rows = [row for row in measured["rows"] if isinstance(row.get(metric.name), float | int)]
+    kinds = {m: {str(r["epochs"]): r[metric.name] for r in rows if r["model"] == m} for m in JOINED_AS}
+    return {"clients": measured["clients"], **kinds}
+
+
+def summarize(rows: list[Round], moment: str, main: Metric) -> dict[str, Any]:
+    """A curve's last and best value, its mean over the last ten, and the value in the round chosen by validation."""
+    by_round = {row["round"]: values for row in rows if (values := figures(row, moment, main))}
+    if not by_round:
+        return {}
+    curve = {t: values[main.name] for t, values in by_round.items()}
+    best, last = _best(curve, main), by_round[max(by_round)]
+    others = [m.name for m in combined(main) if m.name != main.name]
+    known = [name for other in (main.name, *others) for name in (other, f"{other}_clients") if name in last]
+    summary = {
+        "last": last[main.name],
+        "best": curve[best],
+        "best_round": best,
+        "last_ten": fmean(list(curve.values())[-10:]),
+        **{name: last[name] for name in known if name != main.name},
+    }
+    if judged := {
+        t: values[main.validation] for t, values in by_round.items() if values.get(main.validation) is not None
+    }:
+        chosen = _best(judged, main)
+        summary |= {"selected": curve[chosen], "selected_round": chosen, main.validation: judged[max(judged)]}
+    return summary
+
+
+def _best(curve: Mapping[int, float], main: Metric) -> int:
+    """The first round with the best value."""
+    return min(curve, key=lambda t: (-main.gain(curve[t], 0.0), t))
+
+
+def failures(rows: list[Round]) -> dict[str, int]:
+    """Number of client failures by reason."""
+    counts = Counter[str]()
+    for row in rows:
+        counts.update({reason: len(who) for reason, who in row.get("failed", {}).items()})
+    return dict(counts)
+
+
+def title_of(experiment: Mapping[str, Any], metric: Metric = ACCURACY) -> str:
+    """What an experiment is run on: data set, partition and number of clients; and by what it is judged."""
+    at_sites = experiment["engine"]["kind"] == "flower"  # which have their own data, whatever its options
+    data = _choice({"name": experiment["data"]["name"]} if at_sites else experiment["data"])
+    clients = experiment["clients"]
+    counted = f"{clients} client{'s' * (clients != 1)}"
+    on = f"{data}, {'at sites' if at_sites else _choice(experiment['partition'])}, {counted}"
+    return on if metric is ACCURACY else f"{on}, by {metric.label}"
+
+
+def _choice(value: Mapping[str, Any]) -> str:
+    """A data set or a partition with its first options, as you would type it; own data by their path."""
+    if value["name"] == "own":
+        return "/".join(Path(str(value.get("path", ""))).parts[-2:]) or "own data"
+    plain = [v for k, v in value.items() if k not in ("name", "values") and isinstance(v, (int, float, str))]
+    return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run wrote; raises `RunError` where that is damaged."""
+
+    path: Path
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What never changes: experiment, partition, versions and hardware."""
+        return read_manifest(self.path)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Why the last session ended, and how long each file of lines was then."""
+        path = self.path / "result.json"
+        result = read_json(path, absent=f'{{"ended": "{UNFINISHED}"}}'.encode())
+        check(result, RESULT, path)
+        if result["ended"] not in (*ENDS, UNFINISHED):
+            raise RunError(f"{path} is damaged: its ended is {result['ended']!r}.")
+        return result
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        """Each client's sample counts by class, for each part; and the names of the classes."""
+        path = self.path / "partition.json"
+        data = read_bytes(path)
+        if digest(data) != self.manifest.get("partition_digest", digest(data)):
+            raise RunError(f"{path} is damaged: it has changed since the run began.")
+        partition = from_json(data, path)
+        check(partition, PARTITION, path)
+        parts = [partition["train"], partition["test"], partition["val"]]
+        rows = [row for part in parts for row in part]
+        if len({len(part) for part in parts}) > 1 or len({len(row) for row in rows}) > 1 or [] in rows:
+            raise RunError(f"{path} is damaged: its rows have different lengths.")
+        return partition
+
+    def lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
+        """The objects of a line file."""
+        return parse(self.path / name, self.content(name), backwards=backwards)
+
+    def content(self, name: str) -> bytes:
+        """A line file's content, which must not have changed after the last session ended."""
+        extent = self.result.get("lines", {}).get(name)
+        data = read_bytes(self.path / name, absent=b"")
+        if extent:
+            Extent(**extent).check(self.path / name, data, "the run")
+        return data
 
 
 @dataclass(frozen=True)
@@ -48,18 +223,18 @@ class Run:
     def metric(self) -> Metric:
         """What judges the run: the metric that its experiment names, or the usual one of its task."""
         try:
-            return judging(self._evaluate.get("metric"), self.manifest["experiment"].get("task"))
+            return judging(self._evaluate["metric"], self.manifest["experiment"]["task"])
         except (ConfigError, KeyError) as error:
             raise RunError(f"{self.path} can't be judged here: {error}") from error
 
     @property
     def asked(self) -> list[str]:
         """The metrics that the experiment lists."""
-        return self._evaluate.get("metrics", [])
+        return self._evaluate["metrics"]
 
     @property
     def _evaluate(self) -> dict[str, Any]:
-        return self.manifest["experiment"].get("evaluate", {})
+        return self.manifest["experiment"]["evaluate"]
 
     @property
     def floor(self) -> float | None:
@@ -77,7 +252,7 @@ class Run:
     @cached_property
     def _floor(self) -> dict[str, Any]:
         """As stored; empty for the accuracy of classes, which the counts say."""
-        if is_majority(self.metric, self.manifest["experiment"].get("task")):
+        if is_majority(self.metric, self.manifest["experiment"]["task"]):
             return {}
         return self.partition.get("floors", {}).get(self.metric.name, {"over": None, "clients": []})
 
@@ -164,16 +339,16 @@ class Run:
         """
         clients = self.manifest["experiment"]["clients"]
         last = max((row["round"] for row in self.rounds if evaluated(row)), default=0)
-        found: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
+        scores: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
         for row in self._files.lines("clients.jsonl", backwards=True):
-            if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in found.values())):
+            if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in scores.values())):
                 break
-            for moment, seen in found.items():
+            for moment, seen in scores.items():
                 score = row.get(moment, {}).get("test") or {}
                 if score.get(self.metric.name) is not None and row["client"] not in seen:
                     seen[row["client"]] = score[self.metric.name]
-        found["stale"] = {**found["pre"], **found.pop("post")}
-        return {m: seen for m, seen in found.items() if seen}
+        scores["stale"] = {**scores["pre"], **scores.pop("post")}
+        return {m: seen for m, seen in scores.items() if seen}
 
     def check(self) -> None:
         """Read all of the run's files; raise `RunError` if one is damaged."""
@@ -187,7 +362,7 @@ class Run:
     def score(self, moment: str = "pre", metric: Metric | None = None) -> float:
         """The last value of the run's metric, or of another; raises `RunError` if not measured."""
         main = metric or self.metric
-        curve = [found[main.name] for row in self.rounds if (found := figures(row, moment, main))]
+        curve = [values[main.name] for row in self.rounds if (values := figures(row, moment, main))]
         if not curve:
             raise RunError(f"{self.path} has no {main.label} at the moment {moment!r}; score() is {self.metric.label}.")
         return curve[-1]

@@ -17,10 +17,9 @@ from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded, S
 from ..errors import RunError
 from ..log.schema import PartScores, evaluated, restored
 from .checkpoint import Checkpoint, Checkpoints
-from .lines import Extent, Growing, parse
+from .files import Extent, Growing, parse
 from .manifest import INPUTS
-from .newcomers import NEW_CLIENTS
-from .query import Run
+from .query import NEW_CLIENTS, Run
 
 LINES = ("rounds.jsonl", "clients.jsonl", "diagnostics.jsonl")
 """the files whose extents a checkpoint stores: resuming cuts them back to these"""
@@ -70,34 +69,34 @@ class RunStore:
 
     def load(self) -> Start:
         """Find where to continue, and remove result.json and the lines of incomplete rounds."""
-        found = self._checkpoints.load(self._check_lines)
-        if found is None and (lines := len(Run(self.folder).rounds)) > 1:
+        checkpoint = self._checkpoints.load(self._check_lines)
+        if checkpoint is None and (lines := len(Run(self.folder).rounds)) > 1:
             raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to resume from: start a new run.")
-        held = found.lines if found else dict.fromkeys(LINES, Extent(0, None))
+        held = checkpoint.lines if checkpoint else dict.fromkeys(LINES, Extent(0, digest(b"")))
         with failing_clearly(self.folder / "result.json"):
             (self.folder / "result.json").unlink(missing_ok=True)
         for name, extent in held.items():
             _cut(self.folder / name, extent.size)
         _cut(self.folder / "sites.jsonl", read_bytes(self.folder / "sites.jsonl", absent=b"").rfind(b"\n") + 1)
         self._checkpoints.tidy()
-        if found is None:
+        if checkpoint is None:
             return Start(None, self._checkpoints.states())
         path = self.folder / "clients.jsonl"
         posts = {line["client"]: line["post"] for line in parse(path, read_bytes(path, absent=b"")) if "post" in line}
         last: dict[int, PartScores] = {
             c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()
         }
-        return Start(replace(found.progress, last=last), found.states)
+        return Start(replace(checkpoint.progress, last=last), checkpoint.states)
 
-    def _check_lines(self, found: Checkpoint) -> None:
+    def _check_lines(self, checkpoint: Checkpoint) -> None:
         """Raise `RunError` if a line file lacks what it held when this checkpoint was written."""
-        t = found.progress.t
+        t = checkpoint.progress.t
         for name in LINES:
             path = self.folder / name
-            if (extent := found.lines.get(name)) is not None:
+            if (extent := checkpoint.lines.get(name)) is not None:
                 data = read_bytes(path, absent=b"")
                 extent.check(path, data, f"round {t}")
-                rows = list(parse(path, data[: extent.size])) if name == "rounds.jsonl" or not extent.digest else []
+                rows = list(parse(path, data[: extent.size])) if name == "rounds.jsonl" else []
                 if name == "rounds.jsonl" and [row["round"] for row in rows if row["round"]] != list(range(1, t + 1)):
                     raise RunError(f"{path} is damaged: it must hold rounds 1 to {t}.")
 

@@ -49,6 +49,11 @@ def names(kind: Kind) -> list[str]:
     return sorted({*_files(kind), *_plugins(kind)})
 
 
+def included(kind: Kind) -> list[str]:
+    """Those that Headwise itself has, without plug-ins."""
+    return sorted(_files(kind))
+
+
 def entry(kind: Kind, name: str) -> Card:
     path, called = _files(kind).get(name), name.replace("-", "_")
     if path is None:
@@ -151,8 +156,8 @@ def _from_file(kind: Kind, path: Path) -> type[Any]:
         if "relative import" not in str(error):
             raise
         raise ConfigError(
-            f"{kind} is {str(path)!r}, which has a relative import: write 'from headwise.contract.method import ...' "
-            f"instead of 'from ..contract.method import ...', since the file is not in Headwise's folder."
+            f"{kind} is {str(path)!r}, which has a relative import: write 'from headwise.models.base import ...' "
+            f"instead of 'from .base import ...', since the file is not in Headwise's folder."
         ) from error
     return _main_class(module, path.stem)
 

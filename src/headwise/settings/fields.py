@@ -105,9 +105,6 @@ def check_names(cls: type[Any], values: Mapping[str, Any], at: str = "") -> None
     kinds = field_types(cls)
     for key in values:
         if key not in kinds:
-            if key in (gone := getattr(cls, "gone", {})):  # renamed since an earlier version
-                now = _join(at, gone[key])
-                raise ConfigError(f"{_join(at, key)} is now {now}, which is {type_words(kinds[gone[key]])}.")
             raise ConfigError(f"{_join(at, key)} is not a setting: {nearest(str(key), kinds)}")
 
 

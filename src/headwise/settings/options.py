@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from ..errors import ConfigError
 from .fields import Count, NonNegative, Parsed, Positive, Range, Share, Unit
@@ -176,8 +175,6 @@ class Flower:
 class Engine:
     """Where to run, and with which kernels."""
 
-    gone: ClassVar[Mapping[str, str]] = {"stack": "kernels", "cache": "kernels"}
-
     kind: str = "local"
     """local: processes or threads on this machine; flower-sim: Flower's simulation engine; flower: sites, through
     headwise deploy; or the name of another package's executor"""
@@ -186,7 +183,7 @@ class Engine:
     device: str = "cpu"
     """cpu, cuda (all GPUs, shared by the workers), cuda:1, mps"""
     kernels: Kernels = "fast"
-    """fast: stack the layers of many clients, train simple networks without autograd, cache the features of a frozen
-    body; plain: autograd, one client at a time, no caches; the two agree to about 1e-6"""
+    """fast: native kernels for chains of simple layers, cached features of a frozen body; plain: autograd, no caches;
+    the two agree to about 1e-6"""
     flower: Flower = field(default_factory=Flower)
     """nodes and resources for flower-sim"""

@@ -12,7 +12,7 @@ from .transport import grid
 from .transport.envelope import SiteMessage
 
 
-def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
+def _open(path: str) -> tuple[grid.AnswerOrder, grid.AnswerOrder]:
     from .site.site import open_site
     from .transport.messages import experiment_in
 
@@ -24,11 +24,11 @@ def _opened(path: str) -> tuple[grid.Answering, grid.Answering]:
     return site.answer, introduce
 
 
-def _serve(post: grid.FlowerTransport, config: dict[str, Any]) -> None:
+def _serve(transport: grid.FlowerTransport, config: dict[str, Any]) -> None:
     from .server.deployment import serve
 
-    serve(post, config)
+    serve(transport, config)
 
 
-client_app = grid.node_app(_opened)
+client_app = grid.node_app(_open)
 server_app = grid.server_app(_serve)

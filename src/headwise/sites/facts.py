@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..data.dataset import Source
-from ..data.preprocessing.sharing import added, difference, read
+from ..data.preprocessing import add_sums, describe_difference, sums_from_json
+from ..disk.jsontext import to_json
 from ..errors import ConfigError, DataError
 from ..models.base import Task
 from ..settings.experiment import Choice, Experiment
 from ..settings.fields import Natural
+from ..settings.foreign import read_foreign
 from ..settings.networks import NETWORK
 from ..settings.options import Engine, TaskName
 
@@ -20,6 +23,8 @@ STATISTICS = "statistics"
 """the option of a user's own data that holds the sums of all sites"""
 CLASSES = "classes"
 """the option that names the study's classes"""
+FILES = ("path", "sha256", "files")
+"""options of a user's own data that name files"""
 LARGEST = 10**6
 """most values per sample, classes or tokens that a site may claim"""
 
@@ -53,7 +58,7 @@ class ClientFacts:
             return "" if self.task == other.task else f"has data of the form {self.task}, but {home} has {other.task}"
         if self.classes != other.classes:
             return f"has {self.classes} classes, but {home} has {other.classes}"
-        differs = difference(self.sums, other.sums)  # not the shape, which is known once all sums are added up
+        differs = describe_difference(self.sums, other.sums)  # not the shape, which is known once all sums are added up
         return differs and f"has other features or preprocessing than {home}: {differs}"
 
     @property
@@ -63,7 +68,7 @@ class ClientFacts:
         if len(self.sizes) != len(PARTS) or (self.labels is not None and [len(row) for row in self.labels] != lengths):
             return "reports sizes or classes that contradict each other"
         try:
-            if self.sums and read(self.sums)[1].targets.shape[1] not in (0, self.classes):
+            if self.sums and sums_from_json(self.sums)[1].targets.shape[1] not in (0, self.classes):
                 return "reports sums of other targets than it has"
         except DataError as error:
             return f"reports what can't be true: {error}"
@@ -76,9 +81,9 @@ class Introduction:
     name: str
     clients: tuple[Natural, ...]
     told: tuple[ClientFacts, ...]
-    refusal: str | None = None
-    version: str = ""
+    version: str
     """of the site's Headwise"""
+    refusal: str | None = None
 
 
 def pooled(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Experiment:
@@ -86,16 +91,32 @@ def pooled(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Experimen
     sums = [told[c].sums for c in sorted(told)]
     if not sums or not all(sums):
         return experiment
-    return replace(experiment, data=Choice(experiment.data.name, {**experiment.data.options, STATISTICS: added(sums)}))
+    return replace(
+        experiment, data=Choice(experiment.data.name, {**experiment.data.options, STATISTICS: add_sums(sums)})
+    )
 
 
-def travelling(experiment: Experiment) -> Experiment:
-    """The experiment without the settings of the server's own machine."""
-    return replace(experiment, engine=Engine(kind="flower", kernels=experiment.engine.kernels))
+def written_for_sites(experiment: Experiment) -> str:
+    """The experiment as sites receive it, in JSON: without files, folders and the machine of the server's own."""
+    text = to_json(without_files(experiment).plain())
+    try:
+        read_foreign(text)
+    except ConfigError as error:
+        raise ConfigError(f"sites can't be sent this experiment: {error}") from error
+    return text
+
+
+def without_files(experiment: Experiment) -> Experiment:
+    """The experiment without what only means something on the machine where it was written."""
+    data, sampling = experiment.data, experiment.sampling
+    own = {key: type(value)() for key, value in data.options.items() if key in FILES}
+    name = Path(data.name).stem if data.name.endswith(".py") else data.name
+    data = Choice(name, {**data.options, **own}, data.values)
+    return replace(experiment, data=data, sampling=replace(sampling, trace=""))
 
 
 def for_sites(experiment: Experiment) -> Experiment:
-    """The experiment as sites receive it, with every default filled in; works without the data."""
+    """The experiment with every default filled in, and the engine of sites; works without the data."""
     if experiment.partition.name != "natural":
         raise ConfigError(f"partition is {experiment.partition.name!r}, but must be natural: sites keep their data.")
     if experiment.clients is None:
@@ -112,4 +133,5 @@ def for_sites(experiment: Experiment) -> Experiment:
         raise ConfigError(f"train.augment is {own[0]!r}, but sites only run what their own Headwise includes.")
     source: Source = experiment.data.make("data")
     model = experiment.model or (Choice(source.default_model),)
-    return travelling(replace(experiment, model=model).resolved())
+    found = replace(experiment, model=model).resolved()
+    return replace(found, engine=Engine(kind="flower", kernels=found.engine.kernels))

@@ -6,6 +6,7 @@ no client's state, and no code.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +23,10 @@ from ..exports.personal import Models
 from ..packed import Packed, RecordError, from_bytes, to_bytes
 from ..params import Params
 from ..records import Record, decode, encode, fields_of
-from ..runs.shapes import judge_of
+from ..runs.files import judge_of
 from ..settings.experiment import experiment_from
+from ..settings.foreign import read_foreign
+from .facts import written_for_sites
 from .states import run_at_sites
 
 _SHAPE = judge_of({
@@ -75,7 +78,7 @@ def write_offer(models: Models, folder: Path) -> str:
     files = {DOWN: encode(given.down)}
     if given.whole is not None:
         files[WHOLE] = to_bytes(Packed(dict(given.whole), {}))
-    experiment = experiment_from(models.run.manifest["experiment"]).plain()
+    experiment = json.loads(written_for_sites(experiment_from(models.run.manifest["experiment"])))
     card = {"kind": "offer", "experiment": experiment, "run": run_at_sites(models.run.path)}
     write_folder(folder, {**card, "client": client, "round": t, "download": list(fields_of(down))}, files)
     return read_offer(folder).fingerprint
@@ -86,10 +89,15 @@ def read_offer(folder: Path, expected: str = "") -> Handed:
     card = read_note(folder, _SHAPE)
     if not card["checksum"].startswith(expected.lower()):
         raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {card['checksum']}.")
-    whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
-    if card["client"] != (clients := card["experiment"].get("clients")) or card["round"] < 0:
+    text = to_json(card["experiment"])
+    try:
+        clients = read_foreign(text).clients
+    except ConfigError as error:
+        raise RunError(f"{folder / CARD} has an experiment that can't be read: {error}") from error
+    if card["client"] != clients or card["round"] < 0:
         raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
-    text, down = to_json(card["experiment"]), read_file(folder, card, DOWN)
+    whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
+    down = read_file(folder, card, DOWN)
     return Handed(folder, card["checksum"], text, card["client"], card["round"], card["run"], down, whole)
 
 
@@ -101,6 +109,6 @@ def _one_more(plan: Plan) -> Plan:
     data = plan.data
     sizes = [n for c in range(len(data)) if (n := data.sizes(c)[0])]
     n = round(sum(sizes) / len(sizes)) if sizes else 0
-    told = {**(data.told or {}), len(data): tuple(range(data.task.classes))}
+    labels = {**(data.reported_labels or {}), len(data): tuple(range(data.task.classes))}
     ends = np.vstack([data.ends, np.full(3, (data.ends[-1, 2] if len(data) else 0) + n)])
-    return replace(plan, data=replace(data, ends=ends, told=told, absent=data.absent | {len(data)}))
+    return replace(plan, data=replace(data, ends=ends, reported_labels=labels, absent=data.absent | {len(data)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
@@ -21,20 +20,6 @@ class Dense(NamedTuple):
     link: Link
     """what scores mean"""
 
-    @property
-    def filling(self) -> float:
-        """The score of an output that is not there: its target is 0, and so is its gradient."""
-        return 0.0 if self.link == "identity" else -math.inf
-
-    def slope(self, scores: Tensor, shares: Tensor) -> Tensor:
-        """The gradient by scores [..., n, outputs] of samples that have these shares in the mean of their batch."""
-        if self.link == "softmax":  # `torch.softmax` takes four times as long for so few classes
-            p = (scores - scores.amax(-1, keepdim=True)).exp_()
-            said = p.div_(p.sum(-1, keepdim=True))
-        else:
-            said = scores.sigmoid() if self.link == "sigmoid" else scores
-        return (said - self.targets).mul_(self.weights * shares)
-
 
 class Objective(ABC):
     """What a network's scores mean in a task, how wrong they are, and what can be said without looking at a sample."""
@@ -42,7 +27,7 @@ class Objective(ABC):
     flat: ClassVar[bool] = True
     """whether scores are [n, outputs], for which there are kernels without autograd"""
     usual: bool = False
-    """whether the loss is the plain cross-entropy of classes, for which there are more kernels"""
+    """whether the loss is the plain cross-entropy of classes, whose targets need not be dense"""
 
     @abstractmethod
     def loss(self, scores: Tensor, y: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ def check_method(method: AnyMethod | type[AnyMethod]) -> None:
     Failures raise one `AssertionError` in the end: a line for each, with the method, the check and what is wrong.
     A script can call it without a guard.
     """
-    if found := [said for _, said in failures(method) if said]:
-        raise AssertionError("\n".join(found))
+    if problems := [problem for _, problem in failures(method) if problem]:
+        raise AssertionError("\n".join(problems))
 
 
 def failures(method: AnyMethod | type[AnyMethod]) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ from .toy import (
     reference_plan,
     toy_plan,
 )
-from .watching import Backwards, Listening, Watched, heard, up_of
+from .watching import Backwards, Listening, Watched, record_messages, up_of
 
 
 def need(holds: bool, text: str) -> None:
@@ -41,7 +41,7 @@ def need(holds: bool, text: str) -> None:
 
 def records_round_trip(method: AnyMethod) -> None:
     """Every record has its declared type and survives packing and encoding bit for bit."""
-    _, recorder, trainings = heard(method)
+    _, recorder, trainings = record_messages(method)
     types = record_types(type(method))
     seen: list[tuple[type[Record], Record]] = [(types.server, e.progress.server) for e in recorder.ended]
     for training in trainings:

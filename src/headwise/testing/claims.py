@@ -26,7 +26,7 @@ from ..settings.fields import build, check, field_help
 from .behaviour import need
 from .options import alternatives, neighbours, variants
 from .toy import FEATURES, AnyMethod, Trace, divided, federation, once, play, reference, toy_plan
-from .watching import Training, heard, up_of
+from .watching import Training, record_messages, up_of
 
 SAME_SUMS = 1e-4
 """rounding moves the server's state by at most 1e-5, a real difference by more than 1e-3"""
@@ -63,9 +63,9 @@ def documentation(method: AnyMethod) -> None:
     need(re.match(r"\S[^—]* — \S", title) is not None, "its file must begin with a title: Name — authors, title, year.")
     published = cls.__module__.startswith("headwise.methods.") and cls is not Standalone
     need(not published or "https://" in text, "its file has no link to the paper")
-    said = (vars(cls).get("__doc__") or "").strip()
-    one = said.endswith(".") and "\n\n" not in said and not re.search(r"[.!?]\s+[A-Z]", said)
-    need(one and not said.startswith(f"{cls.__name__}("), "its class must have a docstring of one sentence")
+    summary = (vars(cls).get("__doc__") or "").strip()
+    one = summary.endswith(".") and "\n\n" not in summary and not re.search(r"[.!?]\s+[A-Z]", summary)
+    need(one and not summary.startswith(f"{cls.__name__}("), "its class must have a docstring of one sentence")
     silent = [f.name for f in dataclasses.fields(method) if not field_help(cls).get(f.name)]  # pyright: ignore[reportArgumentType]
     need(not silent, f"write a string below {', '.join(silent)}: it is the option's help text")
 
@@ -73,31 +73,33 @@ def documentation(method: AnyMethod) -> None:
 def nothing_private(method: AnyMethod) -> None:
     """No private tensor of a client, and no row of one, appears in what it sends."""
     for variant in variants(method):
-        plan, _, trainings = heard(variant)
+        plan, _, trainings = record_messages(variant)
         for training in trainings:
             if training.before is None:  # all start equal: one step later, two may be equal by chance
                 continue
             known = [_bytes(t) for t in _known(plan, training)]
             sent = [_bytes(t) for t in pack(up_of(training)).tensors.values()]
             for name, (kind, piece) in _secrets(method, training):
-                told = any(kind == k and piece in s for k, s in sent)
-                leaked = told and not any(kind == k and piece in s for k, s in known)
+                is_sent = any(kind == k and piece in s for k, s in sent)
+                leaked = is_sent and not any(kind == k and piece in s for k, s in known)
                 need(not leaked, f"client {training.job.client} sends its {name!r}, which is not among its `leaves`")
 
 
 def bytes_as_the_card_says(method: AnyMethod) -> None:
-    """Every message has the size that the formulas `down` and `up` give, whatever the options; a scalar is 4 bytes."""
+    """Every message has the size that the card says, whatever the options; a scalar is 4 bytes."""
     for variant in variants(method):
-        plan, _, trainings = heard(variant)
+        plan, _, trainings = record_messages(variant)
         for training in trainings:
             values = letters(variant, plan, training.job.client)
             for way, record in (("down", training.job.down), ("up", up_of(training))):
-                formula = getattr(type(method), way)
+                formula = getattr(type(method), f"traffic_{way}")
                 if formula == "?":  # depends on the data
                     continue
-                said, found = 4 * evaluate(formula, values), nbytes(record)
-                text = f"{way} is {formula!r}, which is {said:g} bytes, but {found} were sent by {variant}"
-                need(said == found, text)
+                promised, counted = 4 * evaluate(formula, values), nbytes(record)
+                text = (
+                    f"traffic_{way} is {formula!r}, which is {promised:g} bytes, but {counted} were sent by {variant}"
+                )
+                need(promised == counted, text)
 
 
 def sums_as_the_card_says(method: AnyMethod) -> None:
@@ -105,10 +107,13 @@ def sums_as_the_card_says(method: AnyMethod) -> None:
 
     A run's robust rules are another matter: they look at every message.
     """
-    for said in sorted({m.needs() for m in variants(method)}):
-        enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == said))
-        found = sorted(enough - {"labels"} or enough or {"none"})
-        need(said in found, f"sums is {said!r}, but what the server needs is {' or '.join(map(repr, found))}")
+    for declared in sorted({m.needs() for m in variants(method)}):
+        enough = set[str].intersection(*(_enough(m) for m in variants(method) if m.needs() == declared))
+        sufficient = sorted(enough - {"labels"} or enough or {"none"})
+        need(
+            declared in sufficient,
+            f"sums is {declared!r}, but what the server needs is {' or '.join(map(repr, sufficient))}",
+        )
 
 
 def every_hyperparameter_counts(method: AnyMethod) -> None:
@@ -157,14 +162,14 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
 
 def _enough(method: AnyMethod) -> set[str]:
     """The kinds of sums from which the server gets the same state as from the messages themselves."""
-    plan, recorder, trainings = heard(method)
+    plan, recorder, trainings = record_messages(method)
     server, rng = recorder.ended[0].progress.server, torch.Generator().manual_seed(1)
     ups = [up_of(v) for v in trainings if v.job.t == 2][: len(UNEQUAL)]
 
     def ends(replies: Sequence[Reply[Any]]) -> Params:
         return Params(pack(method.aggregate(server, replies, ServerBench(plan, 2))).tensors)
 
-    found = {"labels"} if _apart(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS else set[str]()
+    kinds = {"labels"} if _apart(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS else set[str]()
     moved = [Packed({k: _moved(t, rng) for k, t in pack(up).tensors.items()}, pack(up).scalars) for up in ups]
     replies = [Reply(c, unpack(type(ups[0]), m), n) for c, (m, n) in enumerate(zip(moved, UNEQUAL, strict=True))]
     for name, weights in (("samples", UNEQUAL), ("clients", (1,) * len(UNEQUAL))):
@@ -172,8 +177,8 @@ def _enough(method: AnyMethod) -> set[str]:
         if average is None:
             continue
         alike = [dataclasses.replace(r, up=unpack(type(r.up), average)) for r in replies]
-        found |= {name} if _apart(ends(replies), ends(alike)) < SAME_SUMS else set()
-    return found
+        kinds |= {name} if _apart(ends(replies), ends(alike)) < SAME_SUMS else set()
+    return kinds
 
 
 def _mean(items: Sequence[Packed], weights: Sequence[int]) -> Packed | None:

@@ -17,16 +17,16 @@ REFUSED = ("error", "stale", "nan")
 
 def refused_replies_leave_no_trace(method: AnyMethod) -> None:
     """A failed client has the same effect as one that was never asked, and the run continues."""
-    silent = _played(method, "drop=0.4", rounds=1).trace()
+    silent = _play(method, "drop=0.4", rounds=1).trace()
     for kind in REFUSED:
-        found = _played(method, f"{kind}=0.4", rounds=1).trace()
-        need(found.server == silent.server, f"clients whose fault was {kind!r} change the server's state")
-    last = _played(method, "drop=0.3,error=0.1,stale=0.1,nan=0.2,twice=0.1", rounds=3).ended[-1]
+        trace = _play(method, f"{kind}=0.4", rounds=1).trace()
+        need(trace.server == silent.server, f"clients whose fault was {kind!r} change the server's state")
+    last = _play(method, "drop=0.3,error=0.1,stale=0.1,nan=0.2,twice=0.1", rounds=3).ended[-1]
     values = [t for t in pack(last.progress.server).tensors.values() if t.is_floating_point()]
     need(all(bool(t.isfinite().all()) for t in values), "the server's state is not finite after rounds with failures")
 
 
-def _played(method: AnyMethod, inject: str, rounds: int) -> Recorder:
+def _play(method: AnyMethod, inject: str, rounds: int) -> Recorder:
     faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
     plan = toy_plan(method, rounds=rounds).changed(faults=faults)
     with closing(Faulty(Serial(plan), plan)) as executor:

@@ -68,12 +68,12 @@ class Nervous(TorchDispatchMode):
             places = [tuple(_place(t, k) for t in operands) for k in range(stack)]
         else:
             stack, places = 0, [tuple(_place(t) for t in operands)]
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         steps = [zlib.crc32(repr((name, place)).encode()) % 4 for place in places]
-        for out in _tensors([found]):
+        for out in _tensors([result]):
             if out.is_floating_point() and (not stack or (out.dim() and len(out) == stack)):
                 self._nudge(out, steps)
-        return found
+        return result
 
     def _nudge(self, out: Tensor, steps: Sequence[int]) -> None:
         """Round up by this many units in the last place."""

@@ -21,7 +21,7 @@ from ..engine.executors.serial import Serial
 from ..engine.executors.threads import Threads
 from ..engine.plan import Plan
 from ..runs.checkpoint import Checkpoints
-from ..runs.lines import Extent
+from ..runs.files import Extent
 from ..settings.experiment import Choice
 from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
 from .watching import Apart, Backwards
@@ -57,8 +57,8 @@ def pool_is_serial(method: AnyMethod) -> None:
     text = "gives another result than one process"
     for workers, nervous in ((1, False), (2, True)):
         with closing(Pool(plan, partial(rebuilt, choice.name, dict(choice.options), nervous), workers)) as pool:
-            found = play(plan, pool, nervous=nervous).trace()
-        equal(reference(method, nervous=nervous), found, f"pool of {workers} {text}")
+            trace = play(plan, pool, nervous=nervous).trace()
+        equal(reference(method, nervous=nervous), trace, f"pool of {workers} {text}")
     with closing(Threads(plan, 2)) as threads:
         equal(reference(method), play(plan, threads).trace(), f"threads of 2 {text}")
 
@@ -68,11 +68,11 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
     with tempfile.TemporaryDirectory() as folder:
         first = _interrupted(reference_plan(method), Path(folder))
         with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
-            found = checkpoints.load()
-            assert found is not None
+            checkpoint = checkpoints.load()
+            assert checkpoint is not None
             plan = reference_plan(dataclasses.replace(method))  # pyright: ignore[reportArgumentType]
-            progress = dataclasses.replace(found.progress, last=first.ended[-1].progress.last)
-            second = play(plan, Serial(plan, found.states), start=progress, nervous=True)
+            progress = dataclasses.replace(checkpoint.progress, last=first.ended[-1].progress.last)
+            second = play(plan, Serial(plan, checkpoint.states), start=progress, nervous=True)
     second.ended[:0] = first.ended
     text = "resuming from a checkpoint gives another result than an uninterrupted run"
     equal(reference(method, nervous=True), second.trace(), text)

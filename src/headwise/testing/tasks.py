@@ -42,23 +42,23 @@ def _learns(method: AnyMethod, task: TaskName) -> None:
     given = method if task == "segmentation" else watched
     train = Train(batch=10, lr=RATES[task])
     plan = toy_plan(given, data=_federation(task), models=[_network(task)], rounds=5, train=train, moments=())
-    found, floor = _losses(plan, play(plan).ended[-1])
+    loss, floor = _losses(plan, play(plan).ended[-1])
     need(not watched.complaints, f"in {task}, {'; '.join(dict.fromkeys(watched.complaints))}")
-    need(found < floor, f"its card says {task}, but its loss is {found:.3f}, where a constant gives {floor:.3f}")
+    need(loss < floor, f"its card says {task}, but its loss is {loss:.3f}, where a constant gives {floor:.3f}")
 
 
 def _losses(plan: Plan, last: RoundEnded) -> tuple[float, float]:
     """On the clients' test samples: of the models that they would use now, and of the best constants."""
-    objective, central, found = objective_of(plan.data.task), ServerBench(plan, last.progress.t), list[Tensor]()
+    objective, central, losses = objective_of(plan.data.task), ServerBench(plan, last.progress.t), list[Tensor]()
     for c, state in last.states.items():
         own, down = plan.data.client(c), plan.method.broadcast(last.progress.server, c, central)
         model = personal_model(plan, c, central.t, state, down)
         guess = objective.guess(own.train.y)
         with torch.no_grad():
             scores = model(own.test.x)
-        found.append(torch.stack([objective.loss(z, own.test.y) for z in (scores, guess.expand_as(scores))]))
-    said, constant = torch.stack(found).mean(0).tolist()
-    return said, constant
+        losses.append(torch.stack([objective.loss(z, own.test.y) for z in (scores, guess.expand_as(scores))]))
+    learned, constant = torch.stack(losses).mean(0).tolist()
+    return learned, constant
 
 
 def _is_refused(method: AnyMethod, task: TaskName) -> None:

@@ -26,7 +26,7 @@ from .toy import FEATURES, AnyMethod, Recorder, once, play, toy_plan
 class Watched(Method[Record, Record, Record, Record]):
     """Forwards to a method, and notes in `complaints` when it changes its arguments or returns nonsense."""
 
-    up: ClassVar[str] = "?"  # what is sent back is checked for the method itself
+    fixed_layout: ClassVar[bool] = False  # what is sent back is checked for the method itself
 
     def __new__(cls, method: AnyMethod) -> Watched:
         """Of a class with the method's census: the engine asks the class for it, not the instance."""
@@ -135,7 +135,7 @@ class Overheard(NamedTuple):
     trainings: list[Training]
 
 
-def heard(method: AnyMethod) -> Overheard:
+def record_messages(method: AnyMethod) -> Overheard:
     """Two rounds in which all clients take part: in the second, states and downloads come from training."""
 
     def listen() -> Overheard:
@@ -157,7 +157,7 @@ class Backwards:
     workers = 1
 
     def __init__(self, plan: Plan) -> None:
-        self._executor = Serial(plan, together=1)  # side by side, no client would be first
+        self._executor = Serial(plan)
         self.states, self.clock = self._executor.states, self._executor.clock
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
@@ -181,7 +181,7 @@ class Apart:
             plan = dataclasses.replace(self._plan, data=_only(self._plan.data, job.client))
             state = self.states.encoded(job.client)
             before = None if state is None else decode_state(self._me, state)
-            answer, after = handle(plan, dataclasses.replace(job, down=_delivered(job.down)), before)
+            answer, after = handle(plan, dataclasses.replace(job, down=_delivered(job.down)), before, self.clock)
             if after is not None:
                 self.states[job.client] = after
             yield dataclasses.replace(answer, up=None if answer.up is None else _delivered(answer.up))
@@ -194,8 +194,8 @@ def _only(data: Clients, client: int) -> Clients:
     """The clients, with a copy of this one's samples and none for the others."""
     a, (*_, b) = data.start(client), data.ends[client]
     ends = data.ends.clip(a, b) - a
-    told = {c: data.labels(c) for c in range(len(data))}
-    return dataclasses.replace(data, x=data.x[a:b].clone(), y=data.y[a:b].clone(), ends=ends, told=told)
+    labels = {c: data.labels(c) for c in range(len(data))}
+    return dataclasses.replace(data, x=data.x[a:b].clone(), y=data.y[a:b].clone(), ends=ends, reported_labels=labels)
 
 
 def _delivered(record: R) -> R:

@@ -16,17 +16,17 @@ TRACKERS = {"mlflow": "MLflowTracker", "tensorboard": "TensorBoardTracker", "wan
 
 def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
     """The named trackers for a run in this folder; they write nothing before the run starts."""
-    found: list[Observer] = []
+    observers: list[Observer] = []
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(f"track is {name!r}: {nearest(name, TRACKERS)}")
         try:
             module = importlib.import_module(f"headwise.trackers.{name}_tracker")
-            found.append(getattr(module, TRACKERS[name])(folder))
+            observers.append(getattr(module, TRACKERS[name])(folder))
         except ImportError as error:
             remedy = f"pip install 'headwise[{name}]'"
             raise ConfigError(f"track is {name!r}, which needs a package that is not installed: {remedy}.") from error
-    return found
+    return observers
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -14,8 +14,8 @@ from ..disk.jsontext import leaves
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
 from ..errors import RunError
 from ..log.schema import ENDS
+from ..runs.files import check, judge_of
 from ..runs.manifest import read_manifest
-from ..runs.shapes import check, judge_of
 from . import numbers
 
 EXPERIMENT = "headwise"
@@ -46,8 +46,8 @@ class MLflowTracker:
                 self._id = _stored_id(path) if path.exists() else self._create()
             case RoundEnded(row) | StartMeasured(row):
                 now = int(time.time() * 1000)
-                found = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
-                self._client.log_batch(self._id, metrics=found)
+                metrics = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
+                self._client.log_batch(self._id, metrics=metrics)
             case RunEnded(reason):
                 self._client.set_tag(self._id, "ended", reason)
                 done = ENDS[reason]
@@ -56,8 +56,8 @@ class MLflowTracker:
                 pass
 
     def _create(self) -> str:
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        existing = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(EXPERIMENT)
         made = self._client.create_run(experiment, run_name=self.folder.name).info.run_id
         known = [Param(k, str(v)[:500]) for k, v in leaves(read_manifest(self.folder)["experiment"])]
         for i in range(0, len(known), MANY):
@@ -67,6 +67,6 @@ class MLflowTracker:
 
 
 def _stored_id(path: Path) -> str:
-    found = read_json(path)
-    check(found, judge_of({"run_id": str}), path)
-    return found["run_id"]
+    content = read_json(path)
+    check(content, judge_of({"run_id": str}), path)
+    return content["run_id"]

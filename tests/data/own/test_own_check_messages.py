@@ -105,7 +105,7 @@ def test_ranges_of_no_quantities_or_of_others(tmp_path: Path) -> None:
     ):
         load(classes)
     d = table(tmp_path, ["va,1,f,5", "va,2,m,6"], text=TABLE.replace('target = "ill"', f"{QUANTITY}[0, 9]"))
-    with pytest.raises(ConfigError, match=r"target_range is \[\[0.0, 8.0\]\], but the data says \[\[0.0, 9.0\]\]."):
+    with pytest.raises(ConfigError, match=r"target_range is \[\[0.0, 8.0\]\], but the data declares \[\[0.0, 9.0\]\]."):
         load(d).dataset.with_range(TargetRange(((0.0, 8.0),)))
 
 

@@ -8,15 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from own_files import TABLE, npz, pictures, table
 
 from headwise.data.own.source import Loaded, load
-from headwise.data.preprocessing.fitting import Fitted, Preprocessing, fit, fit_all, measure, nothing
-from headwise.data.preprocessing.states import apply, from_plain, plain
+from headwise.data.preprocessing import (
+    Fitted,
+    Preprocessing,
+    encode_samples,
+    fit,
+    fit_all,
+    from_state,
+    measure,
+    no_sums,
+    to_state,
+)
 from headwise.disk.jsontext import to_json
 from headwise.errors import DataError
 
 RNG = np.random.default_rng(0)
+
+
+def apply(fitted: Fitted, raw: Any) -> NDArray[Any]:
+    """Raw samples as the network takes them, by a state that was saved and read again."""
+    state = from_state(to_state(fitted))
+    return state.transform(encode_samples(state, raw))
 
 
 def big(tmp_path: Path, more: str = "", clients: int = 7) -> Loaded:
@@ -44,7 +60,7 @@ def test_one_round_of_sums_comes_to_the_same_bits(tmp_path: Path, how: str) -> N
     loaded = big(tmp_path, f'[preprocess]\nfit = "{how}"\n')
     recipe, x = recipe_of(loaded), loaded.dataset.x
     sums = [measure(recipe, x[t]) for t in trains(loaded)]
-    total = nothing(recipe)
+    total = no_sums(recipe)
     for each in sums:
         total = total + each
     assert same(fit(recipe, total, sums if how == "client" else ()), fit_all(recipe, x, trains(loaded)))
@@ -71,7 +87,7 @@ def test_each_client_by_itself(tmp_path: Path) -> None:
     out = fitted.transform(loaded.dataset.x, loaded.raw.owner)
     for c, mine in enumerate(trains(loaded)):
         np.testing.assert_allclose(out[mine, 0].mean(), 0, atol=1e-6)
-        assert fitted.of(c).transform(loaded.dataset.x[mine]).tobytes() == out[mine].tobytes()
+        assert fitted.for_client(c).transform(loaded.dataset.x[mine]).tobytes() == out[mine].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +107,7 @@ def test_what_a_missing_number_becomes(tmp_path: Path, more: str, expected: list
 def test_a_state_comes_back_from_json_and_takes_cells_as_they_are(tmp_path: Path) -> None:
     loaded = big(tmp_path)
     fitted = fit_all(recipe_of(loaded), loaded.dataset.x, trains(loaded))
-    again = from_plain(json.loads(to_json(plain(fitted))))
+    again = from_state(json.loads(to_json(to_state(fitted))))
     assert same(fitted, again)
     cells = {"age": [61.5, None, "?"], "sex": ["m", "unheard of", None], "unused": [1, 2, 3]}
     out = apply(again, cells)
@@ -99,7 +115,10 @@ def test_a_state_comes_back_from_json_and_takes_cells_as_they_are(tmp_path: Path
     assert out[0, 0] == np.float32((61.5 - fitted.mean[0, 0]) / fitted.std[0, 0])
     assert out[1:].tolist() == [[0, 1, 0, 0, 0]] * 2
     for wrong, why in (
-        ({"age": [1], "Sex": ["f"]}, "no column 'sex', which the model was trained on: there are age, Sex"),
+        (
+            {"age": [1], "Sex": ["f"]},
+            "column 'sex', which the model was trained on, is missing: the columns are age, Sex",
+        ),
         ({"age": ["old"], "sex": ["f"]}, "row 0, column 'age': 'old' is not a number"),
         ({"age": [1, 2], "sex": ["f"]}, "columns differ in length: age has 2, sex has 1"),
         ({"age": 61, "sex": "f"}, "column 'age' is 61, but must be a list with a cell for each sample"),

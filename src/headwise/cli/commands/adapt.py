@@ -9,8 +9,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, counted
-from ..options import json_option, moved_option
-from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+from ..options import INPUT_FOLDER, OUTPUT_FOLDER, json_option, moved_option
 from .export import FORMAT, folder_names
 
 
@@ -57,21 +56,21 @@ def command(
 
     if out and out.exists():
         raise ConfigError(f"{out} exists already: choose another --out.")
-    found = Run(run)
-    clients = list(adapt_files(Models(found, data_dir), data, client, epochs, test))
+    trained = Run(run)
+    clients = list(adapt_files(Models(trained, data_dir), data, client, epochs, test))
     names = folder_names([each.client or "client" for each in clients])
     places = [out and (out / name if len(clients) > 1 else out) for name in names]
     for each, place in zip(clients, places, strict=True):
         if place:
             each.model.save(place, format)
     if as_json:
-        told = [{**each._asdict(), "model": place and str(place)} for each, place in zip(clients, places, strict=True)]
-        click.echo(to_json({"metric": found.metric.name, "clients": told}))
+        rows = [{**each._asdict(), "model": place and str(place)} for each, place in zip(clients, places, strict=True)]
+        click.echo(to_json({"metric": trained.metric.name, "clients": rows}))
         return
     if len(clients) > 1:
         click.echo(f"{data} has {len(clients)} clients: one model each.")
     for each in clients:
-        click.echo(f"{each.client}: {_said(each, found.metric)}" if each.client else _said(each, found.metric))
+        click.echo(f"{each.client}: {_said(each, trained.metric)}" if each.client else _said(each, trained.metric))
     if out:
         click.echo(f"wrote {counted(len(clients), 'model')} to {out}")
 

@@ -9,8 +9,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import counted
-from ..options import json_option, moved_option
-from ..paths import INPUT_FOLDER
+from ..options import INPUT_FOLDER, json_option, moved_option
 
 
 @click.command(name="audit")
@@ -34,17 +33,17 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
     """
     from ...audit.auditing import audit
 
-    found = audit(run, data_dir=data_dir, clients=clients, seed=seed)
+    result = audit(run, data_dir=data_dir, clients=clients, seed=seed)
     if as_json:
-        click.echo(to_json(dataclasses.asdict(found)))
+        click.echo(to_json(dataclasses.asdict(result)))
         return
-    shielded = "with noise on what leaves" if found.private else "without noise on what leaves"
-    click.echo(f"{found.method} after {counted(found.t, 'round')}, {shielded}\n")
+    shielded = "with noise on what leaves" if result.private else "without noise on what leaves"
+    click.echo(f"{result.method} after {counted(result.t, 'round')}, {shielded}\n")
     click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
-    for f in found.fields:
+    for f in result.fields:
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")
-    if found.task != "classification":
-        click.echo(f"\nOf a run on {found.task}, only membership is attacked: the other attacks need classes.")
+    if result.task != "classification":
+        click.echo(f"\nOf a run on {result.task}, only membership is attacked: the other attacks need classes.")
     click.echo(f"\n{'attack':60}{'knowing':46}{'found':>7}{'guess':>7}{'cases':>7}  measure")
-    for a in found.findings:
+    for a in result.findings:
         click.echo(f"{a.attack:60}{a.knowing:46}{a.found:7.3f}{a.guess:7.3f}{a.cases:7}  {a.measure}")

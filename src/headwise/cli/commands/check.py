@@ -15,8 +15,8 @@ def command(method: str) -> int:
     from ...testing import CHECKS, failures
 
     failed = 0
-    for name, said in failures(cls):
-        click.echo(f"{'✗' if said else '✓'} {name}" + (f"\n    {said.partition(': ')[2]}" if said else ""))
-        failed += bool(said)
+    for name, failure in failures(cls):
+        click.echo(f"{'✗' if failure else '✓'} {name}" + (f"\n    {failure.partition(': ')[2]}" if failure else ""))
+        failed += bool(failure)
     click.echo(f"{cls.__name__} fails {failed} of {len(CHECKS)} checks." if failed else f"{cls.__name__} passes.")
     return 1 if failed else 0

@@ -60,7 +60,7 @@ def show(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(comparison.plain()))
         return
-    from ..tables import table_text
+    from ..output import table_text
 
     title = f"{counted(comparison.seeds, 'seed')}, one partition"
     click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))

@@ -1,18 +1,19 @@
-"""``headwise data``: describe and check data of one's own, and see who would hold what before anything is trained."""
+"""``headwise data``: describe and check data of one's own, divide it, and see who would hold what before training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...disk.jsontext import to_json
+from ...errors import ConfigError, DataError, RunError, counted
+from ...settings.options import OUTPUTS
 from ...settings.overrides import read_toml
-from ..deal import deal
-from ..options import data_option, experiment_of, flags, json_option, set_option
-from ..own import check, init, is_description, show_targets
-from ..paths import INPUT_FILE, OUTPUT_FILE
+from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
 
 MOST_CLIENTS, MOST_CLASSES = 40, 20
 """in a table; more don't fit a terminal"""
@@ -46,24 +47,24 @@ def show(
     from ...app.prepare import divided
     from ...disk.files import write_bytes
     from ...report.partition import partition_words, render_partition
-    from ...runs.titles import title_of
+    from ...runs.query import title_of
     from ...settings.fields import dump
 
-    found = divided(experiment, data_folder(data_dir))
-    if found.dataset.task != "classification":
-        show_targets(found, as_json)
+    data = divided(experiment, data_folder(data_dir))
+    if data.dataset.task != "classification":
+        show_targets(data, as_json)
         return
-    summary, counts, classes = dump(found.summary), found.histograms(), list(found.dataset.classes)
+    summary, counts, classes = dump(data.summary), data.histograms(), list(data.dataset.classes)
     chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
-    title = title_of({**chosen, "clients": len(found)})
+    title = title_of({**experiment.plain(), **chosen, "clients": len(data)})
     if out is not None:
-        write_bytes(out, render_partition(title, summary, counts, classes, found.names).encode())
+        write_bytes(out, render_partition(title, summary, counts, classes, data.names).encode())
     if as_json:
-        names = {"client_names": list(found.names)} if found.names else {}
+        names = {"client_names": list(data.names)} if data.names else {}
         click.echo(to_json({"title": title, **summary, "class_names": classes, "samples": counts, **names}))
         return
     click.echo(title)
-    _print(counts, classes, found.names)
+    _print(counts, classes, data.names)
     click.echo("\n".join(partition_words(summary)))
     if out is not None:
         click.echo(f"The picture is in {out}.")
@@ -72,7 +73,7 @@ def show(
 def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequence[str]) -> None:
     """A table where it fits a terminal."""
     from ...report.partition import partition_table
-    from ..tables import table_text
+    from ..output import table_text
 
     head, rows = partition_table(counts, classes, names)
     if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
@@ -81,6 +82,146 @@ def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequen
     click.echo(table_text(head, rows, numbers_from=0, width=160))
 
 
-command.add_command(init)
-command.add_command(check)
-command.add_command(deal)
+MOST_CLASSES_WRITTEN = 100
+"""that are written into a data.toml"""
+
+
+def is_description(values: Mapping[str, Any]) -> bool:
+    """Whether a TOML file describes data rather than an experiment."""
+    return "format" in values and "path" in values
+
+
+@command.command(name="init")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--clients", default="", metavar="COLUMN", help="the column that says whose row it is, in one table")
+@click.option("--one-client", is_flag=True, help="the table belongs to one client, as at a site")
+@click.option("--target", multiple=True, metavar="COLUMN", help="the column to predict; repeatable")
+@click.option("-o", "--out", type=OUTPUT_FILE, default="data.toml", help="the file to write  [data.toml]")
+def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], out: Path) -> None:
+    """Look at PATH, a table or a folder with one folder or file per client, and describe it in a data.toml."""
+    from ...data.own.description import MISSING
+    from ...data.own.findings import Findings
+    from ...data.own.looking import look
+    from ...data.own.source import load
+    from ...data.own.writing import commented
+    from ...disk.files import write_bytes
+    from ...settings.fields import dump
+
+    if out.exists():
+        raise RunError(f"{out} exists already: choose another -o, or remove it.")
+    if one_client and clients:
+        raise ConfigError(f"--clients is {clients!r}, but --one-client is given, too: choose one of them.")
+    inspection = look(path, clients, target, one_client=one_client)
+    report = Findings()
+    try:
+        loaded = load(inspection.description, report)
+    except DataError as error:  # the first finding says where and why
+        raise DataError(next((str(f) for f in report.all() if f.level == "error"), str(error))) from None
+    task, classes = loaded.targets.task, loaded.targets.classes
+    listed = classes if task == "classification" and len(classes) <= MOST_CLASSES_WRITTEN else ()
+    beside = os.path.relpath(path, out.parent)
+    write_bytes(out, commented(inspection, beside, listed, task).encode())
+    _describe(out, loaded)
+    if header := inspection.description.header:
+        click.echo(f"no header line: columns are named {header[0]} to {header[-1]}")
+    for kind, names in dump(inspection.description.features).items():
+        if names:
+            click.echo(f"{kind:9} {', '.join(names)}")
+    for name, why in inspection.left_out.items():
+        click.echo(f"left out  {name}: {why}")
+    if markers := inspection.description.missing[len(MISSING) :]:
+        click.echo(f"missing   {', '.join(map(repr, markers))}, where other cells of the column are numbers")
+    click.echo(f"Look at its comments, then: headwise data check {out}")
+
+
+@command.command(name="check")
+@click.argument("file", type=INPUT_FILE)
+@json_option
+def check(file: Path, as_json: bool) -> None:
+    """Read everything that the data.toml FILE describes, and say what is wrong where."""
+    from ...data.own.check import check as find
+    from ...data.own.description import read_description
+
+    loaded, findings = find(read_description(file))
+    errors = sum(f.level == "error" for f in findings)
+    if as_json:
+        plain = [{**vars(f), "file": str(f.file or "")} for f in findings]
+        click.echo(to_json({"errors": errors, "warnings": len(findings) - errors, "findings": plain}))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:7}  {finding}")
+        if loaded is not None:
+            _describe(file, loaded)
+    if errors:
+        raise DataError(f"{file} has {counted(errors, 'error')}: correct the data or this file.")
+    if not as_json:
+        warnings = f", {counted(len(findings), 'warning')}" if findings else ""
+        alone = loaded is not None and len(loaded.raw.owners) == 1
+        click.echo(f"No errors{warnings}: headwise {'site init FOLDER --data' if alone else 'run --data'} {file}")
+
+
+def _describe(file: Path, loaded: Any) -> None:
+    click.echo(f"{file} describes {_words(loaded)}.")
+    for note in loaded.dataset.notes:
+        click.echo(f"{note[0].upper()}{note[1:]}")
+
+
+def _words(loaded: Any) -> str:
+    """How much there is."""
+    raw, target = loaded.raw, loaded.targets
+    targets, samples = counted(len(target.classes), OUTPUTS[target.task]), counted(len(raw), "sample")
+    return f"{counted(len(raw.owners), 'client')} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
+
+
+def _size(recipe: Any) -> str:
+    """Of one sample, as a user sees it."""
+    if recipe.form == "table" or (len(recipe.shape) == 1 and not recipe.vocabulary):
+        return counted(len(recipe.columns) or recipe.shape[0], "feature")
+    return f"up to {counted(recipe.shape[0], 'word')}" if recipe.vocabulary else " x ".join(map(str, recipe.shape))
+
+
+def show_targets(data: Any, as_json: bool) -> None:
+    """Who has how much, where there are no classes to count."""
+    from ..output import table_text
+
+    names, y = data.dataset.classes, data.dataset.y
+    head = ["client", *(["name"] if data.names else []), "train", "val", "test", *names]
+    rows: list[list[str]] = []
+    for c, p in enumerate(data.parts):
+        values = y[p.train]
+        if data.dataset.task == "segmentation":
+            cells = [f"{(values == k).mean():.1%}" for k in range(len(names))]
+        elif data.dataset.task == "multilabel":
+            cells = [f"{share:.1%}" for share in values.mean(0)]
+        else:
+            cells = [f"{m:.4g} ± {s:.4g}" for m, s in zip(values.mean(0), values.std(0), strict=True)]
+        rows.append([str(c), *data.names[c : c + 1], str(len(p.train)), str(len(p.val)), str(len(p.test)), *cells])
+    if as_json:
+        click.echo(to_json({"task": data.dataset.task, "columns": head, "clients": rows}))
+        return
+    meaning = {"segmentation": "share of pixels", "multilabel": "share of samples", "regression": "mean ± deviation"}
+    click.echo(f"{data.dataset.task}: {meaning[data.dataset.task]} in training samples")
+    click.echo(table_text(head, rows, numbers_from=1, width=160))
+
+
+@command.command(name="deal")
+@click.argument("data")
+@flags("partition", "split", "clients")
+@set_option("data_seed=1")
+@click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, help="folder to write; it must be new")
+@data_option
+def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, **given: str | None) -> None:
+    """Divide DATA (a data set or a data.toml) among clients, and write a folder with a data.toml for each."""
+    experiment = experiment_of(None, changes, {**given, "data": data})
+    from ...app.launch import data_folder
+    from ...app.prepare import divided
+    from ...data.own.dealing import deal as write_folders
+    from ...disk.files import failing_clearly
+
+    federation = divided(experiment, data_folder(data_dir))
+    usual = federation.dataset.model or experiment.data.make("data").default_model
+    with failing_clearly(out):
+        homes = write_folders(federation, usual, out)
+    for client, home in enumerate(homes):
+        click.echo(f"headwise site init {home / 'site'} --client {client} --data {home / 'data.toml'}")
+    click.echo(f"headwise deploy {out / 'experiment.toml'} --server SERVER --out OUT")

@@ -11,8 +11,7 @@ from ...settings.experiment import experiment_from, literal
 from ...settings.fields import NonNegative, convert
 from ...settings.overrides import override, read_toml
 from ...sites.extras import check_flower
-from ..options import json_option, set_option
-from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
+from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, json_option, set_option
 from .run import show
 
 
@@ -29,10 +28,12 @@ def command(config: Path, server: Path, out: Path, wait: str, changes: tuple[str
     patience = convert(literal(wait), NonNegative, "wait")
     experiment = experiment_from(override(read_toml(config), changes))
     from ...sites.facts import for_sites
-    from ...sites.server.submit import submit
+    from ...sites.server.control import submit
 
-    asked = for_sites(experiment)  # report mistakes here, not at the sites
+    portable = for_sites(experiment)  # report mistakes here, not at the sites
     show(
-        submit(server.absolute(), asked, Path(os.path.abspath(out)), patience, lambda line: click.echo(line, err=True)),
+        submit(
+            server.absolute(), portable, Path(os.path.abspath(out)), patience, lambda line: click.echo(line, err=True)
+        ),
         as_json,
     )

@@ -21,6 +21,7 @@ NEEDS: dict[str, str] = {
     "labels": "only sums of the messages, label by label",
 }
 """`Method.sums` in words"""
+LETTERS = "(P model, F body, L head, K features, C classes, c own classes)"
 
 
 @click.command(name="describe")
@@ -49,7 +50,7 @@ def _method(method: str) -> None:
         "family": cls.family,
         "travels": cls.travels,
         "stays": cls.stays,
-        "scalars down, up": f"{cls.down}, {cls.up} (P model, F body, L head, K features, C classes, c own classes)",
+        "scalars down, up": f"{cls.traffic_down}, {cls.traffic_up} {LETTERS}",
         "server needs": NEEDS[cls.sums],
         "different networks": cls.heterogeneous,
         "tasks": ", ".join(cls.tasks),

@@ -35,16 +35,16 @@ def command(data_dir: Path | None) -> None:
     _say(True, "torch", f"{torch.__version__}; {machine()}; {os.cpu_count()} cores")
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     _say(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
-    found = find(os.environ.get(LIMIT, ""), compiling=False)
-    _say(found.library is not None, "kernels", str(found), optional=True)
+    kernels = find(os.environ.get(LIMIT, ""), compiling=False)
+    _say(kernels.library is not None, "kernels", str(kernels), optional=True)
     for extra, missing in extras().items():
         hint = f"needs {', '.join(missing)}: pip install 'headwise[{extra}]'"
         _say(not missing, f"[{extra}]", hint if missing else "installed", optional=True)
     folder = data_folder(data_dir)
     files = sorted(p.name for p in folder.iterdir() if p.name != "native") if folder.is_dir() else []
-    there = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
+    listing = f"{folder}: {', '.join(files[:8])}{' …' if len(files) > 8 else ''}"
     empty = f"{folder} has no public data sets: set HEADWISE_DATA or use --data-dir"
-    _say(bool(files), "data", there if files else empty, optional=True)
+    _say(bool(files), "data", listing if files else empty, optional=True)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     _say(free > 1, "disk", f"{free:.1f} GiB free in {Path.cwd()}")
     _say(_writable(Path.cwd()), "writing", f"runs go to {Path.cwd() / 'runs'}; --out chooses another folder")
@@ -52,15 +52,15 @@ def command(data_dir: Path | None) -> None:
 
 def extras() -> dict[str, list[str]]:
     """For each extra, the packages it needs that are not here."""
-    found: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("headwise") or ():
         if match := re.match(r"([\w.-]+)(?:\[[^]]*\])?[^;]*;.*extra == ['\"](\w+)['\"]", line):
             package, extra = match.groups()
             if extra in ("dev", "fuzz"):
                 continue
             module = MODULES.get(package, package.replace("-", "_"))
-            found.setdefault(extra, []).extend([] if importlib.util.find_spec(module) else [package])
-    return found
+            missing.setdefault(extra, []).extend([] if importlib.util.find_spec(module) else [package])
+    return missing
 
 
 def _writable(folder: Path) -> bool:

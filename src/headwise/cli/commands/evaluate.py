@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from ...disk.jsontext import to_json
-from ..options import json_option, quiet_option
-from ..paths import OUTPUT_FILE
+from ..options import OUTPUT_FILE, json_option, quiet_option
 from .predict import CLIENT, DATA, MODEL, telling
 
 
@@ -23,10 +22,10 @@ from .predict import CLIENT, DATA, MODEL, telling
 @quiet_option
 def command(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
     """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict."""
-    from ...exports.loading import load
-    from ...exports.quality.judging import judge, measured_on, shown, write_judged
+    from ...exports.loading import load_model
+    from ...exports.quality import judge, measured_on, shown, write_judged
 
-    loaded = load(model)
+    loaded = load_model(model)
     judged = judge(loaded, data, told=telling(quiet or as_json), client=client)
     if out is not None:
         write_judged(loaded, data, judged, out)

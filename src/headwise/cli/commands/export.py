@@ -10,10 +10,14 @@ import click
 
 from ...disk.files import check_new_folder
 from ...errors import ConfigError, counted
-from ..options import moved_option, quiet_option
-from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
+from ..options import INPUT_FOLDER, OUTPUT_FOLDER, moved_option, quiet_option
 
-FORMAT = click.option("--format", type=click.Choice(["onnx", "torch"]), default="onnx", help="of the program  [onnx]")
+FORMAT = click.option(
+    "--format",
+    type=click.Choice(["onnx", "torch"]),
+    default="onnx",
+    help="onnx: a program; torch: weights of a single network  [onnx]",
+)
 LICENCE = click.option("--licence", default="", help="licence of the model, for its card: CC-BY-4.0, or a sentence")
 
 
@@ -44,7 +48,7 @@ def command(
     data_dir: Path | None,
     quiet: bool,
 ) -> None:
-    """Write personal models of RUN: weights, a card, and a program that needs onnxruntime or torch alone.
+    """Write personal models of RUN: each a card and an ONNX program, or the weights of its network.
 
     One model is written to DIR itself, several to folders below it.
     """
@@ -52,28 +56,28 @@ def command(
     from ...exports.personal import Models
     from ...runs.query import Run
 
-    found = Run(run)
+    trained = Run(run)
     if newcomer:
-        _offer(Models(found, data_dir), out, bool(clients) or everyone or world)
+        _offer(Models(trained, data_dir), out, bool(clients) or everyone or world)
         return
-    count = found.manifest["experiment"]["clients"]
-    numbers = list(range(count)) if everyone else [found.number_of(name) for name in clients]
+    count = trained.manifest["experiment"]["clients"]
+    numbers = list(range(count)) if everyone else [trained.number_of(name) for name in clients]
     if not numbers and not world:
         raise ConfigError("--client is missing: name a client, or choose --all or --global.")
     check_format(format)
-    models = Models(found, data_dir)
-    names = folder_names([found.names[c] if found.names else f"client-{c}" for c in numbers])
+    models = Models(trained, data_dir)
+    names = folder_names([trained.names[c] if trained.names else f"client-{c}" for c in numbers])
     single = len(numbers) + world == 1
-    wanted = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
-    for folder, _ in wanted:
+    targets = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
+    for folder, _ in targets:
         check_new_folder(folder)
     if world:
         models.world(which, licence).save(out if single else out / "global", format)
-    for folder, c in wanted:
+    for folder, c in targets:
         models.of(c, moment, which, licence).save(folder, format)
         if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
-    click.echo(f"wrote {counted(len(wanted) + world, 'model')} to {out}")
+    click.echo(f"wrote {counted(len(targets) + world, 'model')} to {out}")
 
 
 def _offer(models: Any, out: Path, more: bool) -> None:
@@ -86,8 +90,8 @@ def _offer(models: Any, out: Path, more: bool) -> None:
 
 def folder_names(names: list[str]) -> list[str]:
     """Clients' names as names of folders, each once."""
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     for name in names:
         plain = re.sub(r"[^\w.-]", "-", name).lstrip(".") or "client"
-        found[next(n for k in range(1, 10**9) if (n := plain if k == 1 else f"{plain}-{k}") not in found)] = None
-    return [*found]
+        folders[next(n for k in range(1, 10**9) if (n := plain if k == 1 else f"{plain}-{k}") not in folders)] = None
+    return [*folders]

@@ -11,8 +11,7 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings import catalog
 from ...settings.options import TASKS
-from ..options import json_option
-from ..paths import INPUT_FOLDER
+from ..options import INPUT_FOLDER, json_option
 
 KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
 

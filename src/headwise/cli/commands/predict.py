@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from ...errors import RunError, counted
-from ..options import quiet_option
-from ..paths import OUTPUT_PATH
+from ..options import OUTPUT_PATH, quiet_option
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 DATA = click.argument("data", type=click.Path(path_type=Path))
@@ -36,10 +35,10 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
     DATA is a table with the columns that the model was trained on, an NPZ file with x, an image or a folder of images,
     or a data.toml.
     """
-    from ...exports.loading import load
+    from ...exports.loading import load_model
     from ...exports.predicting import predict_file
 
     if out.is_file():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    n = predict_file(load(model), data, out, told=telling(quiet), client=client)
+    n = predict_file(load_model(model), data, out, told=telling(quiet), client=client)
     click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..paths import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
+from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
 
 @click.command(name="report")
@@ -23,7 +23,7 @@ def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures:
     from ...report.results import collect
     from ...report.tables import tables
 
-    damaged, said = list[str](), list[object]()
+    damaged, lines = list[str](), list[object]()
     settings = collect(runs, damaged)
     for sentence in damaged:
         click.echo(f"left out: {sentence}", err=True)
@@ -31,9 +31,9 @@ def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures:
     if figures is not None:
         from ...report.figures import write_figures
 
-        said += write_figures(settings, figures)
+        lines += write_figures(settings, figures)
     if out is not None or (form is None and figures is None):
-        said.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged)}.")
-    for line in said:
+        lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged)}.")
+    for line in lines:
         click.echo(line, err=table is not None)
     click.echo(table, nl=False)

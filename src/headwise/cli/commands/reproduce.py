@@ -18,8 +18,7 @@ from ...papers.variants import swept, with_settings
 from ...settings.experiment import literal
 from ...settings.fields import Seeds, convert
 from ...settings.options import Workers
-from ..options import FLAGS, data_option, json_option, quiet_option, set_option
-from ..paths import OUTPUT_FOLDER
+from ..options import FLAGS, OUTPUT_FOLDER, data_option, json_option, quiet_option, set_option
 
 if TYPE_CHECKING:
     from ...papers.results import Reproduction
@@ -92,7 +91,7 @@ def command(
         click.echo(_planned(ask, folder, seconds, as_json))
         return
     home = out or Path("runs/reproduce") / ask.folder
-    found = reproduce.reproduce(
+    done = reproduce.reproduce(
         ask,
         home,
         cells=folder,
@@ -102,7 +101,7 @@ def command(
         watch=partial(watching, quiet=quiet),
         command=shlex.join(["headwise", *sys.argv[1:]]),
     )
-    click.echo(to_json(found.plain()) if as_json else f"{_shown(found)}\nThe table is in {home}, its runs in {folder}.")
+    click.echo(to_json(done.plain()) if as_json else f"{_shown(done)}\nThe table is in {home}, its runs in {folder}.")
 
 
 def _fitting(
@@ -146,10 +145,10 @@ def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
     return "\n".join([*lines, f"In all {cost.clock(sum(seconds))}." if runs else "There is nothing to train."])
 
 
-def _shown(found: Reproduction) -> str:
-    from ..tables import table_text
+def _shown(result: Reproduction) -> str:
+    from ..output import table_text
 
-    head, rows = found.table()
-    title = f"{found.ask.name}: {found.ask.table.title}"
+    head, rows = result.table()
+    title = f"{result.ask.name}: {result.ask.table.title}"
     text = table_text(head, rows, title=title, numbers_from=len(head), width=240)
-    return "\n".join([text, *found.words()])
+    return "\n".join([text, *result.words()])

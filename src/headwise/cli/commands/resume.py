@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..options import json_option, moved_option, quiet_option, track_option
-from ..paths import INPUT_FOLDER
+from ..options import INPUT_FOLDER, json_option, moved_option, quiet_option, track_option
 from .run import show
 
 

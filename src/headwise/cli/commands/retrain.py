@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..options import json_option, moved_option, quiet_option
-from ..paths import INPUT_FOLDER, OUTPUT_FOLDER
-from ..tables import table_text
+from ..options import INPUT_FOLDER, OUTPUT_FOLDER, json_option, moved_option, quiet_option
+from ..output import table_text
 from .run import show
 
 
@@ -29,8 +28,8 @@ def command(
     from ..display import watching
 
     with watching(run.name, quiet=quiet) as observers:
-        found = retrain(run, without, out, data_dir=data_dir, observers=observers)
-    show(found, as_json)
+        retrained = retrain(run, without, out, data_dir=data_dir, observers=observers)
+    show(retrained, as_json)
     if not as_json:
-        click.echo(table_text(*forgotten_table(Run(run), found), numbers_from=1, width=100, wrapped=True))
-        click.echo(f"on a page: {found.path / PAGE}")
+        click.echo(table_text(*forgotten_table(Run(run), retrained), numbers_from=1, width=100, wrapped=True))
+        click.echo(f"on a page: {retrained.path / PAGE}")

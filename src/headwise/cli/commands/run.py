@@ -12,9 +12,8 @@ from ...disk.jsontext import to_json
 from ...errors import counted
 from ...log.choosing import extras, is_majority
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
-from ...runs.newcomers import JOINED_AS
-from ..options import experiment_of, experiment_options, values_from
-from ..paths import INPUT_FILE, INPUT_FOLDER
+from ...runs.query import JOINED_AS
+from ..options import INPUT_FILE, INPUT_FOLDER, experiment_of, experiment_options, values_from
 
 NAMED = 10
 """up to this many named clients are listed one by one"""
@@ -98,7 +97,7 @@ def show(run: Any, as_json: bool) -> None:
     if "new_clients" in summary:
         click.echo(f"  new    {_joined(summary['new_clients'])}")
     if summary["floor"] is not None:
-        majority = is_majority(run.metric, run.manifest["experiment"].get("task"))
+        majority = is_majority(run.metric, run.manifest["experiment"]["task"])
         guess = "always each client's most frequent class" if majority else "a model without inputs"
         click.echo(f"  floor  {summary['floor']:.4f} ({guess})")
     click.echo(f"  sent   {summary['bytes_up'] / 1024:,.2f} KB up, {summary['bytes_down'] / 1024:,.2f} KB down")
@@ -119,7 +118,7 @@ def _by_client(run: Any, moment: str) -> str:
 
 
 def _joined(new: dict[str, Any]) -> str:
-    """Clients that never trained, after joining and alone, by epochs on their own samples."""
-    said = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
+    """Clients that never trained, after joining and after local training, by epochs on their own samples."""
+    scores = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
     count = counted(len(new["clients"]), "client")
-    return f"{count}, by epochs: joined {said['joined']}; alone {said['alone']}, {said['standalone']}"
+    return f"{count}, by epochs: joined {scores['joined']}; local training {scores['alone']}, {scores['standalone']}"

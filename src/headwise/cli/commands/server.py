@@ -10,9 +10,8 @@ import click
 from ...settings.experiment import experiment_from
 from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
-from ..options import PORT, json_option
-from ..paths import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER
-from ..running import show_status, stop_in
+from ..options import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
+from ..output import show_status, stop_in
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
 
@@ -36,9 +35,9 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     """
     check_flower()
     from ...disk.files import failing_clearly
-    from ...sites.server.running import run_server
+    from ...sites.server.control import run_server
     from ...sites.site.signing import server_certificates
-    from ...sites.transport.processes import check_insecure, check_name
+    from ...sites.transport.superlink import check_insecure, check_name
 
     check_insecure(host, insecure)
     for option, name in (("--host", host), *(("--name", name) for name in names)):
@@ -68,7 +67,7 @@ def stop(folder: Path) -> None:
 def status(folder: Path, as_json: bool) -> None:
     """Show which sites are connected to the server in FOLDER, and how far its latest run is."""
     check_flower()
-    from ...sites.server.status import server_status
+    from ...sites.server.control import server_status
 
     show_status(server_status(folder.absolute()), as_json)
 
@@ -79,10 +78,10 @@ def status(folder: Path, as_json: bool) -> None:
 def register(folder: Path, keys: tuple[Path, ...]) -> None:
     """Let in the sites with these public KEYS (their site.key.pub); FOLDER is the server's."""
     check_flower()
-    from ...sites.server.registry import register as let_in
+    from ...sites.server.control import register_site
 
     for key in keys:
-        name, new = let_in(folder.absolute(), key.absolute())
+        name, new = register_site(folder.absolute(), key.absolute())
         click.echo(f"registered {name} ({key})" if new else f"{name} ({key}) is already registered")
 
 

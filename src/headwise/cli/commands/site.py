@@ -13,16 +13,15 @@ import click
 from ...disk.files import check_new_folder, failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, counted
-from ...settings.experiment import Choice, experiment_from
+from ...settings.experiment import Choice
 from ...settings.fields import field_help, field_types, type_words
+from ...settings.foreign import parse_foreign
 from ...settings.options import OUTPUTS
 from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
-from ..options import PORT, json_option
-from ..paths import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER
-from ..running import show_status, stop_in
-from ..site_adapt import adapt
-from .export import LICENCE
+from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, PORT, json_option
+from ..output import show_status, stop_in
+from .export import FORMAT, LICENCE
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
 RUN = click.option("--run", required=True, help="name of the run, see headwise site list")
@@ -50,9 +49,6 @@ folder = {folder}
 @click.group(name="site")
 def command() -> None:
     """Set up and start a site; list, export and erase its personal models."""
-
-
-command.add_command(adapt)
 
 
 @command.command(name="init")
@@ -91,7 +87,7 @@ def init(
         "folder": str(data_dir.absolute()),
     }  # fmt: skip
     text = TOML.format(**{k: to_toml(v) for k, v in values.items()})
-    asked = None if config is None else experiment_from(read_toml(config))
+    experiment = None if config is None else parse_foreign(read_toml(config))
     from ...engine.mechanism import UNPROTECTED
     from ...sites.facts import for_sites
     from ...sites.site.own_data import tell
@@ -101,15 +97,15 @@ def init(
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
     policy = OwnPolicy(site, folder.absolute())
-    found = policy.look(None if asked is None else for_sites(asked), download=download)
+    view = policy.look(None if experiment is None else for_sites(experiment), download=download)
     with failing_clearly(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
     node_key(folder / "site.key", site.name)
-    for told in tell(site, found, UNPROTECTED):
-        outputs, samples = counted(told.classes, OUTPUTS[told.kind]), counted(sum(told.sizes), "sample")
-        click.echo(f"client {told.client}: {samples} of shape {list(told.shape)}, {outputs}")
-    checked = "" if asked is None else f"; {config} can run here"
+    for facts in tell(site, view, UNPROTECTED):
+        outputs, samples = counted(facts.classes, OUTPUTS[facts.kind]), counted(sum(facts.sizes), "sample")
+        click.echo(f"client {facts.client}: {samples} of shape {list(facts.shape)}, {outputs}")
+    checked = "" if experiment is None else f"; {config} can run here"
     click.echo(f"wrote {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
 
 
@@ -126,13 +122,12 @@ def start(folder: Path, superlink: str, ca: Path | None, insecure: bool, health:
     """
     check_flower()
     from ...sites.site.running import RunningSite
-    from ...sites.transport.processes import check_insecure, split_address
-    from ...sites.transport.reach import check_certificate
+    from ...sites.transport.superlink import check_insecure, load_authority, split_address
 
     check_insecure(split_address(superlink)[0], insecure)
     home = folder.absolute()
     read_toml(home / "site.toml")  # its worker reads it, too, but only after importing torch
-    trust = None if insecure else check_certificate(ca)
+    trust = None if insecure else load_authority(ca)
     root = None if insecure or ca is None else ca.absolute()
 
     def say(line: str) -> None:
@@ -181,12 +176,12 @@ def review_(config: Path, folder: Path | None, as_json: bool) -> None:
     Shows the method, what would leave, the privacy budget, what attacks could learn, and whether site.toml permits it.
     """
     check_flower()
-    asked = experiment_from(read_toml(config))
+    experiment = parse_foreign(read_toml(config))
     from ...sites.site.review import review
     from ...sites.site.telling import lines
 
-    found = review(asked, None if folder is None else folder.absolute())
-    click.echo(to_json(found.plain()) if as_json else "\n".join(lines(found)))
+    answer = review(experiment, None if folder is None else folder.absolute())
+    click.echo(to_json(answer.plain()) if as_json else "\n".join(lines(answer)))
 
 
 @command.command(name="list")
@@ -198,13 +193,13 @@ def list_(folder: Path, as_json: bool) -> None:
     from ...sites.site.holdings import holdings, spent
     from ...sites.site.status import privacy_line
 
-    found, told = holdings(folder / "site.toml"), spent(folder / "site.toml")
+    models, costs = holdings(folder / "site.toml"), spent(folder / "site.toml")
     if as_json:
-        click.echo(to_json({"models": [m._asdict() for m in found], "spent": [s._asdict() for s in told]}))
+        click.echo(to_json({"models": [m._asdict() for m in models], "spent": [s._asdict() for s in costs]}))
         return
-    for line in [each.line() for each in found] or ["no personal models"]:
+    for line in [each.line() for each in models] or ["no personal models"]:
         click.echo(line)
-    for each in told:
+    for each in costs:
         click.echo(privacy_line(each))
 
 
@@ -245,3 +240,48 @@ def erase(folder: Path, run: str, client: int, yes: bool) -> None:
         raise ConfigError(f"client {client}'s model of {run} would be gone for good: add --yes to erase it.")
     holdings.erase(folder / "site.toml", run, client)
     click.echo(f"erased client {client} of {run}")
+
+
+@command.command(name="adapt")
+@click.argument("folder", type=INPUT_FOLDER)
+@click.argument("offer", type=INPUT_FOLDER)
+@click.option("--client", type=click.IntRange(0, 10**9), help="number of the client in site.toml, if it has several")
+@click.option("--epochs", type=click.IntRange(0, 10_000), default=5, help="epochs on its training samples  [5]")
+@click.option("--fingerprint", default="", help="refuse an offer with another one; its beginning is enough")
+@click.option("-o", "--out", required=True, type=OUTPUT_FOLDER, metavar="DIR", help="folder to write; it must be new")
+@FORMAT
+@LICENCE
+@json_option
+def adapt(
+    folder: Path,
+    offer: Path,
+    client: int | None,
+    epochs: int,
+    fingerprint: str,
+    out: Path,
+    format: Any,
+    licence: str,
+    as_json: bool,
+) -> None:
+    """Give a client of the site in FOLDER a model, after the last round, from the OFFER that the server handed over.
+
+    The server writes it with headwise export RUN --newcomer. Nothing is sent, and site.toml decides as in a round.
+    """
+    check_flower()
+    check_new_folder(out)
+    from ...exports.card import check_format
+    from ...sites.site import adapting
+
+    check_format(format)
+    adapted = adapting.adapt(folder / "site.toml", offer, client, epochs, licence, fingerprint)
+    adapted.model.save(out, format)
+    if as_json:
+        facts = {"metric": adapted.metric.name, "trained_on": adapted.trained_on, "scores": adapted.scores}
+        click.echo(to_json({**facts, "model": str(out), "fingerprint": adapted.fingerprint}))
+        return
+    for e, score in adapted.scores.items():
+        if (value := score.get(adapted.metric.name)) is not None:
+            measured = f"{adapted.metric.label} {adapted.metric.form(value)} after {counted(e, 'epoch')}"
+            click.echo(f"{measured}, on {counted(int(score['n']), 'test sample')}")
+    click.echo(f"wrote {out}, trained on {counted(adapted.trained_on, 'sample')}")
+    click.echo(f"the offer's fingerprint is {adapted.fingerprint}")

@@ -10,8 +10,7 @@ import click
 
 from ...errors import ConfigError
 from ...settings.fields import Range, convert
-from ..options import literal
-from ..paths import INPUT_FOLDER
+from ..options import INPUT_FOLDER, literal
 
 
 @click.command(name="watch")
@@ -33,11 +32,11 @@ def command(folder: Path, port: str) -> None:
         raise ConfigError(
             f"watch needs {error.name}, which is not installed: pip install 'headwise[watch]'."
         ) from error
-    with socket.socket() as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            door.bind(("127.0.0.1", number))
+            listener.bind(("127.0.0.1", number))
         except OSError as error:
             raise ConfigError(f"port is {number}, which can't be opened: {error.strerror}; try --port 0.") from error
-        click.echo(f"Follow the runs in {folder} at http://127.0.0.1:{door.getsockname()[1]}/ (Ctrl-C stops)")
-        uvicorn.Server(uvicorn.Config(watch_app(folder), log_level="warning")).run(sockets=[door])
+        click.echo(f"Follow the runs in {folder} at http://127.0.0.1:{listener.getsockname()[1]}/ (Ctrl-C stops)")
+        uvicorn.Server(uvicorn.Config(watch_app(folder), log_level="warning")).run(sockets=[listener])

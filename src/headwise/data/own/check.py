@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, counted
-from ..partition.shares import group, histograms
+from ..partition.base import count_labels, group
 from .description import Description
 from .findings import DataFinding, Findings, Report
 from .passed import as_passed, naming_passed
@@ -54,7 +54,7 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
         return
     raw, names, y = loaded.raw, loaded.targets.classes, loaded.targets.y
     owned = group(raw.owner, len(raw.owners))
-    has = histograms(y, owned, len(names)) > 0
+    has = count_labels(y, owned, len(names)) > 0
     for k in np.flatnonzero(has.sum(0) < min(2, len(raw.owners))):  # one client, as at a site, can't be compared
         whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
         text = f"only one client has the class {names[k]!r}." if whose else f"no client has the class {names[k]!r}."

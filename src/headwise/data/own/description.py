@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from ...settings.fields import Count, Range, build
 from ...settings.options import TaskName
 from ...settings.target_range import TargetRange
-from ..splits import parse
+from ..splits import parse_split
 
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
 TABLES = ("csv", "parquet", "jsonl")
@@ -174,7 +174,7 @@ def _check(d: Description) -> None:
         raise ConfigError(f"preprocess.size is {list(d.preprocess.size)}, but must be [height, width].")
     if d.split.by in ("column", "time") and not (d.is_table and d.split.column):
         raise ConfigError(f"split.by is {d.split.by!r}, but split.column does not name a column of a table.")
-    if parse(d.split.ratio).official or parse(d.split.ratio).own:
+    if parse_split(d.split.ratio).official or parse_split(d.split.ratio).own:
         raise ConfigError(f"split.ratio is {d.split.ratio!r}, but must be like 75/25 or 8:1:1.")
 
 

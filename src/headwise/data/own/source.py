@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ...settings.options import TaskName
 from ..dataset import Dataset
-from ..partition.shares import group
-from ..preprocessing.fitting import FeatureColumn, Preprocessing
-from ..splits import parse, sizes
+from ..partition.base import group
+from ..preprocessing import FeatureColumn, Preprocessing
+from ..splits import parse_split, part_sizes
 from .description import Description
 from .findings import DataFinding, Report, strictly
 from .hashes import Hashes, fingerprint
@@ -108,8 +108,8 @@ def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
     for i in np.flatnonzero(gone):
         report(raw.finding("error", "missing time", int(i), "the cell is empty.", d.split.column))
     part = np.zeros(len(raw), np.int8)
-    split = parse(d.split.ratio)
+    split = parse_split(d.split.ratio)
     for indices in group(raw.owner, len(raw.owners)):
         order = indices[np.argsort(when[indices], kind="stable")]
-        part[order] = np.repeat(np.arange(3, dtype=np.int8), sizes(len(order), split))
+        part[order] = np.repeat(np.arange(3, dtype=np.int8), part_sizes(len(order), split))
     return part

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count, Positive
-from .base import Indices, Partition
-from .repair import settle
-from .shares import deal, dirichlet, tally
+from .base import Indices, Partition, deal, draw_dirichlet, settle, tally
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,6 @@ class Dirichlet(Partition):
                 f"{len(labels) // clients} each: give that, or fewer clients."
             )
         everyone = np.ones((clients, len(totals)), dtype=bool)
-        counts = settle(lambda: dirichlet(totals, everyone, self.alpha, self.balance, rng), least, everyone)
+        counts = settle(lambda: draw_dirichlet(totals, everyone, self.alpha, self.balance, rng), least, everyone)
         assert counts is not None, "enough samples for all, and anyone may have any class"
         return deal(labels, counts, rng)

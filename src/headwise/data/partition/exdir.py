@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count, Positive
-from .base import Indices, Partition
-from .repair import settle
-from .shares import Mask, check_classes, deal, dirichlet, tally
+from .base import Indices, Mask, Partition, check_classes, deal, draw_dirichlet, settle, tally
 
 TRIES = 100
 """How often to redraw owners before moving ownership from common classes to rare ones."""
@@ -43,7 +41,9 @@ class ExDir(Partition):
         owners = draw_owners(clients, len(totals), self.classes_per_client, rng)
         counts = None
         if self.min_size * clients <= len(labels):
-            counts = settle(lambda: dirichlet(totals, owners, self.alpha, self.balance, rng), self.min_size, owners)
+            counts = settle(
+                lambda: draw_dirichlet(totals, owners, self.alpha, self.balance, rng), self.min_size, owners
+            )
         if counts is None:
             raise DataError(
                 f"min_size is {self.min_size}, but {len(labels)} samples are too few for {clients} clients with "

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Indices, Partition
-from .shares import cut, even, group, tally
+from .base import Indices, Partition, cut, divide_evenly, group, tally
 
 
 @dataclass(frozen=True)
@@ -25,5 +24,5 @@ class IID(Partition):
         """Shuffle, then cut into one piece per client."""
         tally(labels, clients)
         n = len(labels)
-        sizes = even(n, clients) if self.balance else 1 + cut(rng.uniform(0.1, 1, clients), n - clients)
+        sizes = divide_evenly(n, clients) if self.balance else 1 + cut(rng.uniform(0.1, 1, clients), n - clients)
         return group(rng.permutation(np.repeat(np.arange(clients), sizes)), clients)

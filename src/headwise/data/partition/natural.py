@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from .base import Indices, Partition
-from .shares import group
+from .base import Indices, Partition, group
 
 
 @dataclass(frozen=True)

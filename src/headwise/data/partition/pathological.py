@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count
-from .base import Indices, Partition
-from .shares import Mask, check_classes, deal, even, group, tally
+from .base import Indices, Mask, Partition, check_classes, deal, divide_evenly, group, tally
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Pathological(Partition):
                 f"clients: give fewer clients or fewer classes per client."
             )
         if self.balance:
-            return even(n, clients)
+            return divide_evenly(n, clients)
         high = max(n // clients, 2)
         low = min(max(int(max(n / clients / 10, least)), 1), high - 1)
         sizes = rng.integers(low, high, clients)
@@ -69,7 +68,7 @@ class Pathological(Partition):
                 f"{shards} shards ({clients} clients): give fewer clients or fewer classes per client."
             )
         client = np.empty(len(labels), dtype=np.int64)
-        sizes = even(len(labels), shards)
+        sizes = divide_evenly(len(labels), shards)
         client[np.argsort(labels, kind="stable")] = np.repeat(rng.permutation(shards) % clients, sizes)
         return group(client, clients)
 

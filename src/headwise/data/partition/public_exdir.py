@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count, Natural, Positive, Share
-from .base import Indices, Partition
-from .shares import Mask, check_classes, group, tally
+from .base import Indices, Mask, Partition, check_classes, group, tally
 
 TRIES = 1_000
 

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count
-from .base import Indices, Partition
-from .repair import lift
-from .shares import Mask, check_classes, cut, deal, tally
+from .base import Indices, Mask, Partition, check_classes, cut, deal, lift, tally
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,7 @@ class Own(Source):
 
     def _fingerprint(self, known: Hashes | None = None) -> str:
         description = read_description(Path(self.path))
-        described = dump(description)
-        if description.target_range is None:  # newer than the first of these hashes
-            del described["target_range"]
-        if not description.is_table:  # means nothing there, and had fewer words
-            described["missing"] = ["", "?", "NA", "N/A", "NaN", "nan", "null", "None"]
-        said = to_json({**described, "path": ""})
+        said = to_json({**dump(description), "path": ""})
         return hashlib.sha256(f"{said}\n{fingerprint(description, known)}".encode()).hexdigest()
 
     def hashes(self) -> Hashes:

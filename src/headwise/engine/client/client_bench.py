@@ -9,13 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ...contract.benches import ClassMeans, Predictor, passes
+from ...contract.benches import ClassMeans, Predictor, split_epochs
 from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
 from ...params import Params, gradient
 from ...seeds import seed_of
 from ..host.clock import Clock
-from ..host.devices import on, samples_on
+from ..host.devices import move_to, samples_on
 from ..kernels.base import Feed
 from ..kernels.choosing import choose
 from ..plan import Plan
@@ -150,7 +150,7 @@ class ClientBench:
         batches = self._shuffled(epochs, self._settings.batch)
         padding = int((batches < 0).sum()) if self.n % self._settings.batch else 0
         self.samples[0] += batches.numel() - padding
-        return x, self._train.y, on(batches, self._plan.device)
+        return x, self._train.y, move_to(batches, self._plan.device)
 
     def descend(
         self,
@@ -220,13 +220,13 @@ class ClientBench:
 
     def _shuffles(self, epochs: float | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
         """Batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
-        for part in passes(self.epochs if epochs is None else epochs):
+        for part in split_epochs(self.epochs if epochs is None else epochs):
             for row in self._shuffled(part, size):
                 i = row[row >= 0] if row[-1] < 0 else row
                 if drop_single and len(i) == 1 and self.n > 1:
                     continue
                 self.samples[0] += len(i)
-                yield on(i, self._plan.device)
+                yield move_to(i, self._plan.device)
 
 
 def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:

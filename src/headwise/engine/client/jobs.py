@@ -1,12 +1,10 @@
-"""Everything that happens at a client. Every executor ends up in `handle_all`."""
+"""Everything that happens at a client. Every executor ends up in `handle`."""
 
 from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,8 +23,7 @@ from ...seeds import seed_of
 from ...tasks.registry import objective_of
 from ..host.clock import Clock
 from ..host.deadline import Late, within
-from ..host.devices import home, on
-from ..kernels.together import side_by_side
+from ..host.devices import home, move_to
 from ..plan import Plan
 from .client_bench import ClientBench
 from .predictions import passed
@@ -119,47 +116,40 @@ def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Rec
     assert isinstance(model, nn.Module)
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
-        part, here = model.get_submodule(at), on(value, plan.device)
+        part, here = model.get_submodule(at), move_to(value, plan.device)
         setattr(part, last, here if last in part._buffers else nn.Parameter(here))  # shapes may differ
     return model
 
 
-def handle(plan: Plan, job: Job, state: ClientState | None) -> Handled:
-    """Do one job. Training returns the client's new state; an evaluation never changes it."""
-    return handle_all(plan, [(job, state)], Clock())[0]
-
-
-def handle_all(
-    plan: Plan, assigned: Sequence[tuple[Job, ClientState | None]], clock: Clock, *, seeded: bool = True
-) -> list[Handled]:
-    """Do several clients' jobs side by side; each gives the same result as alone.
+def handle(
+    plan: Plan, job: Job, state: ClientState | None, clock: Clock | None = None, *, seeded: bool = True
+) -> Handled:
+    """Do one job. Training returns the client's new state; an evaluation never changes it.
 
     With `seeded`, where no other thread uses torch's own generator, layers that draw from it, such as dropout, depend
     on the client and the round alone.
     """
-    with torch.random.fork_rng(devices=[], enabled=seeded):
-        if plan.experiment.faults.deadline is not None:  # one by one: a client is not charged for the others' time
-            return [_handled(plan, job, state, clock, seeded) for job, state in assigned]
-        return side_by_side([partial(_handled, plan, j, s, clock, seeded) for j, s in assigned], clock, seeded=seeded)
-
-
-def _handled(plan: Plan, job: Job, state: ClientState | None, clock: Clock, seeded: bool) -> Handled:
+    clock = clock or Clock()
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
     local = ClientBench(plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock)
     clock.to("method")
-    if seeded:
-        _seed(plan, job.kind, job.client, job.t)
+    random = torch.default_generator.get_state() if seeded else None  # `fork_rng` takes four times as long
     try:
+        if seeded:
+            _seed(plan, job.kind, job.client, job.t)
         with within(plan.experiment.faults.deadline):
             return _do(plan, job, state, local, trained)
     except Exception as error:
-        said = failure_of(plan, error, plan.data.called(job.client), job.t, job.kind)
+        said = failure_of(plan, error, plan.data.describe(job.client), job.t, job.kind)
         if plan.experiment.faults.reaction == "stop":
             raise ClientError(said) from error
         failure = Failure("late" if isinstance(error, Late) else "raised", said)
         return replace(_measure(plan, job, None, local), failure=failure), None
+    finally:
+        if random is not None:
+            torch.default_generator.set_state(random)
 
 
 def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
@@ -212,7 +202,7 @@ def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> t
     me = state.me if state else _first(plan, client)
     if plan.device == "cpu":
         return me, down
-    return map_tensors(me, lambda t: on(t, plan.device)), map_tensors(down, lambda t: on(t, plan.device))
+    return map_tensors(me, lambda t: move_to(t, plan.device)), map_tensors(down, lambda t: move_to(t, plan.device))
 
 
 def _first(plan: Plan, client: int) -> Record:
@@ -242,7 +232,7 @@ def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | 
     test, val = data.test, data.val
     if not len(test) + len(val):
         return None, None
-    x = on(torch.cat([test.x, val.x]), plan.device)
+    x = move_to(torch.cat([test.x, val.x]), plan.device)
     said = objective_of(plan.data.task).said(passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu())
     on_test, on_val = said[: len(test)], said[len(test) :]
     on_parts = ((on_test, test.y), (on_val, val.y))

@@ -16,10 +16,10 @@ from ..events import ClientDone, ClientFailed, Observer
 from ..host.clock import Clock
 from ..plan import Plan
 
-TOGETHER = 128
-"""most clients that one process handles side by side"""
+MOST = 128
+"""clients in a group, at most"""
 MEMORY = 64 * 2**20
-"""most bytes of models that these may hold"""
+"""bytes of models in the answers of a group, at most"""
 
 
 class Executor(Protocol):
@@ -72,19 +72,17 @@ def states_of(plan: Plan, states: States | None) -> States:
     return States(record_types(type(plan.method)).client) if states is None else states
 
 
-def side_by_side_limit(plan: Plan) -> int:
-    size = max(sum(t.numel() * t.element_size() for t in m.state_dict().values()) for m in plan.models)
-    return max(1, min(TOGETHER, MEMORY // max(size, 1)))
-
-
 def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
     """Jobs in groups of about equal work, the heaviest group first, so that no worker waits at the end of a round.
 
-    Each job, longest first, joins the group with the least work; there are a few more groups than workers.
+    Each job, longest first, joins the group with the least work; there are a few more groups than workers. A group's
+    answers come all at once, so their models must fit into memory.
     """
     if not jobs:
         return []
-    count = min(len(jobs), max(4 * workers, -(-len(jobs) // side_by_side_limit(plan))))
+    model = max(sum(t.nbytes for t in m.state_dict().values()) for m in plan.models)
+    limit = max(1, min(MOST, MEMORY // max(model, 1)))
+    count = min(len(jobs), max(4 * workers, -(-len(jobs) // limit)))
     groups: list[tuple[int, int, list[Job]]] = [(0, k, []) for k in range(count)]
     for n, job in sorted(((_work(plan, job), job) for job in jobs), key=lambda pair: (-pair[0], pair[1].client)):
         total, k, group = heapq.heappop(groups)

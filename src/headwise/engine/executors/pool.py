@@ -17,7 +17,7 @@ from ...contract.method import RecordTypes, record_types
 from ...data.federated import Clients
 from ...errors import ClientError
 from ...records import Nothing, Record, decode, encode
-from ..client.jobs import Answer, Job, answered_with, handle_all, sent_with
+from ..client.jobs import Answer, Job, answered_with, handle, sent_with
 from ..client.state import States, encode_state, stored_state
 from ..host.clock import Clock, peak_memory
 from ..host.devices import device_of
@@ -160,22 +160,17 @@ def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _SharedData, 
 def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
     plan, types, shelf, _ = here
     clock = Clock()
-    clock.to("transport")
-    states = [
-        None if v.state is None else stored_state(types.client, v.job.client, shelf.look(v.state)) for v in packed
-    ]
-    todo = [(replace(v.job, down=_down(here, v)), state) for v, state in zip(packed, states, strict=True)]
-    clock.to("method")
-    done = handle_all(plan, todo, clock)
-    clock.to("transport")
-    answers = [
-        (
-            replace(answer, up=None),
-            None if answer.up is None else shelf.put(encode(answer.up)),
-            None if state is None else shelf.put(encode_state(state)),
-        )
-        for answer, state in done
-    ]
+    answers: list[tuple[Answer, Handle | None, Handle | None]] = []
+    for each in packed:
+        clock.to("transport")
+        client = each.job.client
+        before = None if each.state is None else stored_state(types.client, client, shelf.look(each.state))
+        job = replace(each.job, down=_down(here, each))
+        answer, after = handle(plan, job, before, clock)
+        clock.to("transport")
+        up = None if answer.up is None else shelf.put(encode(answer.up))
+        state = None if after is None else shelf.put(encode_state(after))
+        answers.append((replace(answer, up=None), up, state))
     clock.stop()
     return _Finished(answers, dict(clock.seconds), os.getpid(), peak_memory())
 

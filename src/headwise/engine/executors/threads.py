@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from ...errors import ConfigError
-from ..client.jobs import Answer, Handled, Job, handle_all
+from ..client.jobs import Answer, Handled, Job, handle
 from ..client.state import ClientState, States
 from ..host.clock import Clock
 from ..plan import Plan
@@ -52,7 +52,7 @@ class Threads:
 
     def _work(self, assigned: list[tuple[Job, ClientState | None]]) -> tuple[list[Handled], Clock]:
         clock = Clock()
-        done = handle_all(self.plan, assigned, clock, seeded=False)
+        done = [handle(self.plan, job, state, clock, seeded=False) for job, state in assigned]
         clock.stop()
         return done, clock
 

@@ -53,7 +53,7 @@ class Clock:
 def peak_memory() -> int:
     """This process's peak memory so far, in bytes."""
     try:  # getrusage includes the peak of the process that started this one
-        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-        return int(found[1]) * 1024 if found else 0
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        return int(peak[1]) * 1024 if peak else 0
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

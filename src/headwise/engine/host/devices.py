@@ -39,9 +39,9 @@ def device_of(worker: int, device: str) -> str:
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
 
 
-def on(thing: T, device: str) -> T:
+def move_to(value: T, device: str) -> T:
     """Move to this device; for the CPU, return as is without a check, which saves time."""
-    return thing if device == "cpu" else thing.to(device)  # pyright: ignore[reportReturnType]
+    return value if device == "cpu" else value.to(device)  # pyright: ignore[reportReturnType]
 
 
 def samples_on(samples: Samples, device: str) -> Samples:

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def politely_interrupted() -> Iterator[Callable[[], bool]]:
+def stop_after_round() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C lets the round finish and leaves a resumable run; the second one stops at once."""
-    asked = threading.Event()
+    requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
 
     def ask(*_: object) -> None:
-        if asked.is_set():
+        if requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         signal.signal(signal.SIGINT, before)

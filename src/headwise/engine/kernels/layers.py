@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection
 
-from torch import Tensor, nn
+from torch import nn
 
 from ...models.split import SplitModel
-
-DENSE = (nn.Linear, nn.ReLU, nn.Flatten)
-
-
-class Layer(NamedTuple):
-    """A linear layer of a chain."""
-
-    weight: Tensor
-    bias: Tensor | None
-    relu: bool
-    """whether a ReLU follows"""
-    trained: bool
-
-
-def chain_of(model: nn.Module, parts: Sequence[nn.Module]) -> list[Layer] | None:
-    """The network's linear layers; None unless it has only these, ReLU and an initial flattening. `parts` learn."""
-    flat = layers_of(model, DENSE) or []
-    flat = flat[1:] if flat and isinstance(flat[0], nn.Flatten) else flat
-    kinds = [type(m) for m in flat]
-    if not flat or nn.Flatten in kinds or not kinds[0] is kinds[-1] is nn.Linear:
-        return None
-    learning = flat if model in parts else [m for part in parts for m in layers_of(part, DENSE) or []]
-    chain = [
-        Layer(m.weight, m.bias, relu=after is nn.ReLU, trained=m in learning)
-        for m, after in zip(flat, [*kinds[1:], None], strict=True)
-        if isinstance(m, nn.Linear)
-    ]
-    unique = len({id(layer.weight) for layer in chain}) == len(chain)
-    return chain if unique and any(layer.trained for layer in chain) else None
 
 
 def layers_of(module: nn.Module, kinds: Collection[type[nn.Module]]) -> list[nn.Module] | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.functions import SCRIPTS
+from ..split import has_views
 
 _USUAL = vars(nn.Module())
 """what every layer has"""
@@ -37,6 +38,8 @@ def described_network(net: nn.Module) -> bytes | None:
     try:
         tree = _layer(net, "", {}, tensors)
     except _IndescribableError:
+        return None
+    if has_views(net):  # which the file would store apart
         return None
     return save(tensors, {"network": to_json(tree)})
 

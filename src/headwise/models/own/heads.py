@@ -10,27 +10,30 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from ..base import Task
-from ..split import SplitModel, split
+from ..split import SplitModel, check_apart, split
 
 HEADS = (nn.Linear, nn.Conv2d)
 """layers that can be a head; a convolution for one score per pixel"""
 HOW = 'name the layer that is the head: headwise.split(net, "layer").'
 
 
-def as_split(net: nn.Module, task: Task, head: str, said: str) -> SplitModel:
-    """A copy of the network as body and head; `said` names it in messages."""
+def as_split(net: nn.Module, task: Task, head: str, name: str, original: nn.Module | None = None) -> SplitModel:
+    """A copy of the network as body and head; messages call it `name`; `net` may be a copy of `original`."""
+    original = net if original is None else original
     net = copy.deepcopy(net).to("cpu", torch.float32).eval()
     x = _samples(task)
     outputs: dict[str, list[Tensor]] = {}
-    y = _watched(net, x, outputs, said, task)
+    y = _watched(net, x, outputs, name, task)
     if isinstance(net, HEADS):  # the head is all there is
         model = SplitModel(nn.Identity(), net)
     else:
-        model = net if isinstance(net, SplitModel) else split(net, head or _head(net, y, outputs, said))
-    _check_weights(model, said)
+        head = "head" if isinstance(net, SplitModel) else head or _head(net, y, outputs, name)
+        check_apart(original, head, name)
+        model = net if isinstance(net, SplitModel) else split(net, head)
+    _check_weights(model, name)
     if not _gives(model, x, y):
-        raise ConfigError(f"{said}, whose output is not the output of its layer {head or 'head'!r}: {HOW}")
-    _check_output(y, task, said)
+        raise ConfigError(f"{name}, whose output is not the output of its layer {head or 'head'!r}: {HOW}")
+    _check_output(y, task, name)
     return model
 
 
@@ -42,7 +45,7 @@ def _samples(task: Task) -> Tensor:
     return torch.rand(2, *task.shape, generator=rng)
 
 
-def _watched(net: nn.Module, x: Tensor, outputs: dict[str, list[Tensor]], said: str, task: Task) -> Tensor:
+def _watched(net: nn.Module, x: Tensor, outputs: dict[str, list[Tensor]], given: str, task: Task) -> Tensor:
     """The network's output; `outputs` collects those of its layers."""
 
     def watch(name: str) -> torch.utils.hooks.RemovableHandle:
@@ -59,28 +62,30 @@ def _watched(net: nn.Module, x: Tensor, outputs: dict[str, list[Tensor]], said: 
         why = " ".join(str(error).split())[:200]
         shape = f"{list(task.shape)}{f' of {task.vocabulary:,} tokens' if task.vocabulary else ''}"
         raise ConfigError(
-            f"{said}, which fails with samples of shape {shape}: {type(error).__name__}: {why}."
+            f"{given}, which fails with samples of shape {shape}: {type(error).__name__}: {why}."
         ) from None
     finally:
         for hook in hooks:
             hook.remove()
     if not isinstance(y, Tensor):
-        raise ConfigError(f"{said}, which returns a {type(y).__name__}, but must return a tensor of scores.")
+        raise ConfigError(f"{given}, which returns a {type(y).__name__}, but must return a tensor of scores.")
     return y
 
 
-def _head(net: nn.Module, y: Tensor, outputs: dict[str, list[Tensor]], said: str) -> str:
+def _head(net: nn.Module, y: Tensor, outputs: dict[str, list[Tensor]], given: str) -> str:
     """The one layer whose output is the network's."""
     last = [name for name, seen in outputs.items() if seen[-1] is y]
     name = next((n for n in last if isinstance(net.get_submodule(n), HEADS)), "")
     if not name:
         kinds = [type(net.get_submodule(n)).__name__ for n in last if type(net.get_submodule(n)) is not nn.Identity]
         if kinds and ("Softmax" in kinds[0] or "Sigmoid" in kinds[0]):
-            raise ConfigError(f"{said}, which ends with {kinds[0]}: leave it out, because the loss takes plain scores.")
+            raise ConfigError(
+                f"{given}, which ends with {kinds[0]}: leave it out, because the loss takes plain scores."
+            )
         end = f"ends with {kinds[0]}" if kinds else "computes its output outside its layers"
-        raise ConfigError(f"{said}, which {end}, not with a Linear layer: {HOW}")
+        raise ConfigError(f"{given}, which {end}, not with a Linear layer: {HOW}")
     if len(outputs[name]) > 1:
-        raise ConfigError(f"{said}, which uses its last layer {name!r} {len(outputs[name])} times: {HOW}")
+        raise ConfigError(f"{given}, which uses its last layer {name!r} {len(outputs[name])} times: {HOW}")
     return name
 
 
@@ -93,17 +98,17 @@ def _gives(model: SplitModel, x: Tensor, y: Tensor) -> bool:
         return False
 
 
-def _check_output(y: Tensor, task: Task, said: str) -> None:
+def _check_output(y: Tensor, task: Task, name: str) -> None:
     if y.dim() < 2 or y.shape[1] != task.classes:
         shape = ["samples", *y.shape[1:]]
         raise ConfigError(
-            f"{said}, whose output has the shape [{', '.join(map(str, shape))}], but the data has {task.classes} "
+            f"{name}, whose output has the shape [{', '.join(map(str, shape))}], but the data has {task.classes} "
             f"classes: its last layer must have {task.classes} outputs."
         )
 
 
-def _check_weights(model: SplitModel, said: str) -> None:
+def _check_weights(model: SplitModel, network: str) -> None:
     if not any(p.requires_grad for p in model.head.parameters()):
-        raise ConfigError(f"{said}, whose head has no weights to train.")
+        raise ConfigError(f"{network}, whose head has no weights to train.")
     if bad := [name for name, t in model.state_dict().items() if t.is_floating_point() and not t.isfinite().all()]:
-        raise ConfigError(f"{said}, whose {bad[0]} has values that are not finite.")
+        raise ConfigError(f"{network}, whose {bad[0]} has values that are not finite.")

@@ -197,7 +197,7 @@ function listen() {
 
 // -- a live page asks for news; a page from disk never does
 async function follow({ live, version }) {
-  const said = document.querySelector(".live");
+  const banner = document.querySelector(".live");
   let shape = null;
   for (;;) {
     try {
@@ -206,9 +206,9 @@ async function follow({ live, version }) {
       if (news.shape && JSON.stringify(news.shape) !== shape) return location.reload();
       if (news.data) show(news);
       version = news.version;
-      said.textContent = news.status;
+      banner.textContent = news.status;
     } catch {
-      said.textContent = "headwise watch has ended: this is the last it said";
+      banner.textContent = "headwise watch has ended: these are its last numbers";
     }
     await new Promise((done) => setTimeout(done, 1000));
   }
@@ -216,8 +216,8 @@ async function follow({ live, version }) {
 
 function show(news) {
   pages = news.data;
-  find("said").innerHTML = news.said; // made by the same template, which escapes all names
-  document.querySelectorAll("#said .sortable").forEach(makeSortable);
+  find("sections").innerHTML = news.sections; // made by the same template, which escapes all names
+  document.querySelectorAll("#sections .sortable").forEach(makeSortable);
   controls();
   redraw();
 }
@@ -227,7 +227,7 @@ if (find("link")) {
   fill(find("link"), Object.keys(LINKS).map((n) => [n, n]), Object.keys(LINKS)[0]);
   [find("link-up").value, find("link-down").value] = LINKS[find("link").value];
 }
-document.querySelectorAll("#said .sortable").forEach(makeSortable);
+document.querySelectorAll("#sections .sortable").forEach(makeSortable);
 startSetting();
 listen();
 controls();

@@ -15,7 +15,7 @@ from .protocol import Vector
 BITS: Mapping[Sums, int] = {"samples": 28, "clients": 32}
 """fractional bits, by how clients are weighted: rounding changes a mean by at most 2**-29 / the mean number of
 samples, or by 2**-33"""
-ROOM = 62
+SUM_BITS = 62
 """bits available to a sum: 64 less the sign and one to spare"""
 TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -28,9 +28,9 @@ def weight_of(sums: Sums, n: int) -> int:
     return n if sums == "samples" else 1
 
 
-def unfit(record: Record, sums: Sums, n: int, parts: int) -> str | None:
+def find_misfit(record: Record, sums: Sums, n: int, parts: int) -> str | None:
     """Why this record can't be one of `parts` terms of a sum; None if it can."""
-    most = 2.0 ** (ROOM - BITS[sums]) / parts
+    most = 2.0 ** (SUM_BITS - BITS[sums]) / parts
     for name, t in pack(record).tensors.items():
         if str(t.dtype).removeprefix("torch.") not in TYPES:
             return f"{name} of type {t.dtype}, which can't be summed under masks"
@@ -43,7 +43,7 @@ def unfit(record: Record, sums: Sums, n: int, parts: int) -> str | None:
     return None
 
 
-def summed(ups: Mapping[int, Record], sums: Sums, samples: Mapping[int, int]) -> Packed:
+def add_up(ups: Mapping[int, Record], sums: Sums, samples: Mapping[int, int]) -> Packed:
     """The weighted sum of these clients' messages as integers; the scalar `types` keeps their original types."""
     packed = {c: pack(up) for c, up in ups.items()}
     first = next(iter(packed.values()))
@@ -61,21 +61,21 @@ def _layout(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {k: (t.dtype, t.shape) for k, t in tensors.items()}
 
 
-def kind_of(total: Packed) -> tuple[Any, ...]:
+def layout_of(total: Packed) -> tuple[Any, ...]:
     """The layout of a sum; only sums of the same layout can be added."""
     if set(total.scalars) != {"types", "none"} or any(t.dtype != torch.int64 for t in total.tensors.values()):
         raise RecordError("this is not a masked sum")
     return (*((k, tuple(t.shape)) for k, t in total.tensors.items()), total.scalars["types"], total.scalars["none"])
 
 
-def flat(total: Packed) -> Vector:
+def flatten(total: Packed) -> Vector:
     """All tensors as one vector."""
     rows = [t.reshape(-1).numpy() for t in total.tensors.values()]
     return np.concatenate([np.empty(0, np.int64), *rows]).view(np.uint64)
 
 
-def shaped(row: Vector, like: Packed) -> Packed:
-    """The inverse of `flat`."""
+def unflatten(row: Vector, like: Packed) -> Packed:
+    """The inverse of `flatten`."""
     sizes = [t.numel() for t in like.tensors.values()]
     parts = torch.from_numpy(row.view(np.int64).copy()).split(sizes)
     return Packed({k: p.view(t.shape) for (k, t), p in zip(like.tensors.items(), parts, strict=True)}, like.scalars)

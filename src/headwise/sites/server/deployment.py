@@ -13,7 +13,6 @@ from ...app.launch import Backend, run_or_resume
 from ...app.prepare import Prepared
 from ...contract.method import record_types
 from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
-from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
@@ -21,12 +20,12 @@ from ...records import Packed, from_bytes, to_bytes
 from ...runs.manifest import read_manifest
 from ...settings.experiment import OWN, Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import ClientFacts, for_sites, pooled
+from ..facts import ClientFacts, for_sites, pooled, written_for_sites
 from ..states import run_at_sites
+from .control import end_file, progress_file
 from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
-from .submit import end_file, said_file
 
 
 class Receipts(States):
@@ -61,7 +60,7 @@ def serve(post: Transport, config: dict[str, Any]) -> None:
     with failing_clearly(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        experiment, say = for_sites(experiment_from(asked["experiment"])), partial(_say, said_file(out))
+        experiment, say = for_sites(experiment_from(asked["experiment"])), partial(_say, progress_file(out))
         _serve(post, experiment, out, float(asked["wait"]), asked.get("sites", ()), say)
         why = ""
     except HeadwiseError as error:
@@ -101,7 +100,7 @@ def _serve(
             append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
 
         # as it was introduced to the sites, which know their task
-        told = to_json(dataclasses.replace(experiment, task=task).plain())
+        told = written_for_sites(dataclasses.replace(experiment, task=task))
         return Remote(plan, told, run, nodes, memory, workers=len(clients), note=note)
 
     def make(experiment: Experiment) -> Prepared:

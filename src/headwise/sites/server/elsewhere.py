@@ -11,10 +11,10 @@ import numpy as np
 from ...app.floors import floors_of
 from ...app.prepare import Prepared, plan_for
 from ...data.federated import Clients, clients_at_sites, task_at_sites
-from ...data.stats import Floor, Spread, Summary, majority_floor
+from ...data.splits import Floor, Spread, Summary, majority_floor
 from ...disk.files import digest
 from ...disk.jsontext import to_json
-from ...runs.names import site_names
+from ...runs.query import site_names
 from ...settings.experiment import Experiment
 from ..facts import PARTS, STATISTICS, ClientFacts, for_sites
 from .nodes import Roster
@@ -46,8 +46,7 @@ class Elsewhere:
         classes = (sum(counts.values()) > 0).sum(1).tolist() if known else [self.task.classes]  # pyright: ignore
         floor = majority_floor(counts["train"], counts["test"]) if known else Floor(None, None)
         task = self.task
-        kind = () if task.kind == "classification" else (task.kind,)
-        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary, *kind]).encode())
+        form = digest(to_json([self._count, task.shape, task.classes, task.vocabulary, task.kind]).encode())
         return Summary(self._count, train, val, test, _spread(sizes), _spread(classes), floor, form)
 
     def histograms(self) -> dict[str, list[list[int]]]:
@@ -67,8 +66,7 @@ def prepared_from(experiment: Experiment, known: Roster) -> Prepared:
     asked = for_sites(experiment)
     names = site_names(known.homes, known.names, asked.clients or 0)
     data = Elsewhere(known.told, asked, names)
-    if data.task.kind != "classification":
-        asked = dataclasses.replace(asked, task=data.task.kind)
+    asked = dataclasses.replace(asked, task=data.task.kind)
     plan, counts = plan_for(asked, data.clients), data.histograms()
     named = {"names": list(names)} if names else {}
     return Prepared(asked, plan, data.summary, {**counts, **named, **floors_of(plan, counts)})

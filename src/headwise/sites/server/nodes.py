@@ -14,7 +14,7 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...settings.experiment import Experiment
 from ...settings.fields import build
-from ..facts import ClientFacts, Introduction
+from ..facts import ClientFacts, Introduction, written_for_sites
 from ..transport.envelope import Lost, NodeSeen, SiteMessage, printable
 
 QUICK, PAUSE, GROWTH = 0.05, 0.5, 1.3
@@ -74,7 +74,7 @@ class Nodes:
         self, post: Transport, experiment: Experiment, known: Roster, say: Callable[[str], None] = lambda line: None
     ) -> None:
         self._post, self._clients, self._say = post, range(experiment.clients or 0), say
-        self._question = SiteMessage(to_json({"experiment": to_json(experiment.plain())}), [])
+        self._question = SiteMessage(to_json({"experiment": written_for_sites(experiment)}), [])
         self.known = known
         self.keep: Callable[[Roster], None] = lambda known: None
         self.heard: dict[int, NodeStatus] = {}
@@ -197,7 +197,7 @@ class Nodes:
         try:
             said = build(Introduction, json.loads(reply.text))
         except (ValueError, TypeError, AttributeError, ConfigError) as error:
-            said = Introduction(f"node {node}", (), (), f"its introduction can't be read: {error}")
+            said = Introduction(f"node {node}", (), (), "", f"its introduction can't be read: {error}")
         said = replace(said, name=printable(said.name), refusal=said.refusal and printable(said.refusal))
         refusal = f"refuses: {said.refusal}" if said.refusal else self._contradiction(node, said)
         if refusal is None:
@@ -216,7 +216,7 @@ class Nodes:
     def _contradiction(self, node: int, said: Introduction) -> str | None:
         told, known = {t.client: t for t in said.told}, self.known.told
         if said.version.split(".")[:2] != __version__.split(".")[:2]:
-            return f"runs Headwise {said.version or 'of an older version'}, but the server runs {__version__}"
+            return f"runs Headwise {said.version}, but the server runs {__version__}"
         if not said.clients or not set(said.clients) <= set(self._clients) or told.keys() != set(said.clients):
             return "claims clients that the run does not have, or sends no facts about its own"
         for c in said.clients:

@@ -15,7 +15,7 @@ from torch import nn
 from ...app.prepare import plan_for
 from ...contract.method import record_types
 from ...engine.host.process import one_thread
-from ...engine.joining import Offer, accept, measured
+from ...engine.joining import Offer, accept, measure_client
 from ...engine.plan import Plan
 from ...errors import RunError
 from ...exports.about import card_of
@@ -55,7 +55,7 @@ def adapt(
     plan = replace(plan, data=replace(plan.data, absent=frozenset({given.client})))
     offered = given.offer(record_types(type(plan.method)).down)
     made = {e: _model(plan, offered, given.client, given.t, e, folder) for e in sorted({0, epochs})}
-    scores = {e: measured(plan, given.client, model) for e, model in made.items()}
+    scores = {e: measure_client(plan, given.client, model) for e, model in made.items()}
     of = {"kind": "adapted", "moment": "join", "round": given.t, "which": "last", "epochs": epochs}
     source = Choice.parse(own.source, "data")
     card = card_of(plan.experiment, source, data.dataset, {**of, "client": own.id, "name": str(own.id)}, licence)

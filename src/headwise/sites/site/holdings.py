@@ -62,7 +62,7 @@ def holdings(path: Path) -> list[Holding]:
 
 
 def _method(kept: SiteStates) -> str:
-    """Of a run whose experiment may be older than this version, or damaged."""
+    """Of a run whose experiment may be damaged."""
     try:
         return str(json.loads(kept.experiment())["method"]["name"])
     except (RunError, ValueError, TypeError, KeyError):

@@ -20,7 +20,7 @@ from ...engine.client.jobs import Job
 from ...engine.mechanism import Releases
 from ...engine.plan import Plan
 from ...errors import ConfigError, RunError
-from ...privacy.accountant import composed
+from ...privacy.accountant import compose
 from ...settings.fields import Natural, build
 from ..states import SiteStates, runs_in
 from .site_file import SiteSettings
@@ -66,7 +66,7 @@ class Book:
         steps: dict[tuple[float, float], int] = {}
         for noise, rate, n in (*(e.spent for e in self.runs if e.unit), *([more] if more else [])):
             steps[noise, rate] = steps.get((noise, rate), 0) + n
-        return composed(tuple(Releases(*key, n) for key, n in sorted(steps.items())), delta)
+        return compose(tuple(Releases(*key, n) for key, n in sorted(steps.items())), delta)
 
     @property
     def bare(self) -> int:

@@ -12,10 +12,9 @@ import numpy as np
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
 from ...data.files import offline
-from ...data.preprocessing.fitting import measure
-from ...data.preprocessing.sharing import matching, written
+from ...data.preprocessing import measure, sums_for, sums_to_json
 from ...data.sources.own import Own
-from ...data.splits import divide_own, parse
+from ...data.splits import divide_own, parse_split
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
@@ -68,9 +67,9 @@ def own_data(
     ).with_range(asked)
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
-    parts = divide_own(merged, sizes, parse(experiment.split), experiment.clients or 0, seed)
+    parts = divide_own(merged, sizes, parse_split(experiment.split), experiment.clients or 0, seed)
     statistics = str(experiment.data.options.get(STATISTICS, ""))
-    sums = matching(merged.recipe, statistics) if statistics and merged.recipe is not None else None
+    sums = sums_for(merged.recipe, statistics) if statistics and merged.recipe is not None else None
     return FederatedData(merged, parts, sums=sums)
 
 
@@ -90,7 +89,7 @@ def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
     trains = {c.id: data.parts[c.id].train for c in site.clients}
     y = dataset.y if dataset.task == "regression" and dataset.target_range is None else None
     sums = {c: measure(recipe, dataset.x[t], None if y is None else y[t]) for c, t in trains.items()}
-    return {c: written(recipe, each) for c, each in sums.items()}
+    return {c: sums_to_json(recipe, each) for c, each in sums.items()}
 
 
 def check_scale(site: SiteSettings, data: FederatedData, experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, pack
 from ...settings.experiment import Choice, Experiment, experiment_from
-from ..facts import Introduction
+from ..facts import Introduction, written_for_sites
 from ..states import SiteStates
 from ..transport.messages import Order, SiteJob, SiteMessage
 from .ledger import Ledger
@@ -133,7 +133,7 @@ class OwnPolicy:
             found = own_data(self.site, self.home, asked, download=download, alone=True).clients()
             if experiment is None:
                 return found
-        return self.plan(to_json(experiment.plain())).data
+        return self.plan(written_for_sites(experiment)).data
 
     def introduce(self, experiment: str) -> SiteMessage:
         """An `Introduction`: what the site shares about its data, or why it refuses."""
@@ -144,7 +144,7 @@ class OwnPolicy:
             told = tuple(tell(site, plan.data, plan.privacy, sums))
         except HeadwiseError as error:
             refusal = str(error)
-        said = Introduction(site.name, tuple(c.id for c in site.clients), told, refusal, __version__)
+        said = Introduction(site.name, tuple(c.id for c in site.clients), told, __version__, refusal)
         return SiteMessage(to_json(asdict(said)), [])
 
 

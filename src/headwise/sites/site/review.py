@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...audit.known import KnownAttack, audited, strongest
+from ...audit.findings import KnownAttack, audited, strongest
 from ...contract.method import record_types
-from ...disk.jsontext import to_json
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, counted
 from ...privacy.accountant import account
@@ -18,7 +17,7 @@ from ...records import fields_of
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help
 from ...settings.options import OUTPUTS
-from ..facts import for_sites
+from ..facts import for_sites, written_for_sites
 from .holdings import PrivacySpent, spent
 from .ledger import Ledger
 from .own_data import own_data, tell
@@ -79,7 +78,7 @@ def review(asked: Experiment, home: Path | None) -> Review:
     bare = Review(experiment, sent, method.stays, like=like, attacks=strongest(like, None) if like else ())
     if home is None:
         return bare
-    site, text = read_site(home / "site.toml"), to_json(experiment.plain())
+    site, text = read_site(home / "site.toml"), written_for_sites(experiment)
     opened = replace(site, allow=Allow(largest=site.allow.largest))
     try:
         plan = OwnPolicy(opened, home).plan(text)

@@ -30,12 +30,8 @@ from ...disk.files import digest, failing_clearly, read_json, write_bytes, write
 from ...disk.jsontext import to_json
 from ...errors import RunError
 from ...settings.experiment import Experiment
-from ...settings.fields import dump
-from ...settings.options import Train
-from ..facts import CLASSES, STATISTICS
+from ..facts import STATISTICS, without_files
 
-LATER = ("steps", "optimizer", "betas", "eps", "clip", "augment")
-"""settings of training that are newer than the first signed lists, which stay valid where these are as usual"""
 YEARS = 5
 """validity of a certificate"""
 PURPOSE = b"headwise experiments\n"
@@ -44,14 +40,10 @@ PURPOSE = b"headwise experiments\n"
 
 def experiment_hash(experiment: Experiment) -> str:
     """Identifies an experiment on a signed list: covers every setting except those of the machine."""
-    plain = {k: v for k, v in experiment.plain().items() if k != "engine" and (k, v) != ("target_range", None)}
-    usual = dump(Train())
-    plain["data"].pop(STATISTICS, None)  # which the server only knows once sites have told it
-    if not plain["data"].get(CLASSES):
-        plain["data"].pop(CLASSES, None)  # newer than the first signed lists
-    plain["train"] = {k: v for k, v in plain["train"].items() if k not in LATER or v != usual[k]}
-    fast = experiment.engine.kernels == "fast"
-    plain["engine"] = {"cache": fast, "stack": fast}  # the older names of `kernels`, so that signed lists stay valid
+    plain = without_files(experiment).plain()
+    plain["data"].pop(STATISTICS, None)  # which, like the task, the server only knows once sites have reported it
+    plain.pop("task")  # a site refuses any other than that of its data
+    plain["engine"] = {"kernels": experiment.engine.kernels}
     return digest(to_json(plain, sort_keys=True).encode())
 
 

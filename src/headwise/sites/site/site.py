@@ -16,9 +16,18 @@ from ...engine.host.process import one_thread
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import RecordError, encode
-from ..secagg.stages import pack_said, stage_in
 from ..states import SiteStates
-from ..transport.messages import Order, Report, SiteMessage, experiment_in, pack_error, pack_report, unpack_order
+from ..transport.messages import (
+    Order,
+    Report,
+    SiteMessage,
+    experiment_in,
+    pack_error,
+    pack_reply,
+    pack_report,
+    unpack_order,
+    unpack_request,
+)
 from .policy import OwnPolicy, SitePolicy
 from .site_file import read_site
 
@@ -38,10 +47,10 @@ class Site:
         try:
             self.policy.admit(message.size)
             plan = self.policy.plan(experiment_in(message))
-            if stage := stage_in(message):
-                run, asked = stage
-                self.policy.expect(plan, asked.clients, [asked.t])
-                return pack_said(_masking(plan, SiteStates(self.folder, run)).answer(asked))
+            if stage := unpack_request(message):
+                run, request = stage
+                self.policy.expect(plan, request.clients, [request.t])
+                return pack_reply(_masking(plan, SiteStates(self.folder, run)).answer(request))
             order = unpack_order(message, record_types(type(plan.method)))
             return pack_report(self._do(plan, order))
         except (HeadwiseError, RecordError) as error:
@@ -60,7 +69,7 @@ class Site:
         masking = None
         if order.sealed is not None or (plan.experiment.secure.sums and any(job.kind == "fit" for job in jobs)):
             masking = _masking(plan, kept)
-            masking.begun(order)
+            masking.check_order(order)
         states = States(record_types(type(plan.method)).client)
         site_jobs = {site_job.job.client: site_job for site_job in order.site_jobs}
         for client, site_job in site_jobs.items():

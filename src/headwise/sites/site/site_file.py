@@ -6,7 +6,6 @@ never takes a path: only site.toml says which data are read, and from where.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,17 +17,18 @@ from torch import nn
 
 from ...contract.method import Method, record_types
 from ...engine.plan import Plan
-from ...errors import ConfigError, HeadwiseError, RunError, nearest
+from ...errors import ConfigError, RunError, nearest
 from ...models.base import Task
 from ...privacy.accountant import account
 from ...records import fields_of
 from ...settings import catalog
-from ...settings.experiment import OWN, Choice, Experiment, experiment_from
+from ...settings.experiment import OWN, Choice, Experiment
 from ...settings.fields import Count, Natural, Positive, Range, build
+from ...settings.foreign import read_foreign
 from ...settings.options import Engine
 from ...settings.overrides import read_toml
 from ..facts import CLASSES, STATISTICS
-from ..transport.envelope import LARGEST
+from ..transport.envelope import LARGEST_MEGABYTES
 from .signing import experiment_hash, signed_hashes
 
 MOST_CLIENTS, MOST_MODELS = 100_000, 100
@@ -64,7 +64,7 @@ class Allow:
     sums of a regression's targets"""
     scores: bool | None = None
     """whether to send scores on a client's own samples; default: only without an epsilon, which does not cover them"""
-    largest: Count = LARGEST
+    largest: Count = LARGEST_MEGABYTES
     """most megabytes of a message, and of all networks of an experiment"""
     plain: bool = True
     """whether unmasked uploads may leave; if not, only experiments with `secure.sums` run"""
@@ -128,15 +128,14 @@ def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
 def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
     """The experiment in an order, if it may run here, with the site's own data and machine settings."""
     try:
-        asked = experiment_from(json.loads(text))
-    except (ValueError, TypeError, AttributeError, HeadwiseError) as error:
+        asked = read_foreign(text)
+    except ConfigError as error:
         raise RunError(f"{site.name} can't read this experiment: {error}") from error
     method = _known(site, "method", asked.method)
     for model in _networks(asked):
         _known(site, "model", model)
-    offered = Path(asked.data.name).stem
-    if offered != site.data:
-        raise RunError(f"{site.name} has the data set {site.data!r}, not {offered!r}.")
+    if asked.data.name != site.data:
+        raise RunError(f"{site.name} has the data set {site.data!r}, not {asked.data.name!r}.")
     if not asked.model or asked.clients is None:
         raise RunError(f"{site.name} can't run an experiment without model and clients: both must be given.")
     if asked.clients > MOST_CLIENTS or len(asked.model) > MOST_MODELS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import counted
 from ..transport.envelope import readable
-from ..transport.family import running
+from ..transport.supervisor import read_status
 from .holdings import PrivacySpent, spent
 from .worker import Activity, activity
 
@@ -49,4 +49,4 @@ def privacy_line(each: PrivacySpent) -> str:
 
 
 def site_status(home: Path) -> SiteStatus:
-    return SiteStatus(running(home), activity(home), tuple(spent(home / "site.toml")))
+    return SiteStatus(read_status(home), activity(home), tuple(spent(home / "site.toml")))

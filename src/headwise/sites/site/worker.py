@@ -18,10 +18,9 @@ from ...disk.files import read_json, write_json
 from ...errors import ConfigError, HeadwiseError, RunError, counted
 from ...records import RecordError
 from ...settings.fields import Natural, build
-from ..transport.envelope import SiteMessage, now, printable
-from ..transport.lifeline import bind, received_secret, tell
-from ..transport.local import serve
+from ..transport.envelope import SiteMessage, now, printable, serve_node
 from ..transport.messages import experiment_in, pack_error
+from ..transport.supervisor import bind_life, read_secret, report_event
 from .policy import forget_data
 from .running import ACTIVITY
 from .site import open_site
@@ -98,13 +97,13 @@ class SiteWorker:
         try:
             site, policy = open_site(self._path)
             if kind == "query.refused":
-                tell(say=f"the server does not use this site: it {json.loads(message.text)['refused']}.")
+                report_event(say=f"the server does not use this site: it {json.loads(message.text)['refused']}.")
                 return SiteMessage("{}", [])
             if kind == "query":
                 forget_data()  # a run begins, or this site comes back to it
                 reply = policy.introduce(experiment_in(message))
                 if refusal := json.loads(reply.text)["refusal"]:
-                    tell(say=f"refused an experiment: {refusal}")
+                    report_event(say=f"refused an experiment: {refusal}")
                 return reply
             reply = site.answer(message)
         except (HeadwiseError, RecordError) as error:
@@ -123,21 +122,21 @@ class SiteWorker:
             line = "refused a message that is not an order"
         write_json(self._home / ACTIVITY, asdict(self._done))
         if line:
-            tell(say=line)
+            report_event(say=line)
 
 
 def main() -> None:
-    bind(signal.SIGKILL)  # at once: nothing trains that was told to leave
-    secret = received_secret()
+    bind_life(signal.SIGKILL)  # at once: nothing trains that was told to leave
+    secret = read_secret()
     home = Path(sys.argv[1])
     os.chdir(home)
     logging.basicConfig(level=logging.WARNING)
     try:
         open_site(home / "site.toml")
     except ConfigError as error:
-        tell(wrong=str(error))
+        report_event(wrong=str(error))
         sys.exit(1)
-    serve(secret, SiteWorker(home / "site.toml").answer, ready=lambda: tell(ready=True))
+    serve_node(secret, SiteWorker(home / "site.toml").answer, ready=lambda: report_event(ready=True))
 
 
 if __name__ == "__main__":

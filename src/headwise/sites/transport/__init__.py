@@ -1,4 +1,5 @@
 """Messages between the server and the sites, and Flower, which carries them.
 
-Only `grid`, what a node needs (`node`, `greeting`, `direct`) and `secagg.primitives` import flwr.
+Read `envelope` (what travels, as bytes) and `messages` (orders and reports) first; then `grid`, which sends them with
+Flower's public API, and `node`, a site's end of the connection. `superlink` and `supervisor` start processes.
 """

@@ -1,29 +1,34 @@
-"""What travels between a server and a site, as bytes, and how both write it down.
+"""What travels between a server and a site, as bytes, and the socket between a site's node and its worker.
 
-Imports no torch: the process that carries it must stay light.
+Imports no torch: the processes that carry messages must stay light.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-LARGEST = 500
-"""megabytes of a message that a site accepts unless it says otherwise"""
+from ...disk.jsontext import to_json
+from ...errors import RunError
 
-
-def printable(text: str) -> str:
-    """What another machine wrote, safe for a terminal and a log."""
-    return "".join(c if c.isprintable() else " " for c in text[:2000])
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def readable(time: str) -> str:
-    """A time of `now` or of Flower's, as people read it."""
-    return time.replace("T", " ").replace("+00:00", " UTC").replace("Z", " UTC")
+LARGEST_MEGABYTES = 500
+"""of a message that a site accepts unless site.toml says otherwise"""
+SOCKET = "worker.sock"
+"""in the site's folder, which must be the current one: such names have a limit of about 100 bytes"""
+WORKER_TRIES = 3
+"""workers that may die of one message"""
+WORKER_SECONDS = 300.0
+"""seconds to wait for a worker that starts"""
+WORKER_POLL_SECONDS = 0.1
 
 
 class SiteMessage(NamedTuple):
@@ -51,3 +56,88 @@ class NodeSeen(NamedTuple):
     """when it connected: after a restart, what was sent before is lost"""
     name: str = ""
     """as registered at the server; empty if unknown"""
+
+
+def printable(text: str) -> str:
+    """A text from another machine, safe for a terminal and a log."""
+    return "".join(c if c.isprintable() else " " for c in text[:2000])
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def readable(time: str) -> str:
+    """A time of `now` or of Flower's, as people read it."""
+    return time.replace("T", " ").replace("+00:00", " UTC").replace("Z", " UTC")
+
+
+AnswerMessage = Callable[[str, SiteMessage], SiteMessage]
+"""from the kind of a message, train or query, and the message"""
+
+
+class WorkerLine:
+    """Hands messages to the site's worker; one that dies is replaced, and its successor gets the message again."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._line: Connection | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, kind: str, message: SiteMessage) -> SiteMessage:
+        """One message at a time, from whatever thread."""
+        for _ in range(WORKER_TRIES):
+            with self._lock:
+                line = self._connect()
+                try:
+                    _send(line, kind, message)
+                    return _receive(line)[1]
+                except (EOFError, OSError):
+                    line.close()
+                    self._line = None
+        raise RunError(f"the site's worker died {WORKER_TRIES} times of one message: its log says more.")
+
+    def _connect(self) -> Connection:
+        until = time.monotonic() + WORKER_SECONDS
+        while self._line is None:
+            try:
+                self._line = Client(SOCKET, "AF_UNIX")
+                self._line.send_bytes(self._secret.encode())
+            except OSError as error:
+                self._line = None
+                if time.monotonic() > until:
+                    raise RunError("the site's worker does not start: its log says more.") from error
+                time.sleep(WORKER_POLL_SECONDS)
+        return self._line
+
+
+def serve_node(secret: str, answer: AnswerMessage, ready: Callable[[], None]) -> None:
+    """Answer a node that knows the secret, one message after the other, for ever; only the owner can connect."""
+    Path(SOCKET).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o077)
+    try:
+        listener.bind(SOCKET)
+    finally:
+        os.umask(before)
+    listener.listen(1)
+    ready()
+    while True:
+        with Connection(listener.accept()[0].detach()) as line:
+            try:
+                if hmac.compare_digest(line.recv_bytes(1000), secret.encode()):
+                    while True:
+                        _send(line, "", answer(*_receive(line)))
+            except (EOFError, OSError):
+                continue  # the node has gone, and comes back
+
+
+def _send(line: Connection, kind: str, message: SiteMessage) -> None:
+    line.send_bytes(to_json({"kind": kind, "text": message.text, "records": len(message.records)}).encode())
+    for record in message.records:
+        line.send_bytes(record)
+
+
+def _receive(line: Connection) -> tuple[str, SiteMessage]:
+    head = json.loads(line.recv_bytes())
+    return head["kind"], SiteMessage(head["text"], [line.recv_bytes() for _ in range(head["records"])])

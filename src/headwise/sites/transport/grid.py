@@ -1,4 +1,4 @@
-"""All of Flower's API that we use to carry messages: the one file to change when it moves.
+"""All of Flower's public API that we use to carry messages: the one file to change when it moves.
 
 Tested with flwr 1.41 and 1.42. A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside
 it, which Flower sends in chunks of 5 MB. Every piece is a request of its own, so small records get none.
@@ -20,17 +20,17 @@ from flwr.serverapp import Grid, ServerApp
 from ...errors import RunError
 from .envelope import Lost, NodeSeen, SiteMessage
 
-PAUSE = 0.02
-"""seconds between polls for replies, within this process"""
-SMALL = 500_000
+POLL_SECONDS = 0.02
+"""between looks for replies, within this process"""
+ONE_PIECE_BYTES = 500_000
 """most bytes of all records of a message that is sent in one piece"""
 EXPIRED = 3
 """Flower's error code for a message without a reply in time"""
 
-Answering = Callable[[SiteMessage], SiteMessage]
+AnswerOrder = Callable[[SiteMessage], SiteMessage]
 
 
-def client_app(answer: Answering) -> ClientApp:
+def client_app(answer: AnswerOrder) -> ClientApp:
     app = ClientApp()
 
     @app.train()
@@ -48,7 +48,9 @@ class Simulation:
         from ray._private import worker as ray_worker  # imported here because deployments run without Ray
 
         ray_worker._worker_logs_enabled = False  # the only way to stop Ray printing to stdout when an actor dies
-        self._app, self._count, self._backend = app, nodes, dict(backend)
+        self._app = app
+        self._count = nodes
+        self._backend = dict(backend)
         self._begin()
 
     def node_of(self, client: int) -> int:
@@ -60,14 +62,14 @@ class Simulation:
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
         waiting: dict[str, int] = {}
         for node, message in messages.items():
-            if number := self._mail.send(node, message, "train", seconds):
+            if number := self._transport.send(node, message, "train", seconds):
                 waiting[number] = node
             else:
                 yield node, Lost(f"node {node} is not connected")
         while waiting and self._thread.is_alive():
-            for number, reply in self._mail.collect(list(waiting)):
+            for number, reply in self._transport.collect(list(waiting)):
                 yield waiting.pop(number), reply
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
         for node in waiting.values():
             yield node, Lost(f"Flower's simulation has ended: {self._why}")
 
@@ -82,17 +84,18 @@ class Simulation:
         self._thread.join()
 
     def _begin(self) -> None:
-        self._over, self._handed = threading.Event(), Queue[Grid | None]()
+        self._over = threading.Event()
+        self._handed = Queue[Grid | None]()
         self._why = "it stopped"
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
-        found = self._handed.get()
-        if found is None:
+        grid = self._handed.get()
+        if grid is None:
             raise RunError(f"Flower's simulation can't start: {self._why}.")
-        self._mail = FlowerTransport(found)
-        while self._thread.is_alive() and len(self._mail.nodes()) < self._count:
-            time.sleep(PAUSE)
-        self._nodes = sorted(self._mail.nodes())
+        self._transport = FlowerTransport(grid)
+        while self._thread.is_alive() and len(self._transport.nodes()) < self._count:
+            time.sleep(POLL_SECONDS)
+        self._nodes = sorted(self._transport.nodes())
 
     def _live(self) -> None:
         from flwr.simulation import run_simulation
@@ -127,35 +130,35 @@ class FlowerTransport:
     def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
         outgoing = Message(to_content(message), dst_node_id=node, message_type=kind, ttl=seconds)
         # one at a time: Flower returns no id for a node that is gone, and does not say which one that was
-        return next((found for found in self._grid.push_messages([outgoing]) if found), None)
+        return next((number for number in self._grid.push_messages([outgoing]) if number), None)
 
     def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
-        found: list[tuple[str, SiteMessage | Lost]] = []
+        replies: list[tuple[str, SiteMessage | Lost]] = []
         for reply in self._grid.pull_messages(list(numbers)):
             number = reply.metadata.reply_to_message_id  # not the sender: for an error, that is not the node
             if reply.has_error():
                 reason = "late" if reply.error.code == EXPIRED else "no answer"
-                found.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
+                replies.append((number, Lost(f"{reply.error.reason} (Flower's code {reply.error.code})", reason)))
                 continue
             try:
-                found.append((number, from_content(reply.content)))
+                replies.append((number, from_content(reply.content)))
             except RunError as error:
-                found.append((number, Lost(str(error))))
-        return found
+                replies.append((number, Lost(str(error))))
+        return replies
 
 
-def node_app(opened: Callable[[str], tuple[Answering, Answering]]) -> ClientApp:
+def node_app(open_site: Callable[[str], tuple[AnswerOrder, AnswerOrder]]) -> ClientApp:
     """A SuperNode's app: trains and introduces its site, whose file the node's configuration names."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        answer, _ = opened(str(context.node_config["site"]))
+        answer, _ = open_site(str(context.node_config["site"]))
         return _reply(message, answer)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        _, introduce = opened(str(context.node_config["site"]))
+        _, introduce = open_site(str(context.node_config["site"]))
         return _reply(message, introduce)
 
     return app
@@ -172,12 +175,12 @@ def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> Serv
     return app
 
 
-def _reply(message: Message, answer: Answering) -> Message:
+def _reply(message: Message, answer: AnswerOrder) -> Message:
     return Message(to_content(answer(from_content(message.content))), reply_to=message)
 
 
 def to_content(message: SiteMessage) -> RecordDict:
-    if sum(map(len, message.records)) <= SMALL:
+    if sum(map(len, message.records)) <= ONE_PIECE_BYTES:
         return RecordDict({"message": ConfigRecord({"text": message.text, "records": [*message.records]})})
     arrays = {str(k): Array("uint8", (len(data),), "safetensors", data) for k, data in enumerate(message.records)}
     return RecordDict({"message": ConfigRecord({"text": message.text}), "records": ArrayRecord(arrays)})
@@ -186,11 +189,12 @@ def to_content(message: SiteMessage) -> RecordDict:
 def from_content(content: RecordDict) -> SiteMessage:
     """The inverse; a `RunError` if this is no message of ours: anybody may run a site."""
     try:
-        said: dict[str, Any] = dict(content.config_records["message"])
-        if "records" not in said:
+        values: dict[str, Any] = dict(content.config_records["message"])
+        if "records" not in values:
             arrays = content.array_records["records"]
-            said["records"] = [arrays[str(k)].data for k in range(len(arrays))]
-        text, records = said["text"], said["records"]
+            values["records"] = [arrays[str(k)].data for k in range(len(arrays))]
+        text = values["text"]
+        records = values["records"]
         if not isinstance(text, str) or not all(isinstance(data, bytes) for data in records):
             raise TypeError("text or records of another type")
     except (KeyError, TypeError) as error:

@@ -1,7 +1,14 @@
-"""Orders and reports: the messages between the server and a site, each JSON text plus records as bytes.
+"""The messages between the server and a site, each JSON text plus records as bytes.
+
+The server sends an order, and the site answers with a report. With masked sums, a round has four stages:
+
+    keys     every site sends its public keys
+    shares   every site gets all public keys (the roster) and deals shares of its secrets, sealed for the others
+    fit      the order, with the shares sealed for the site; the report has a masked vector in place of records
+    help     every site in the sum learns who else is in it, and sends the shares that remove the masks
 
 Messages hold data only. A site decodes records against the types of its own installed method; the server checks
-reports just as strictly, because anybody may run a site.
+replies just as strictly, because anybody may run a site.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
@@ -20,6 +27,8 @@ from ...log.schema import restored
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
 from .envelope import Lost, SiteMessage
+
+T = TypeVar("T")
 
 
 class UnopenedError(ClientError):
@@ -54,7 +63,7 @@ class SiteJob(NamedTuple):
 
 @dataclass(frozen=True)
 class Letter:
-    """Bytes from or for one party of a masked sum."""
+    """Bytes from or for one party of a masked sum, which is its index in the roster."""
 
     party: Natural
     text: str
@@ -129,16 +138,14 @@ def pack_order(order: Order) -> SiteMessage:
 
 def experiment_in(message: SiteMessage) -> str:
     """The experiment of an order or a stage: a site needs it first, to know the record types."""
-    with reading("order"):
-        text = convert(json.loads(message.text)["experiment"], str, "experiment")
-        json.loads(text)
-        return text
+    with _reading("order"):
+        return convert(json.loads(message.text)["experiment"], str, "experiment")
 
 
 def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
     downs: dict[tuple[int, type[Record]], Record] = {}
     site_jobs: list[SiteJob] = []
-    with reading("order"):
+    with _reading("order"):
         values = json.loads(message.text)
         for given in (build(_PlainJob, v) for v in values["site_jobs"]):
             cls = sent_with(given.kind, types)
@@ -148,8 +155,8 @@ def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
             site_jobs.append(SiteJob(Job(given.kind, given.client, given.t, downs[at], given.measure), given.state))
         sealed = values.get("sealed")
         letters = None if sealed is None else tuple(build(Letter, each) for each in sealed)
-        run, experiment = (convert(values[name], str, name) for name in ("run", "experiment"))
-        return Order(run, experiment, site_jobs, letters)
+        run = convert(values["run"], str, "run")
+        return Order(run, convert(values["experiment"], str, "experiment"), site_jobs, letters)
 
 
 def pack_report(report: Report) -> SiteMessage:
@@ -172,8 +179,8 @@ def pack_error(error: Exception) -> SiteMessage:
     return SiteMessage(to_json({"error": str(error)}), [])
 
 
-def said_in(message: SiteMessage) -> dict[str, Any]:
-    """The values of a site's reply; raises the error that it reports. Call it inside `reading`."""
+def _read_reply(message: SiteMessage) -> dict[str, Any]:
+    """The values of a site's reply; raises the error that it reports. Call it inside `_reading`."""
     values = json.loads(message.text)
     if "error" in values:
         raise ClientError(str(values["error"]))
@@ -183,22 +190,131 @@ def said_in(message: SiteMessage) -> dict[str, Any]:
 def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
     """The report; raises the site's own error as a `ClientError`."""
     answers: list[tuple[Answer, str]] = []
-    with reading("report"):
-        values = said_in(message)
+    with _reading("report"):
+        values = _read_reply(message)
         for given in values["answers"]:
             test, val = (restored(given.pop(part)) for part in ("test", "val"))
-            said = build(_PlainAnswer, given)
-            failure = None if said.failure is None else Failure(*said.failure)
-            up = None if said.up is None else decode(answered_with(said.kind, types), message.records[said.up])
-            plain = (said.kind, said.client, said.n, up, test, val, said.samples, said.t, failure)
-            answers.append((Answer(*plain, flops=said.flops), said.state))
+            plain = build(_PlainAnswer, given)
+            failure = None if plain.failure is None else Failure(*plain.failure)
+            up = None if plain.up is None else decode(answered_with(plain.kind, types), message.records[plain.up])
+            parts = (plain.kind, plain.client, plain.n, up, test, val, plain.samples, plain.t, failure)
+            answers.append((Answer(*parts, flops=plain.flops), plain.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}
         masked = from_bytes(message.records[values["masked"]]) if "masked" in values else None
         return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
 
 
+@dataclass(frozen=True)
+class PartyKeys:
+    """A roster entry: a party's clients in this round and its public keys, hexadecimal."""
+
+    clients: tuple[Natural, ...]
+    cipher: str
+    mask: str
+
+
+@dataclass(frozen=True)
+class KeysRequest:
+    t: Natural
+    clients: tuple[Natural, ...]
+    """the clients that the site will train in this round; they identify it"""
+
+
+@dataclass(frozen=True)
+class KeysReply:
+    cipher: str
+    mask: str
+    opened: tuple[tuple[Natural, ...], ...] | None = None
+    """the clients, by site, of the sum that this site has already helped to open; it helps with no other"""
+
+
+@dataclass(frozen=True)
+class SharesRequest:
+    t: Natural
+    clients: tuple[Natural, ...]
+    sites: Natural
+    """how many got a request for keys, with or without an answer"""
+    roster: tuple[PartyKeys, ...]
+
+
+@dataclass(frozen=True)
+class SharesReply:
+    sealed: tuple[Letter, ...]
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A party in the sum, and the clients in its vector."""
+
+    party: Natural
+    clients: tuple[Natural, ...]
+
+
+@dataclass(frozen=True)
+class HelpRequest:
+    t: Natural
+    clients: tuple[Natural, ...]
+    survivors: tuple[Survivor, ...]
+
+
+@dataclass(frozen=True)
+class HelpReply:
+    """Shares of the keys of lost parties, and of the seeds of parties in the sum."""
+
+    keys: tuple[Letter, ...]
+    seeds: tuple[Letter, ...]
+
+
+StageRequest = KeysRequest | SharesRequest | HelpRequest
+StageReply = KeysReply | SharesReply | HelpReply
+STAGES: dict[str, type[StageRequest]] = {"keys": KeysRequest, "shares": SharesRequest, "help": HelpRequest}
+"""all but `fit`, which is an order"""
+
+
+def pack_request(run: str, experiment: str, request: StageRequest) -> SiteMessage:
+    stage = next(name for name, cls in STAGES.items() if isinstance(request, cls))
+    return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(request)}), [])
+
+
+def unpack_request(message: SiteMessage) -> tuple[str, StageRequest] | None:
+    """The run and the request; None if this message is an order."""
+    with _reading("stage"):
+        values = json.loads(message.text)
+        if "stage" not in values:
+            return None
+        return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["asked"])
+
+
+def pack_reply(reply: StageReply) -> SiteMessage:
+    return SiteMessage(to_json(asdict(reply)), [])
+
+
+def unpack_reply(message: SiteMessage, cls: type[T]) -> T:
+    """The reply to a stage; raises the site's own error as a `ClientError`."""
+    with _reading("answer"):
+        return build(cls, _read_reply(message))
+
+
+def pack_letters(texts: Mapping[int, bytes]) -> tuple[Letter, ...]:
+    return tuple(Letter(party, text.hex()) for party, text in sorted(texts.items()))
+
+
+def unpack_letters(letters: tuple[Letter, ...]) -> dict[int, bytes]:
+    """The letters' bytes by party; a `RecordError` if a party occurs twice."""
+    with _reading("letter"):
+        texts = {letter.party: unhex(letter.text) for letter in letters}
+        if len(texts) < len(letters):
+            raise ValueError("a party is named twice")
+        return texts
+
+
+def unhex(text: str) -> bytes:
+    with _reading("letter"):
+        return bytes.fromhex(text)
+
+
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def _reading(what: str) -> Iterator[None]:
     """Turn any failure to parse a message into a `RecordError`."""
     try:
         yield

@@ -18,7 +18,7 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _WORD = re.compile(r"\w+")
 
 
-def written(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
     """A cell as text; integers are normalised, so that 1.0 and 1 are the same category."""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))
@@ -60,8 +60,8 @@ class Codes(dict[Any, int]):
         if cell is None or cell != cell:
             return None
         if isinstance(cell, tuple):
-            return tuple(map(written, cell))
-        text = written(cell)
+            return tuple(map(cell_text, cell))
+        text = cell_text(cell)
         if self._separator:
             return tuple(part for each in text.split(self._separator) if (part := each.strip()))
         return None if text in self._missing else text

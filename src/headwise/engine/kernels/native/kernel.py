@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from ctypes import Array, addressof, byref
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from ....tasks.base import Objective
 from ....tasks.classification import CROSS_ENTROPY
 from ..base import Feed, Kernel
 from ..base import Rates as Settings
-from ..together import Work, ask
 from .checking import native
 from .library import Library
 from .program import (
@@ -37,8 +36,6 @@ USUAL = re.compile("(R*[CMA][CMAR]*F+|F*)(L[LR]*)?")
 """convolutions with pooling and ReLU, then flattening, then linear layers; by their first letters"""
 ROWS = 32
 """samples per prediction pass; bits do not depend on it"""
-SMALL = 2**20
-"""bytes of samples and weights, up to which a client waits for others to be trained in one call"""
 
 
 class Native(Kernel):
@@ -67,47 +64,21 @@ class Native(Kernel):
         return Native(library, layers, moving, rates, objective)
 
     def train(self, feed: Feed) -> int:
-        """All steps in one call, for a small client together with the others; weights are updated in place."""
+        """All steps in one call; weights are updated in place."""
         x, y, batches = feed.whole()
         steps, size = batches.shape
         if steps:
             (x, layers), batches = _laid_out(self._layers, x, self._moving), batches.contiguous()
             goal, tensors = _goal(self._objective, y, len(x), layers[-1].oc)
             told = *map(addressof, (layers, self._rates, goal)), address(x), address(batches), len(x), steps
-            used = self._rates, layers, goal, x, batches, *tensors
-            needed = self._library.bytes(layers, len(layers), size, byref(self._rates))
-            phase = _NativeWork(self._library, NativePhase(*told, len(layers), size), needed, used)
-            if sum(t.nbytes for t in (x, *weights_of(self._layers))) <= SMALL:
-                ask(phase)
-            else:
-                phase.together([])
+            phase = NativePhase(*told, len(layers), size)
+            memory = _memory(self._library.bytes(layers, len(layers), size, byref(self._rates)))
+            self._library.train(byref(phase), 1, memory)
+            del tensors  # the goal refers to them
             if phase.bad >= 0:
                 raise IndexError(f"sample {phase.bad} of {len(x)} does not exist, or its label is not a class")
             self.flops = flops_of(layers) * int((batches >= 0).sum())
         return steps
-
-
-class _NativeWork(Work):
-    """One client's phase, and all that it refers to."""
-
-    section: ClassVar[str] = f"training.{Native.name}"
-
-    def __init__(self, library: Library, told: NativePhase, needed: int, used: tuple[object, ...]) -> None:
-        self._library, self._told, self._needed, self._used = library, told, needed, used
-        self.bad = -1
-        """the first sample that does not exist or has an invalid class"""
-
-    @property
-    def key(self) -> Hashable:
-        """All phases fit together: each has its own layers, and they share memory one after the other."""
-        return self._library.build
-
-    def together(self, others: Sequence[_NativeWork]) -> None:
-        phases = (self, *others)
-        told = (NativePhase * len(phases))(*(p._told for p in phases))
-        self._library.train(told, len(phases), _memory(max(p._needed for p in phases)))
-        for phase, after in zip(phases, told, strict=True):
-            phase.bad = after.bad
 
 
 def _goal(objective: Objective, y: Tensor, samples: int, outputs: int) -> tuple[NativeGoal, tuple[Tensor, ...]]:

@@ -1,0 +1,59 @@
+"""Everything that a method may import: its contract, what travels, the types of its options, and shared mathematics.
+
+from headwise.authoring import Averaging, Local, Nothing, Predictor, Shared, Update
+
+Headwise's own methods import nothing else, so the file of each works as it is anywhere: copy it, change it, and run it
+with ``--method ./copy.py``. `headwise.testing.check_method` checks a method.
+"""
+
+from __future__ import annotations
+
+from .contract.averaging import Averaged, Averaging, Shared
+from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
+from .contract.measures import Odometer, kl, mmd
+from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
+from .models.composing import Composed
+from .models.split import SplitModel, has_batchnorm
+from .params import Params, gradient, mean, step
+from .records import Nothing, Record
+from .settings.fields import Count, Epochs, EpochsOrNone, Natural, NonNegative, Positive, Range, Share, Unit
+
+__all__ = [
+    "Averaged",
+    "Averaging",
+    "Bench",
+    "Central",
+    "ClassMeans",
+    "Composed",
+    "Count",
+    "Epochs",
+    "EpochsOrNone",
+    "Local",
+    "Method",
+    "Natural",
+    "NonNegative",
+    "Nothing",
+    "Odometer",
+    "Optimizers",
+    "Params",
+    "Positive",
+    "Predictor",
+    "Range",
+    "Record",
+    "Reply",
+    "Share",
+    "Shared",
+    "SplitModel",
+    "Sums",
+    "TaskName",
+    "Unit",
+    "Update",
+    "gradient",
+    "has_batchnorm",
+    "join_by_training",
+    "kl",
+    "mean",
+    "mmd",
+    "split_epochs",
+    "step",
+]
