@@ -21,6 +21,7 @@ ALLOWED = {
     "packed": {"memory"},
     "records": {"params", "packed"},
     "disk": {"errors"},
+    "stats": {"errors"},
     "settings": {"errors"},
     "log": {"errors", "settings"},
     "models": {"disk", "errors", "memory", "params", "settings"},
@@ -36,10 +37,10 @@ ALLOWED = {
     "privacy": {"contract", "data", "engine", "errors", "models", "params", "records", "seeds", "settings", "tasks"},
     "runs": {"contract", "disk", "engine", "errors", "headwise", "log", "params", "records"},
     "trackers": {"disk", "engine", "errors", "log", "runs"},
-    "report": {"disk", "errors", "headwise", "log", "runs", "settings"},
+    "report": {"disk", "errors", "headwise", "log", "runs", "settings", "stats"},
     "app": {
         *("contract", "data", "disk", "engine", "errors", "log", "models", "params", "privacy", "records", "report"),
-        *("runs", "seeds", "settings", "tasks"),
+        *("runs", "seeds", "settings", "stats", "tasks"),
     },
     "exports": {
         *("app", "contract", "data", "disk", "engine", "errors", "headwise", "log", "memory", "models", "packed"),

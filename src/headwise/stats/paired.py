@@ -1,0 +1,231 @@
+"""Differences between methods, with intervals over draws of the partition, seeds and clients.
+
+Methods are compared on the same cells: a draw of the partition, a seed, a client. Whatever is measured of a method (its
+mean client, its worst tenth, the clients that are worse off than with local training) is one number of all cells, and
+its variance comes from leaving out one draw after the other: the jackknife. Clients that are made by a partition are
+drawn anew with each draw, so leaving out draws leaves out clients, too; clients that stay the same in all draws
+(hospitals) are left out in turn as well, and both variances are added. The interval is Student's, since three or five
+draws are few: a percentile bootstrap over five draws covers 83 % where it promises 95 (docs/decisions/0025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from . import student
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array, Array], Array]
+"""from [methods, draws, seeds, clients] scores, NaN where there is none, and [draws, clients] weights to one number per
+method, or of whatever is asked"""
+GROUPS = 50
+"""more clients than this are left out in groups"""
+EQUAL = 0.005
+"""differences up to half a point make no difference in practice"""
+FEW = 5
+"""intervals from fewer draws are wide, and depend on normal differences"""
+SAMPLES = 20_000
+
+
+class Interval(NamedTuple):
+    """An estimate and its 95 % interval; the bounds are NaN if nothing was repeated."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The scores of several methods on the same draws, seeds and clients; more is better."""
+
+    scores: Mapping[str, Array]
+    """[draws, seeds, clients] by method, NaN where a client has none"""
+    weights: Array
+    """[draws, clients]: test samples, or ones for the mean client"""
+    same_clients: bool = False
+    """whether client k is the same in all draws, as hospitals are"""
+
+    def __post_init__(self) -> None:
+        shapes = {scores.shape for scores in self.scores.values()}
+        if len(shapes) != 1 or len(shape := shapes.pop()) != 3 or self.weights.shape != (shape[0], shape[2]):
+            raise ConfigError("methods can only be compared on the same draws, seeds and clients.")
+
+    @property
+    def draws(self) -> int:
+        return len(self.weights)
+
+    @property
+    def seeds(self) -> int:
+        return self._stack.shape[2]
+
+    @cached_property
+    def _stack(self) -> Array:
+        """[methods, draws, seeds, clients]"""
+        return np.stack([*self.scores.values()])
+
+    @property
+    def repeated(self) -> tuple[int, ...]:
+        """The axes of the scores whose levels are left out in turn: what an interval covers."""
+        _, draws, seeds, clients = self._stack.shape
+        if draws > 1:
+            return (1, 3) if self.same_clients and clients > 1 else (1,)
+        return tuple(axis for axis, levels in ((2, seeds), (3, clients)) if levels > 1)
+
+    def estimate(self, statistic: Statistic) -> Estimates:
+        """The statistic of all cells, and how much it varies."""
+        parts = [_jackknife(statistic, self._stack, self.weights, axis) for axis in self.repeated]
+        return Estimates(statistic(self._stack, self.weights), tuple(parts))
+
+    @cached_property
+    def means(self) -> Estimates:
+        """One mean per method, in the order of `scores`."""
+        return self.estimate(mean_client)
+
+    def mean(self, method: str) -> Interval:
+        k = [*self.scores].index(method)
+        return self.means.contrast({k: 1.0})
+
+    def difference(self, one: str, other: str) -> Interval:
+        """How far one method is ahead of another for the mean client."""
+        names = [*self.scores]
+        return self.means.contrast({names.index(one): 1.0, names.index(other): -1.0})
+
+    def worst_tenth(self, method: str) -> Interval:
+        """The mean of the worst tenth of the clients of a draw, at least one."""
+        k = [*self.scores].index(method)
+        return self.estimate(lambda scores, weights: _worst_tenth(scores[k : k + 1])).contrast({0: 1.0})
+
+    def worse_off(self, method: str, baseline: str) -> Interval:
+        """The share of clients that do worse with the method than with the baseline."""
+        names = [*self.scores]
+        one, other = names.index(method), names.index(baseline)
+        share = self.estimate(lambda scores, weights: _share_below(scores[one] - scores[other])).contrast({0: 1.0})
+        return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
+
+    def best_probabilities(self, equal: float = 0.0) -> dict[str, float]:
+        """How probable it is that a method is best, or at most `equal` behind the best."""
+        samples = self.means.sample()
+        near = samples >= samples.max(1, keepdims=True) - equal
+        return dict(zip(self.scores, near.mean(0).tolist(), strict=True))
+
+    def not_worse_than_best(self, equal: float = EQUAL) -> list[str]:
+        """The methods that can't be told from the best one, which is the first.
+
+        A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
+        """
+        names = sorted(self.scores, key=lambda name: -self.mean(name).value)
+        best, others = names[0], names[1:]
+        tests = sorted((self._p_value(best, other), other) for other in others)
+        behind: set[str] = set()
+        for k, (p, other) in enumerate(tests):
+            if p * (len(tests) - k) > 0.05:
+                break
+            behind.add(other)
+        return [best, *(o for o in others if o not in behind or self.difference(best, o).value <= equal)]
+
+    def draws_to_separate(self, one: str, other: str, most: int = 1000) -> int | None:
+        """How many draws it would take until the interval of their difference excludes zero, if it stays as it is.
+
+        None if one draw says nothing about others, if more than `most` would be needed, or with clients that are the
+        same in all draws, where more draws may not be enough.
+        """
+        if self.repeated != (1,):
+            return None
+        names = [*self.scores]
+        value, variance, _ = self.means.moments({names.index(one): 1.0, names.index(other): -1.0})
+        return next(
+            (
+                n
+                for n in range(self.draws, most + 1)
+                if student.quantile(0.975, n - 1) * (variance * self.draws / n) ** 0.5 < abs(value)
+            ),
+            None,
+        )
+
+    def _p_value(self, one: str, other: str) -> float:
+        """One-sided: that `one` is not ahead of `other`; 1 if nothing was repeated."""
+        names = [*self.scores]
+        value, variance, df = self.means.moments({names.index(one): 1.0, names.index(other): -1.0})
+        if not df:
+            return 1.0
+        return 1 - student.cdf(value / variance**0.5, df) if variance else float(value <= 0)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Several numbers of the same cells, with the covariance from each axis that was repeated."""
+
+    values: Array
+    parts: tuple[tuple[Array, int], ...]
+    """a covariance matrix and its degrees of freedom"""
+
+    def moments(self, weights: Mapping[int, float]) -> tuple[float, float, float]:
+        """A weighted sum of the numbers, its variance, and the degrees of freedom by Satterthwaite's rule."""
+        c = np.zeros(len(self.values))
+        c[[*weights]] = [*weights.values()]
+        variances = [max(float(c @ covariance @ c), 0.0) for covariance, _ in self.parts]
+        shares = sum(v * v / df for v, (_, df) in zip(variances, self.parts, strict=True))
+        smallest = min((df for _, df in self.parts), default=0)
+        return float(c @ self.values), sum(variances), sum(variances) ** 2 / shares if shares else smallest
+
+    def contrast(self, weights: Mapping[int, float]) -> Interval:
+        value, variance, df = self.moments(weights)
+        half = student.quantile(0.975, df) * variance**0.5 if df else float("nan")
+        return Interval(value, value - half, value + half)
+
+    def sample(self, count: int = SAMPLES) -> Array:
+        """[count, numbers] values that the truth may have: multivariate t, always the same ones."""
+        rng = np.random.default_rng(0)
+        samples = np.tile(self.values, (count, 1))
+        for covariance, df in self.parts:
+            width, directions = np.linalg.eigh(covariance)
+            normal = rng.standard_normal((count, len(width))) * np.sqrt(np.maximum(width, 0.0))
+            samples += normal @ directions.T / np.sqrt(rng.chisquare(df, (count, 1)) / df)
+        return samples
+
+
+def mean_client(scores: Array, weights: Array) -> Array:
+    """The weighted mean over clients, then over seeds and draws."""
+    known = ~np.isnan(scores)
+    w = weights[:, None, :] * known
+    with np.errstate(invalid="ignore"):
+        of_draws = np.where(known, scores, 0.0) * w
+        return np.nanmean(of_draws.sum(-1) / w.sum(-1), axis=(1, 2))
+
+
+def _worst_tenth(scores: Array) -> Array:
+    ordered = np.sort(scores, axis=-1)  # NaN comes last
+    count = np.maximum((~np.isnan(scores)).sum(-1, keepdims=True) // 10, 1)
+    worst = np.where(np.arange(scores.shape[-1]) < count, ordered, np.nan)
+    return np.nanmean(worst, axis=(1, 2, 3))
+
+
+def _share_below(gains: Array) -> Array:
+    """From [draws, seeds, clients] gains: a client counts by its mean over the seeds."""
+    over_seeds = gains.mean(1)
+    return np.array([(over_seeds < 0).sum() / (~np.isnan(over_seeds)).sum()])
+
+
+def _jackknife(statistic: Statistic, scores: Array, weights: Array, axis: int) -> tuple[Array, int]:
+    """The covariance of the statistic if the levels of one axis are drawn anew, and its degrees of freedom."""
+    levels = scores.shape[axis]
+    groups = min(levels, GROUPS) if axis == 3 else levels
+    replicates: list[Array] = []
+    for group in range(groups):
+        keep: Sequence[int] = [k for k in range(levels) if k % groups != group]
+        rest = weights if axis == 2 else weights[keep] if axis == 1 else weights[:, keep]
+        replicates.append(statistic(np.take(scores, keep, axis), rest))
+    deviations = np.stack(replicates) - np.mean(replicates, axis=0)
+    return (groups - 1) / groups * deviations.T @ deviations, groups - 1
