@@ -26,28 +26,28 @@ LETTERS = (
     "c the client's own classes."
 )
 SUITS = {
-    "no sharing": "Clients with enough data of their own. It sends nothing, and is the yardstick: a method that does "
-    "not beat it is not worth its messages.",
-    "one global model": "Clients whose data are alike, or anyone who needs exactly one model for everybody.",
-    "shared body": "Clients that see the same kind of inputs but want different answers: other classes, other "
-    "frequencies. The server never needs the personal head.",
-    "shared head": "Clients with different inputs or networks, as long as their last layers fit; messages are small.",
-    "aggregated head": "Clients that want a personal head but also what the others' heads know.",
-    "mixed body": "Clients whose inputs differ so much that the shared body must be personal, too.",
-    "two heads": "Clients that need a personal model, and a global one for samples from elsewhere.",
-    "server-trained head": "Clients with private bodies, even different networks, and narrow links: class means are "
-    "small. They also tell the server which labels a client has.",
-    "prototypes": "Clients with entirely different networks and narrow links; they also tell the server which labels a "
-    "client has.",
-    "distillation by class": "Clients with entirely different networks and the narrowest links of all.",
+    "no sharing": "Clients with enough data of their own. It sends nothing, and is the baseline: a method that does "
+    "not beat it is not worth its traffic.",
+    "one global model": "Clients with similar data, or anyone who needs exactly one model.",
+    "shared body": "Clients with the same kind of inputs but different classes or class frequencies. The server never "
+    "sees the personal head.",
+    "shared head": "Clients with different inputs or networks with the same last layer; messages are small.",
+    "aggregated head": "Clients that want a personal head that also uses the other clients' heads.",
+    "mixed body": "Clients whose inputs differ so much that the body must also be personalized.",
+    "two heads": "Clients that need a personalized model, and a global one for samples from elsewhere.",
+    "server-trained head": "Clients with private bodies, even different networks, and limited bandwidth: class means "
+    "are small. They also reveal to the server which labels a client has.",
+    "prototypes": "Clients with entirely different networks and limited bandwidth. Prototypes also reveal to the "
+    "server which labels a client has.",
+    "distillation by class": "Clients with entirely different networks and the least bandwidth.",
     "mutual distillation": "Clients with private networks of any kind that can afford to train a second, shared one.",
-    "global and own model": "Clients that can afford to train two models, and want both a personal and a global one.",
-    "meta-learning": "Clients that come later and have few samples: the shared start is made to be adapted quickly.",
+    "global and own model": "Clients that can afford to train two models, and want a personalized and a global one.",
+    "meta-learning": "Clients that join later with few samples: the shared initialization adapts quickly.",
     "partial sharing": "Clients that differ in a known part of the network, such as BatchNorm statistics or channels.",
     "personal aggregation": "Clients that resemble some of the others, but not all of them.",
     "clusters": "Clients that fall into a few groups, which nobody knows in advance.",
 }
-"""by family, and by design, not by measurement"""
+"""by family: what the method was designed for, not what was measured"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,37 @@ def header(text: str) -> Header:
     )
 
 
+def bibtex(name: str) -> str:
+    """A method's paper; empty if it has none."""
+    head = header(inspect.getmodule(catalog.find("method", name)).__doc__ or "")
+    parts = re.fullmatch(r"(.+?), \*(.+?)\*,? ?(.*)", head.citation)
+    if parts is None:
+        return ""
+    authors = re.sub(r" et al\.$", " and others", parts[1]).replace(", ", " and ")
+    venue = re.sub(r"[\s,]*\b(19|20)\d\d\b.*", "", parts[3])
+    fields = {
+        "title": f"{{{parts[2]}}}",
+        "author": authors,
+        "howpublished": venue,
+        "year": head.year,
+        "url": head.address,
+    }
+    lines = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items() if value)
+    return f"@misc{{{re.sub(r'[^a-z0-9]', '', name)},\n{lines}}}\n"
+
+
+def references() -> str:
+    """A page with all papers as BibTeX."""
+    entries = "\n".join(filter(None, map(bibtex, catalog.names("method"))))
+    return f"""# References of all methods
+
+The paper of each method, as BibTeX. [Citing](../citing.md) has the entry for Headwise itself.
+
+```bibtex
+{entries}```
+"""
+
+
 def _paragraph(text: str) -> str:
     """Equations stand indented, and stay as they are."""
     return f"```\n{inspect.cleandoc(text)}\n```" if text.startswith("    ") else " ".join(text.split())
@@ -111,8 +142,8 @@ def card(name: str) -> str:
         f"# {head.title}\n\n{inspect.getdoc(cls)}\n\n{paper}",
         f"```sh\nheadwise run --method {name} --data digits --partition dirichlet:0.1\nheadwise describe {name}\n```",
         "## At a glance\n\n" + table(("fact", "value"), _facts(cls)) + f"\n\n{LETTERS}",
-        f"## Who it suits\n\n{SUITS[cls.family]}\n\nThat is by design, not by measurement: "
-        "[Which method should I use?](../which-method.md) goes by measurements.",
+        f"## Who it suits\n\n{SUITS[cls.family]}\n\nThis is what it was designed for. "
+        "[Which method should I use?](../which-method.md) has what we measured.",
         "## What is stored and sent\n\n" + table(("record", "fields", "what it is"), _records(cls)),
     ]
     if head.symbols:
@@ -128,6 +159,8 @@ def card(name: str) -> str:
     elif head.notes:
         parts.append("## Notes\n\n" + "\n\n".join(map(_linked, head.notes)))
     parts.append(_results(name))
+    if entry := bibtex(name):
+        parts.append(f"## Cite\n\n```bibtex\n{entry}```")
     parts.append(f"Source: `src/headwise/methods/{name.replace('-', '_')}.py`")
     return "\n\n".join(parts) + "\n"
 
@@ -218,9 +251,9 @@ def overview() -> str:
         facts = (cls.family, cls.travels, cls.stays, inspect.getdoc(cls) or "")
         rows.append((f"[`{name}`]({name}.md)", year, *facts))
     return (
-        f"---\nhide: [toc]\n---\n\n# Methods\n\nThere are {len(rows)}. Each has a card, written from its code. On your "
-        "machine, `headwise list methods` and `headwise describe NAME` show the same. Not sure? Begin with "
+        f"---\nhide: [toc]\n---\n\n# Methods\n\nThere are {len(rows)}. Each has a card, generated from its code. "
+        "`headwise list methods` and `headwise describe NAME` print the same. If you are not sure, start with "
         "[Which method should I use?](../which-method.md)\n\n"
         + table(("name", "year", "family", "travels", "stays", "in a sentence"), rows)
-        + "\n\nYour own is [one file](../tutorials/write-a-method.md).\n"
+        + "\n\nAll papers [as BibTeX](references.md). Your own method is [one file](../tutorials/write-a-method.md).\n"
     )

@@ -36,6 +36,7 @@ def pages() -> dict[str, str]:
     cards = {f"methods/{name}.md": docs_cards.card(name) for name in catalog.names("method")}
     return {
         "methods/index.md": docs_cards.overview(),
+        "methods/references.md": docs_cards.references(),
         **cards,
         "reference/commands.md": docs_reference.commands(),
         "reference/settings.md": docs_reference.settings(),

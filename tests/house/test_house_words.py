@@ -15,7 +15,21 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 WAY = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMES = re.findall(r"^\| [^|]+ \| `([\w.]+)` \|", GLOSSARY, re.MULTILINE)
 STEPS = re.findall(r"`((?!headwise\.)(?:\w+\.)+\w+)`", WAY)
-RETIRED = set(re.findall(r"`(\w+)`", GLOSSARY.split("Retired:")[1]))
+RETIRED = {
+    "Ground",
+    "Told",
+    "Heard",
+    "Known",
+    "Made",
+    "Place",
+    "Parcel",
+    "Visit",
+    "Replies",
+    "Belonging",
+    "Post",
+    "Mail",
+}
+"""names that classes had, and that others were confused with"""
 CLASSES = [(n.name.lstrip("_"), p) for p in FILES for n in ast.walk(tree(p)) if isinstance(n, ast.ClassDef)]
 ENDINGS = ("s", "es", "ed", "ing", "er")
 
@@ -27,7 +41,7 @@ def test_what_the_pages_name_is_there(name: str) -> None:
 
 def test_the_pages_name_something() -> None:
     assert len(NAMES) > 35
-    assert len(RETIRED) > 10
+
     assert len(STEPS) > 20
 
 

@@ -65,7 +65,7 @@ class Preprocess:
     fit: Literal["pooled", "client"] = "pooled"
     """the source of means, deviations and fill values: sums over all clients' training samples, or each client's own"""
     numbers: Literal["standardise", "none"] = "standardise"
-    """to mean 0 and standard deviation 1, or unchanged"""
+    """standardise: to mean 0 and standard deviation 1; none: no scaling"""
     fill: Literal["mean", "zero"] = "mean"
     """what replaces a missing number, before standardising"""
     flag: bool = True
