@@ -10,7 +10,7 @@ import pytest
 
 from headwise.app.prepare import divided
 from headwise.cli import main
-from headwise.data.own.looking import look
+from headwise.data.own.guess import guess_description
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 
@@ -172,13 +172,13 @@ def test_a_table_without_a_header_line_and_new_rows_without_the_target(
 def test_the_first_line_is_a_header_or_a_row(lines: list[str], named: bool, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\n".join(lines))
     target = "label" if "label" in lines[0] else "ill" if "ill" in lines[0] else f"column {lines[0].count(',') + 1}"
-    assert (look(tmp_path / "x.csv", "", [target], one_client=True).description.header == ()) == named
+    assert (guess_description(tmp_path / "x.csv", "", [target], one_client=True).description.header == ()) == named
 
 
 def test_a_word_of_the_target_is_no_missing_number(tmp_path: Path) -> None:
     rows = [f"{'unknown' if k == 3 else k},{('yes', 'no', 'unknown')[k % 3]}" for k in range(30)]
     (tmp_path / "x.csv").write_text("\n".join(["age,ill", *rows]))
-    found = look(tmp_path / "x.csv", "", ["ill"], one_client=True)
+    found = guess_description(tmp_path / "x.csv", "", ["ill"], one_client=True)
     assert "unknown" not in found.description.missing
     assert found.left_out == {"age": "numbers, but 1 of 30 cells are not, such as 'unknown'"}
 

@@ -17,7 +17,7 @@ import requests
 from tiny_files import gzipped
 
 from headwise.data import files
-from headwise.data.files import Download, Layout, checked_labels, locate, read_bytes, read_text, unpack
+from headwise.data.files import Download, Layout, check_labels, locate, read_bytes, read_text, unpack
 from headwise.errors import DataError
 
 PLAIN = Layout(("set", "Set/raw"), ("a.bin.gz", "b.txt"))
@@ -68,8 +68,8 @@ def test_an_unpacked_file_stands_for_the_packed_one(tmp_path: Path) -> None:
     assert locate(tmp_path, PLAIN)[0].name == "a.bin"
 
 
-def test_names_that_tell_nothing_need_a_folder_that_does(tmp_path: Path) -> None:
-    layout = Layout(("set",), ("b.txt",), telling=False)
+def test_common_file_names_need_a_folder_with_a_known_name(tmp_path: Path) -> None:
+    layout = Layout(("set",), ("b.txt",), unique_names=False)
     fill(tmp_path, "b.txt")
     assert layout.find(tmp_path) == []
     assert layout.find(fill(tmp_path / "set", "b.txt"))
@@ -239,4 +239,4 @@ def test_text_must_be_utf8(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [[0, 3], [0, -1], [0.0, 1.0], [0], [[0], [1]]])
 def test_labels_must_fit(labels: list[Any]) -> None:
     with pytest.raises(DataError, match=sentence("labels")):
-        checked_labels(np.array(labels), classes=3, samples=2, path=Path("file"))
+        check_labels(np.array(labels), classes=3, samples=2, path=Path("file"))

@@ -12,7 +12,7 @@ from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir, draw_owners
 from headwise.data.partition.iid import IID
 from headwise.data.partition.natural import Natural
-from headwise.data.partition.pathological import Pathological, grouped_owners
+from headwise.data.partition.pathological import Pathological, group_owners
 from headwise.data.partition.public_exdir import PublicExDir
 from headwise.data.partition.shamsian import Shamsian, even_owners
 from headwise.errors import ConfigError, DataError
@@ -220,10 +220,10 @@ def test_pathological_balanced_and_in_stored_order():
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 12))
-def test_grouped_owners_miss_nobody(clients, classes, per_client):
+def test_group_owners_miss_nobody(clients, classes, per_client):
     per_client = min(per_client, classes)
     if clients * per_client >= classes:
-        owners = grouped_owners(clients, classes, per_client)
+        owners = group_owners(clients, classes, per_client)
         assert (owners.sum(1) == per_client).all()
         assert owners.any(0).all()
 

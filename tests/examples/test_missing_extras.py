@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from headwise.data.own import looking
-from headwise.data.own.readers import tables
+from headwise.data.own.readers import images, tables
 from headwise.errors import HeadwiseError
 from headwise.exports import loading, programs
 from headwise.methods.fedavg import FedAvg
@@ -28,7 +27,7 @@ ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("export", "onnxruntime", lambda: loading.program_answer(Path("model.onnx"), b"")),
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),
-    ("images", "PIL", lambda: looking._shapes([Path("a.png")])),
+    ("images", "PIL", lambda: images.read_sizes([Path("a.png")])),
     ("mlflow", "mlflow", lambda: trackers(["mlflow"], Path())),
     ("privacy", "opacus", lambda: rehearse(toy_plan(FedAvg()))),
     ("tables", "pyarrow.parquet", lambda: tables._arrow_file(Path("a.parquet"))),

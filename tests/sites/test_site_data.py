@@ -14,7 +14,7 @@ import headwise as hw
 from headwise.app.prepare import divided
 from headwise.cli import main
 from headwise.data.own.description import description_from, read_description
-from headwise.data.own.source import load
+from headwise.data.own.load import load
 from headwise.errors import ConfigError, DataError
 from headwise.records import same
 from headwise.sites.site.own_data import own_data

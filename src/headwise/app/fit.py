@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.own.objects import store
-from ..data.own.storing import COPY_GB
+from ..data.own.objects import COPY_GB, store
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 from ..runs.query import Run

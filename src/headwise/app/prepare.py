@@ -156,7 +156,7 @@ def numbered(
 
 def _number(who: str, names: Sequence[str], clients: int) -> int:
     try:
-        return number_of(who, names, clients, Path("this data"))
+        return number_of(who, names, clients, "this data")
     except RunError as error:
         raise ConfigError(f"without names {who!r}, but {error}") from error
 

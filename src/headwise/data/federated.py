@@ -17,7 +17,7 @@ from ..memory import aligned
 from ..models.base import Task
 from ..settings.target_range import TargetRange
 from .dataset import Dataset
-from .own.readers.large import mapped
+from .own.readers.large import map_empty
 from .partition.base import count_labels
 from .preprocessing import Fitted, Sums, fit, fit_all, mean_and_deviation, measure, sum_clients, sums_from_json
 from .splits import NOTHING, Floor, Parts, Summary, hash_partition, summarize
@@ -202,7 +202,7 @@ class FederatedData:
         x = self.dataset.x
         if isinstance(x, np.memmap) or not isinstance(x, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
             stored = (shape[0], *shape[2:], shape[1]) if last else shape
-            x = torch.from_numpy(mapped(stored, like.numpy().dtype))
+            x = torch.from_numpy(map_empty(stored, like.numpy().dtype))
             return x.movedim(-1, 1) if last else x
         layout = torch.channels_last if last else torch.contiguous_format
         return torch.empty(shape, dtype=like.dtype, memory_format=layout)
@@ -240,5 +240,6 @@ def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:
     if not dataset.mean:
         return torch.from_numpy(x.astype(np.int64 if dataset.vocabulary else np.float32))
     shape = (1, -1) + (1,) * (x.ndim - 2)
-    mean, std = torch.tensor(dataset.mean).view(shape), torch.tensor(dataset.std).view(shape)
+    mean = torch.tensor(dataset.mean).view(shape)
+    std = torch.tensor(dataset.std).view(shape)
     return (torch.from_numpy(x).float() / 255 - mean) / std

@@ -61,32 +61,32 @@ class Layout:
     """their names; a .gz file may also be there unpacked"""
     downloads: tuple[Download, ...] = ()
     """one archive, or one download per file; empty: the user must provide the files"""
-    telling: bool = True
+    unique_names: bool = True
     """whether the file names identify the data set, so that any folder may hold them"""
 
     def places(self, folder: Path) -> list[Path]:
         """Where to look, in order."""
-        itself = self.telling or any(folder.resolve().match(home) for home in self.homes)
+        itself = self.unique_names or any(folder.resolve().match(home) for home in self.homes)
         return [folder / home for home in self.homes] + [folder] * itself
 
     def find(self, folder: Path) -> list[Path]:
         """All files, from the first place that is complete; empty if no place is."""
         for place in self.places(folder):
-            found = [_present(place / name) for name in self.files]
-            if all(found):
-                return [path for path in found if path]
+            files = [_present(place / name) for name in self.files]
+            if all(files):
+                return [path for path in files if path]
         return []
 
 
 def locate(folder: Path, *layouts: Layout) -> list[Path]:
     """The files of the first layout that is complete below `folder`, unpacked or downloaded if necessary."""
     for layout in layouts:
-        if found := layout.find(folder):
-            return found
+        if files := layout.find(folder):
+            return files
     layout = next((each for each in layouts if _local_archive(each, folder)), layouts[0])
-    _bring(layout, folder)
-    if found := layout.find(folder):
-        return found
+    _provide(layout, folder)
+    if files := layout.find(folder):
+        return files
     home = folder / layout.homes[0]
     raise DataError(f"{home} must hold {', '.join(layout.files)}: remove it if it is an unfinished copy.")
 
@@ -112,7 +112,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path} is not UTF-8 text: byte {error.start} is invalid.") from None
 
 
-def checked_labels(labels: NDArray[Any], classes: int, samples: int, path: Path) -> NDArray[np.int64]:
+def check_labels(labels: NDArray[Any], classes: int, samples: int, path: Path) -> NDArray[np.int64]:
     """The labels, if there is one for each sample and all are between 0 and `classes` - 1."""
     if labels.shape != (samples,):
         raise DataError(f"{path} has labels of shape {labels.shape} for {samples} samples.")
@@ -142,38 +142,38 @@ def offline() -> Iterator[None]:
         _online.reset(before)
 
 
-def download(item: Download, folder: Path, wanted: str) -> Path:
-    """Download a file into `folder` and check it, or leave no trace; `wanted` says what to provide instead."""
+def download(item: Download, folder: Path, files: str) -> Path:
+    """Download a file into `folder` and check it, or leave no trace; `files` is what the user can provide instead."""
     if not _online.get():
-        raise DataError(f"{wanted} is missing, and a site downloads nothing: put it there, or check --data-dir.")
+        raise DataError(f"{files} is missing, and a site downloads nothing: put it there, or check --data-dir.")
     import pooch  # slow to import, and rarely needed
 
     pooch.get_logger().setLevel(logging.CRITICAL)
     created = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
     try:
-        known_hash, bar = f"sha256:{item.sha256}", sys.stderr.isatty()
-        pooch.retrieve(item.url, known_hash, fname=item.name, path=folder, progressbar=bar)
+        known_hash = f"sha256:{item.sha256}"
+        pooch.retrieve(item.url, known_hash, fname=item.name, path=folder, progressbar=sys.stderr.isatty())
     except (OSError, ValueError) as error:  # network or file system; ValueError is a wrong checksum
         for each in created:
             with suppress(OSError):
                 each.rmdir()
         why = type(error).__name__ if isinstance(error, OSError) else "its sha256 differs"
-        raise DataError(f"{item.url} could not be downloaded ({why}): please provide {wanted} yourself.") from None
+        raise DataError(f"{item.url} could not be downloaded ({why}): please provide {files} yourself.") from None
     return folder / item.name
 
 
-def _bring(layout: Layout, folder: Path) -> None:
+def _provide(layout: Layout, folder: Path) -> None:
     home = folder / layout.homes[0]
     if not layout.downloads:
-        wanted = ", ".join(str(home / name) for name in layout.files)
-        raise DataError(f"there is no download with a known checksum: please provide {wanted} yourself.")
+        files = ", ".join(str(home / name) for name in layout.files)
+        raise DataError(f"there is no download with a known checksum: please provide {files} yourself.")
     missing = [each for each in layout.downloads if each.is_archive or not _present(home / each.name)]
-    wanted = ", ".join(str((folder if each.is_archive else home) / each.name) for each in missing)
+    files = ", ".join(str((folder if each.is_archive else home) / each.name) for each in missing)
     for item in missing:
         if item.is_archive:
-            unpack(_local_archive(layout, folder) or download(item, folder, wanted), home)
+            unpack(_local_archive(layout, folder) or download(item, folder, files), home)
         else:
-            download(item, home, wanted)
+            download(item, home, files)
 
 
 def _local_archive(layout: Layout, folder: Path) -> Path | None:
@@ -187,12 +187,12 @@ def _present(path: Path) -> Path | None:
     return next((form for form in forms if os.path.isfile(form)), None)
 
 
-def _extract(archive: Path, room: Path) -> None:
-    """Write the archive's regular files below `room`; links and devices are skipped."""
+def _extract(archive: Path, target: Path) -> None:
+    """Write the archive's regular files below `target`; links and devices are skipped."""
     total = 0
     for name, size, stream in _members(archive):
-        path = (room / name).resolve()
-        if not path.is_relative_to(room):
+        path = (target / name).resolve()
+        if not path.is_relative_to(target):
             raise DataError(f"{archive} is refused: its file {name!r} would be written outside its folder.")
         if (total := total + size) > LARGEST_ARCHIVE:
             raise DataError(f"{archive} is refused: it unpacks to more than {LARGEST_ARCHIVE >> 30} GiB.")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .files import checked_labels, read_bytes
+from .files import check_labels, read_bytes
 
 PIXELS = (3, 32, 32)
 
@@ -70,12 +70,13 @@ def read_pickle(path: Path) -> dict[str, Any]:
 def read_batch(path: Path, key: str, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images [n, 3, 32, 32], and the labels [n] under `key`."""
     batch = read_pickle(path)
-    x, y = batch.get("data"), batch.get(key)
+    x = batch.get("data")
+    y = batch.get(key)
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != math.prod(PIXELS) or len(x) == 0:
         raise DataError(f"{path} must hold 'data' of {math.prod(PIXELS)} bytes per image.")
     if not isinstance(y, list) or not all(type(label) is int and 0 <= label < classes for label in y):
         raise DataError(f"{path} must hold {key!r}, a list of whole numbers from 0 to {classes - 1}.")
-    return x.reshape(-1, *PIXELS), checked_labels(np.array(y, np.int64), classes, len(x), path)
+    return x.reshape(-1, *PIXELS), check_labels(np.array(y, np.int64), classes, len(x), path)
 
 
 def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:

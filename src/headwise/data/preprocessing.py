@@ -25,8 +25,8 @@ from ..disk.jsontext import to_json
 from ..errors import ConfigError, DataError
 from ..settings.fields import build, dump
 from .own.description import MISSING, Preprocess
-from .own.findings import strictly
-from .own.readers.pictures import Pictures
+from .own.findings import raise_errors
+from .own.readers.images import Pictures
 from .own.readers.raw import Form
 from .own.readers.values import BAG, Hashing, bags, cell_text, to_numbers
 
@@ -417,7 +417,7 @@ def _refuse_cell(name: str, cells: NDArray[Any], why: str) -> Callable[[int], No
 def _read_images(recipe: Preprocessing, paths: Sequence[str | Path]) -> NDArray[np.uint8]:
     channels, height, width = recipe.shape
     pictures = Pictures((height, width), channels)
-    return np.stack([x for path in paths if (x := pictures.read(Path(path), strictly)) is not None])
+    return np.stack([x for path in paths if (x := pictures.read(Path(path), raise_errors)) is not None])
 
 
 LARGEST = 10**7
@@ -463,7 +463,8 @@ def describe_difference(a: str, b: str) -> str:
     clauses += [f"{name!r} is only there" for name in kinds.keys() - expected.keys()]
     both = kinds.keys() & expected.keys()
     clauses += [f"{n!r} is a {kinds[n]}, not a {expected[n]}" for n in both if kinds[n] != expected[n]]
-    mine, theirs = dump(one.options), dump(other.options)
+    mine = dump(one.options)
+    theirs = dump(other.options)
     clauses += [f"{name} is {mine[name]!r}, not {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
     if sums.targets.shape != others.targets.shape:
         clauses.append(f"{sums.targets.shape[1]} targets, not {others.targets.shape[1]}")

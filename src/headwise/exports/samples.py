@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.own.description import PARTS, Description, read_description
-from ..data.own.findings import strictly
+from ..data.own.findings import raise_errors
+from ..data.own.layout import SUFFIXES, Piece, image_folders, pieces
+from ..data.own.load import read_raw
 from ..data.own.readers.arrays import load_npz
-from ..data.own.readers.layouts import SUFFIXES, Piece, image_folders, pieces
-from ..data.own.readers.pictures import Pictures
-from ..data.own.readers.reading import read_raw
+from ..data.own.readers.images import Pictures
 from ..data.own.readers.tables import blocks, columns_of
 from ..data.own.readers.values import cell_text
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
@@ -100,9 +100,9 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
     if d.format == "arrays":
         return [Piece(d.place)]
     if d.format == "images":
-        found = [Piece(folder.path, folder.client) for folder in image_folders(d, strictly)]
+        found = [Piece(folder.path, folder.client) for folder in image_folders(d, raise_errors)]
     else:
-        found = pieces(d, strictly)
+        found = pieces(d, raise_errors)
     kept = [piece for piece in found if not client or piece.client in (None, client)]
     if not kept:
         raise DataError(f"{path} has no client {client!r}.")
@@ -123,7 +123,7 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
         raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
         whose = [d.client] if piece.client is None else []
-        for block in blocks(piece.path, d, [*columns, *targets, *whose], strictly):
+        for block in blocks(piece.path, d, [*columns, *targets, *whose], raise_errors):
             owners = list(map(cell_text, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
             mine = [i for i, owner in enumerate(owners) if owner == asked.client or not (asked.client and whose)]
             for at in range(0, len(mine), ROWS):
@@ -168,7 +168,7 @@ def _npz(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piec
 
 def _arrays(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
     """A folder that `headwise.fit` stored: all clients in one array."""
-    raw = read_raw(d, strictly)
+    raw = read_raw(d, raise_errors)
     y = raw.y if raw.y is not None else np.array([*raw.cells[0], ""], dtype=object)[raw.labels[0]]
     owners = np.array(raw.owners, dtype=object)[raw.owner]
     mine = np.flatnonzero(owners == asked.client) if asked.client else np.arange(len(owners))
@@ -221,7 +221,7 @@ def _image_targets(model: TrainedModel, paths: Sequence[Path]) -> NDArray[Any]:
         beside = path.parent.parent / "masks" / path.name
         if not beside.is_file():
             raise DataError(f"{path}: there is no mask {beside}.")
-        mask = pictures.read_mask(beside, strictly)
-        assert mask is not None  # `strictly` raises
+        mask = pictures.read_mask(beside, raise_errors)
+        assert mask is not None  # `raise_errors` raises
         masks.append(mask)
     return expected(model.card, np.stack(masks), lambda i: str(paths[i]), in_files=True)

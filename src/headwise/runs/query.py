@@ -58,8 +58,11 @@ def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
         raise RunError(f"{path} is damaged: it does not name the clients' sites.") from None
 
 
-def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) -> int:
-    """The number of the client with this name or number; a name comes first, even if it is a number."""
+def number_of(who: str | int, names: Sequence[str], clients: int, place: str) -> int:
+    """The number of the client with this name or number; a name comes first, even if it is a number.
+
+    `place` names the run or data in messages.
+    """
     if str(who) in names:
         return names.index(str(who))
     c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() and len(who) < 10 else who
@@ -68,7 +71,7 @@ def number_of(who: str | int, names: Sequence[str], clients: int, path: Path) ->
     hint = f"its clients are 0 to {clients - 1}."
     if names and isinstance(who, str):
         hint = nearest(who, names, "its clients are") if len(names) <= LISTED else f"it has {len(names):,} others."
-    raise RunError(f"{path} has no client {who!r}: {hint}")
+    raise RunError(f"{place} has no client {who!r}: {hint}")
 
 
 NEW_CLIENTS = "new_clients.json"
@@ -315,7 +318,7 @@ class Run:
 
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
-        return number_of(who, self.names, self.manifest["experiment"]["clients"], self.path)
+        return number_of(who, self.names, self.manifest["experiment"]["clients"], str(self.path))
 
     @property
     def new_clients(self) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import pytest
 from own_files import HEAD, ROWS, TABLE, described, findings, npz, picture, pictures, table
 
 from headwise.data.own.description import Description
-from headwise.data.own.source import load
+from headwise.data.own.load import load
 from headwise.errors import DataError
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])

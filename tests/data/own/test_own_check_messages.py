@@ -9,9 +9,9 @@ import pytest
 from own_files import HEAD, ROWS, TABLE, described, findings, npz, picture, pictures, table
 
 from headwise.data.own.description import Description, read_description
+from headwise.data.own.load import load
 from headwise.data.own.objects import store
-from headwise.data.own.readers import pictures as reader
-from headwise.data.own.source import load
+from headwise.data.own.readers import images as reader
 from headwise.errors import ConfigError
 from headwise.settings.target_range import TargetRange
 

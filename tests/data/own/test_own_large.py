@@ -12,10 +12,10 @@ from own_files import ROWS, table
 
 import headwise as hw
 from headwise.data.own.description import read_description
-from headwise.data.own.hashes import hashes_of, read_hashes
+from headwise.data.own.layout import hash_files, read_hashes
+from headwise.data.own.load import load
 from headwise.data.own.objects import store
-from headwise.data.own.references import JoinedArrays, place_of
-from headwise.data.own.source import load
+from headwise.data.own.readers.large import JoinedArrays, reference
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import DataError, HeadwiseError, RunError
 
@@ -41,13 +41,13 @@ class Stop:
 def test_where_a_mapped_array_lies(tmp_path: Path) -> None:
     x = mapped(tmp_path / "x.npy")
     for part in (x, x[5:], np.asarray(x)[5:][2:9], x[7]):
-        place = place_of(part)
+        place = reference(part)
         assert place is not None
         again = np.memmap(place["file"], place["type"], "r", place["offset"], tuple(place["shape"]))
         assert again.tolist() == part.tolist()
-    assert place_of(X) is None
-    assert place_of(x[:, :2]) is None, "not one piece of the file"
-    assert place_of(np.memmap(tmp_path / "x.npy", "f8", "c")) is None, "what was changed is only in memory"
+    assert reference(X) is None
+    assert reference(x[:, :2]) is None, "not one piece of the file"
+    assert reference(np.memmap(tmp_path / "x.npy", "f8", "c")) is None, "what was changed is only in memory"
 
 
 def test_several_arrays_are_one() -> None:
@@ -107,13 +107,13 @@ def test_files_of_a_data_toml_are_named_too(tmp_path: Path, change: str) -> None
 def test_files_of_the_same_size_and_time_are_not_read(tmp_path: Path) -> None:
     table(tmp_path)
     d = read_description(tmp_path / "data.toml")
-    known = hashes_of(d)
+    known = hash_files(d)
     d.place.chmod(0)
-    assert hashes_of(d, known) == known
+    assert hash_files(d, known) == known
     os.utime(d.place, ns=(0, 0))
     if os.geteuid():  # who may read everything reads it again
         with pytest.raises(DataError, match="can't be read"):
-            hashes_of(d, known)
+            hash_files(d, known)
 
 
 def test_what_is_only_in_memory_gets_a_sentence(tmp_path: Path) -> None:

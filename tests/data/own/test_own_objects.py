@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 from frames import Frame
 from headwise.data.own.check import check
 from headwise.data.own.description import read_description
+from headwise.data.own.load import Loaded, load
 from headwise.data.own.objects import store
-from headwise.data.own.source import Loaded, load
 from headwise.errors import ConfigError, DataError
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])

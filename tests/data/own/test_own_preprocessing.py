@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from own_files import TABLE, npz, pictures, table
 
-from headwise.data.own.source import Loaded, load
+from headwise.data.own.load import Loaded, load
 from headwise.data.preprocessing import (
     Fitted,
     Preprocessing,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from own_files import HEAD, ROWS, TABLE, described, npz, picture, pictures, table
 
-from headwise.data.own.hashes import fingerprint
+from headwise.data.own.layout import fingerprint
+from headwise.data.own.load import Loaded, load
 from headwise.data.own.readers import large
-from headwise.data.own.source import Loaded, load
 from headwise.errors import DataError
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])

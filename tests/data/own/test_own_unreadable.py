@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from frames import Frame
 from headwise.data.own.description import Description, read_description
-from headwise.data.own.hashes import check_unchanged, hashes_of
-from headwise.data.own.looking import look
+from headwise.data.own.guess import guess_description
+from headwise.data.own.layout import check_unchanged, hash_files
 from headwise.data.own.objects import store
 from headwise.errors import DataError
 
@@ -80,7 +80,7 @@ def test_a_reference_to_an_array_that_is_gone(tmp_path: Path) -> None:
     d = read_description(home)
     (tmp_path / "x.npy").unlink()
     with pytest.raises(DataError, match=rf"^{tmp_path / 'x.npy'} can't be read: No such file or directory\.$"):
-        hashes_of(d)
+        hash_files(d)
     home.write_text("".join(line for line in home.read_text().splitlines(True) if not line.startswith("sha256")))
     assert errors(read_description(home))[0].startswith(f"the arrays of {home.parent / 'x.json'} can't be read: ")
 
@@ -92,28 +92,28 @@ def test_targets_that_are_not_finite(tmp_path: Path) -> None:
 
 def test_files_that_come_and_go(tmp_path: Path) -> None:
     d = npz(tmp_path, ann={"x": X, "y": Y})
-    known = hashes_of(d)
+    known = hash_files(d)
     np.savez(d.place / "bob.npz", x=X, y=Y)
     with pytest.raises(DataError, match=r"bob.npz is new since the run began\.$"):
         check_unchanged(d, known)
     with pytest.raises(DataError, match=r"eve.npz is gone since the run began\.$"):
-        check_unchanged(d, {**hashes_of(d), "eve.npz": known["ann.npz"]})
+        check_unchanged(d, {**hash_files(d), "eve.npz": known["ann.npz"]})
 
 
 def test_what_init_can_not_look_at(tmp_path: Path) -> None:
     (tmp_path / "notes.doc").write_text("x")
     with pytest.raises(DataError, match=r"there is no file with a known extension \(.csv, "):
-        look(tmp_path, "", ())
+        guess_description(tmp_path, "", ())
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe,\x00\n")
     with pytest.raises(DataError, match=r"t.csv can't be read as UTF-8 text\.$"):
-        look(tmp_path / "t.csv", "", ())
+        guess_description(tmp_path / "t.csv", "", ())
 
 
 def test_init_sees_the_files_that_a_run_reads(tmp_path: Path) -> None:
     """Endings in capitals, but no hidden files, which some systems leave beside others."""
     (tmp_path / "._va.csv").write_bytes(b"\x00\x05\xff")
     (tmp_path / "VA.CSV").write_text("age,ill\n3,yes\n4.5,no\n")
-    assert look(tmp_path, "", ("ill",)).description.features.number == ("age",)
+    assert guess_description(tmp_path, "", ("ill",)).description.features.number == ("age",)
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,8 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     """Look at PATH, a table or a folder with one folder or file per client, and describe it in a data.toml."""
     from ...data.own.description import MISSING
     from ...data.own.findings import Findings
-    from ...data.own.looking import look
-    from ...data.own.source import load
-    from ...data.own.writing import commented
+    from ...data.own.guess import guess_description, write_comments
+    from ...data.own.load import load
     from ...disk.files import write_bytes
     from ...settings.fields import dump
 
@@ -111,7 +110,7 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
     if one_client and clients:
         raise ConfigError(f"--clients is {clients!r}, but --one-client is given, too: choose one of them.")
-    inspection = look(path, clients, target, one_client=one_client)
+    inspection = guess_description(path, clients, target, one_client=one_client)
     report = Findings()
     try:
         loaded = load(inspection.description, report)
@@ -120,7 +119,7 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     task, classes = loaded.targets.task, loaded.targets.classes
     listed = classes if task == "classification" and len(classes) <= MOST_CLASSES_WRITTEN else ()
     beside = os.path.relpath(path, out.parent)
-    write_bytes(out, commented(inspection, beside, listed, task).encode())
+    write_bytes(out, write_comments(inspection, beside, listed, task).encode())
     _describe(out, loaded)
     if header := inspection.description.header:
         click.echo(f"no header line: columns are named {header[0]} to {header[-1]}")
@@ -215,7 +214,7 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     experiment = experiment_of(None, changes, {**given, "data": data})
     from ...app.launch import data_folder
     from ...app.prepare import divided
-    from ...data.own.dealing import deal as write_folders
+    from ...data.own.deal import deal as write_folders
     from ...disk.files import failing_clearly
 
     federation = divided(experiment, data_folder(data_dir))

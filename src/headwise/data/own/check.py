@@ -11,32 +11,32 @@ from numpy.typing import NDArray
 from ...errors import DataError, counted
 from ..partition.base import count_labels, group
 from .description import Description
-from .findings import DataFinding, Findings, Report
-from .passed import as_passed, naming_passed
-from .source import Loaded, load
+from .findings import DataFinding, Findings, Report, as_passed, name_passed
+from .load import Loaded, load
 
 CHUNK = 65_536
 
 
 def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
     """The data, or None if it can't be read, and all findings."""
-    found = Findings()
-    report = naming_passed(d, found)
+    findings = Findings()
+    report = name_passed(d, findings)
     try:
-        loaded = load(d, found)  # which names what was passed itself
+        loaded = load(d, findings)  # which names what was passed itself
     except DataError as error:
         report(DataFinding("error", "unreadable", str(error)))
-        return None, found.all()
+        return None, findings.all()
     _sizes(loaded, d, report)
     _classes(loaded, d, report)
     _features(loaded, d, report)
     _duplicates(loaded, d, report)
-    return loaded, found.all()
+    return loaded, findings.all()
 
 
 def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
     """Clients with too few samples or no test samples."""
-    raw, part = loaded.raw, loaded.dataset.part
+    raw = loaded.raw
+    part = loaded.dataset.part
     counts = np.bincount(raw.owner, minlength=len(raw.owners))
     for c in np.flatnonzero(counts < d.few):
         text = f"it has {counted(int(counts[c]), 'sample')}, fewer than {d.few}."
@@ -52,9 +52,9 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
     """Classes that at most one client has, and clients with only one class."""
     if loaded.targets.task != "classification":
         return
-    raw, names, y = loaded.raw, loaded.targets.classes, loaded.targets.y
-    owned = group(raw.owner, len(raw.owners))
-    has = count_labels(y, owned, len(names)) > 0
+    raw = loaded.raw
+    names = loaded.targets.classes
+    has = count_labels(loaded.targets.y, group(raw.owner, len(raw.owners)), len(names)) > 0
     for k in np.flatnonzero(has.sum(0) < min(2, len(raw.owners))):  # one client, as at a site, can't be compared
         whose = [raw.owners[c] for c in np.flatnonzero(has[:, k])]
         text = f"only one client has the class {names[k]!r}." if whose else f"no client has the class {names[k]!r}."
@@ -66,7 +66,8 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
 
 def _features(loaded: Loaded, d: Description, report: Report) -> None:
     """Missing values and constant columns."""
-    raw, recipe = loaded.raw, loaded.dataset.recipe
+    raw = loaded.raw
+    recipe = loaded.dataset.recipe
     if recipe is None or raw.x.dtype.kind != "f":
         return
     columns = {at: c.name for c, at in recipe.places() if c.kind != "text"} if recipe.columns else {}
@@ -76,17 +77,20 @@ def _features(loaded: Loaded, d: Description, report: Report) -> None:
     if raw.form == "array":
         bad = [i for at in range(0, len(raw), CHUNK) for i in at + _rows_with_nan(raw.x[at : at + CHUNK])]
         for i in bad:
-            report(raw.finding("warning", "missing value", int(i), "it contains NaN, which is replaced by the mean."))
+            report(
+                raw.finding_at("warning", "missing value", int(i), "it contains NaN, which is replaced by the mean.")
+            )
 
 
 def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
-    raw, gone = loaded.raw, np.isnan(x)
+    raw = loaded.raw
+    gone = np.isnan(x)
     if gone.all():
         report(DataFinding("error", "empty column", "every value is missing.", d.place, column=name))
         return
     if gone.any():
         text = f"{int(gone.sum()):,} of {len(x):,} values are missing, here the first: they are {what}."
-        report(raw.finding("warning", "missing value", int(gone.argmax()), text, name))
+        report(raw.finding_at("warning", "missing value", int(gone.argmax()), text, name))
     if np.ptp(x[~gone]) == 0:
         report(DataFinding("warning", "constant column", "all values are the same.", d.place, column=name))
         return
@@ -103,20 +107,24 @@ def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
 
 def _duplicates(loaded: Loaded, d: Description, report: Report) -> None:
     """Samples that occur twice: at two clients, or in training and test."""
-    raw, part, y = loaded.raw, loaded.dataset.part, loaded.targets.y
+    raw = loaded.raw
+    part = loaded.dataset.part
+    y = loaded.targets.y
     keys = np.concatenate([_keys(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)])
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-        where = f"the same as {replace(as_passed(d, raw.finding('warning', '', a, '')), client='').where}"
+        where = f"the same as {replace(as_passed(d, raw.finding_at('warning', '', a, '')), client='').where}"
         if raw.owner[a] != raw.owner[b]:
             text = f"{where}, of client {raw.owners[raw.owner[a]]!r}."
-            report(raw.finding("warning", "duplicate over clients", b, text))
+            report(raw.finding_at("warning", "duplicate over clients", b, text))
         elif part is not None and part[a] != part[b]:
-            report(raw.finding("warning", "duplicate in training and test", b, f"{where}, which is in another part."))
+            report(
+                raw.finding_at("warning", "duplicate in training and test", b, f"{where}, which is in another part.")
+            )
         elif part is None:
             text = f"{where}: one may end up in training and the other in test."
-            report(raw.finding("warning", "duplicate of a client", b, text))
+            report(raw.finding_at("warning", "duplicate of a client", b, text))
 
 
 def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:

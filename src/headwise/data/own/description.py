@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from ...disk.jsontext import to_toml
 from ...errors import ConfigError
-from ...settings.fields import Count, Range, build
+from ...settings.fields import Count, Range, build, changed, dump
 from ...settings.options import TaskName
 from ...settings.target_range import TargetRange
 from ..splits import parse_split
@@ -56,6 +58,11 @@ class OwnSplit:
     """the cells that mean validation"""
     test: tuple[str, ...] = ("test",)
     """the cells that mean test"""
+
+    @property
+    def part_of(self) -> dict[str, int]:
+        """0, 1 or 2 for each cell that means a part."""
+        return {**dict.fromkeys(self.train, 0), **dict.fromkeys(self.val, 1), **dict.fromkeys(self.test, 2)}
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,17 @@ def description_from(values: dict[str, Any], folder: Path) -> Description:
     described = build(Description, values)
     _check(described)
     return replace(described, path=str((folder / described.path).absolute()))
+
+
+def to_text(d: Description, path: str) -> str:
+    """A data.toml with the settings that differ from their defaults."""
+    defaults = dump(Description(d.format, ""))
+    settings = {"format": d.format, **changed({**dump(d), "path": path}, defaults)}
+    lines = [f"{k} = {to_toml(v)}" for k, v in settings.items() if not isinstance(v, Mapping)]
+    for table, values in settings.items():
+        if isinstance(values, Mapping):
+            lines += ["", f"[{table}]", *(f"{k} = {to_toml(v)}" for k, v in values.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _check(d: Description) -> None:

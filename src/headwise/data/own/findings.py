@@ -1,17 +1,26 @@
-"""Problems in data, with their locations: collected by `headwise data check`, raised by a run."""
+"""Problems in data, with their locations: collected by `headwise data check`, raised by a run.
+
+Findings about tables that were passed in Python name the user's table and its row, not the file that holds the copy.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from ...disk.files import read_json, write_json
 from ...errors import DataError
+from .description import Description
 
 MOST = 5
 """findings of one kind in one column of a file that are listed; the rest are counted"""
+ROWS = ".headwise-rows.json"
+"""beside the copy of tables that were passed in Python: which of its lines come from which table"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class DataFinding:
 Report = Callable[[DataFinding], None]
 
 
-def strictly(finding: DataFinding) -> None:
+def raise_errors(finding: DataFinding) -> None:
     """What a run does: raise the first error, and ignore warnings."""
     if finding.level == "error":
         raise DataError(str(finding))
@@ -58,20 +67,55 @@ class Findings:
     """Collects findings; beyond `MOST` of one kind in one column of a file, they are only counted."""
 
     def __init__(self) -> None:
-        self._found: list[DataFinding] = []
+        self._listed: list[DataFinding] = []
         self._counts: Counter[tuple[str, Path | str | None, str]] = Counter()
 
     def __call__(self, finding: DataFinding) -> None:
         key = (finding.kind, finding.file, finding.column)
         self._counts[key] += 1
         if self._counts[key] <= MOST:
-            self._found.append(finding)
+            self._listed.append(finding)
 
     def all(self) -> list[DataFinding]:
-        """Errors first, each in the order found, with a summary of those that were only counted."""
+        """Errors first, in the order of their reports, with a summary of those that were only counted."""
+        levels: dict[str, Literal["error", "warning"]] = {f.kind: f.level for f in self._listed}
         more = [
-            DataFinding(next(f.level for f in self._found if f.kind == kind), kind, f"{n - MOST:,} more: {kind}.", file)
+            DataFinding(levels[kind], kind, f"{n - MOST:,} more: {kind}.", file)
             for (kind, file, _), n in self._counts.items()
             if n > MOST
         ]
-        return sorted([*self._found, *more], key=lambda f: f.level == "warning")
+        return sorted([*self._listed, *more], key=lambda f: f.level == "warning")
+
+
+class PassedTable(NamedTuple):
+    first: int
+    """its first line in the copy, counted from 1"""
+    client: str
+    """whose table it is; empty: that of all clients"""
+    part: str
+    """train, val or test, if the client has several"""
+
+
+def write_passed(tables: Sequence[PassedTable], home: Path) -> None:
+    write_json(home / ROWS, tables)
+
+
+def name_passed(d: Description, report: Report) -> Report:
+    """The same report, of findings as their user knows them."""
+    return lambda finding: report(as_passed(d, finding))
+
+
+def as_passed(d: Description, finding: DataFinding) -> DataFinding:
+    """The finding in the table that was passed, whose rows count from 0; others stay as they are."""
+    if d.format != "jsonl" or finding.file != d.place or not (tables := _tables(d.place.parent / ROWS)):
+        return finding
+    if finding.row is None:
+        return replace(finding, file="clients")
+    first, client, part = tables[bisect_right(tables, finding.row, key=lambda table: table.first) - 1]
+    row = finding.row - first
+    return replace(finding, file="clients", row=row, part=part, client=client or finding.client)
+
+
+@lru_cache(8)
+def _tables(path: Path) -> list[PassedTable]:
+    return [PassedTable(*entry) for entry in read_json(path)] if path.is_file() else []

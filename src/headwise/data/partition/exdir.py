@@ -66,10 +66,13 @@ def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Gene
 
 def _spread(owners: Mask, least: int, rng: np.random.Generator) -> Mask:
     """Owners of the commonest class take the rarest one instead, until every class has enough."""
-    owners, have = owners.copy(), owners.sum(0)
+    owners = owners.copy()
+    have = owners.sum(0)
     while have.min() < least:  # ends: the mean is at least `least`, so the commonest class can spare one
-        rare, common = have.argmin(), have.argmax()
+        rare = have.argmin()
+        common = have.argmax()
         client = rng.choice(np.flatnonzero(owners[:, common] & ~owners[:, rare]))
         owners[client, [rare, common]] = True, False
-        have[rare], have[common] = have[rare] + 1, have[common] - 1
+        have[rare] += 1
+        have[common] -= 1
     return owners

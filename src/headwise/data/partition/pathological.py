@@ -38,7 +38,7 @@ class Pathological(Partition):
         if self.assignment == "shards":
             return self._shards(labels, clients, rng)
         check_classes(self.classes_per_client, clients, len(totals))
-        owners = grouped_owners(clients, len(totals), self.classes_per_client)
+        owners = group_owners(clients, len(totals), self.classes_per_client)
         counts = np.zeros(owners.shape, dtype=np.int64)
         least = min(40, len(labels) / clients / 2) / len(totals)
         for k, n in enumerate(totals):
@@ -73,14 +73,14 @@ class Pathological(Partition):
         return group(client, clients)
 
 
-def grouped_owners(clients: int, classes: int, per_client: int) -> Mask:
+def group_owners(clients: int, classes: int, per_client: int) -> Mask:
     """[clients, classes] who owns what: each class goes to the first ⌈N·c/C⌉ clients that need another class."""
     owners = np.zeros((clients, classes), dtype=bool)
     free = np.full(clients, per_client)
     for k in range(classes):
         later = classes - k - 1
-        wanted = min(-(-clients * per_client // classes), free.sum() - later)  # leaves one slot for each later class
-        owners[np.flatnonzero(free)[:wanted], k] = True
+        takers = min(-(-clients * per_client // classes), free.sum() - later)  # leaves one slot for each later class
+        owners[np.flatnonzero(free)[:takers], k] = True
         owners[free > later, k] = True  # clients that need all remaining classes
         free -= owners[:, k]
     return owners

@@ -60,7 +60,8 @@ class PublicExDir(Partition):
     def _share_out(self, labels: NDArray[np.int64], owners: Mask, stream: np.random.RandomState) -> NDArray[np.int64]:
         """The client of each sample. Who holds the mean number of samples takes no part in further classes."""
         clients = len(owners)
-        client, sizes = np.empty(len(labels), np.int64), np.zeros(clients, np.int64)
+        client = np.empty(len(labels), np.int64)
+        sizes = np.zeros(clients, np.int64)
         for k, label in enumerate(np.unique(labels)):
             samples = np.flatnonzero(labels == label)
             stream.shuffle(samples)

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...errors import DataError
 from ..dataset import Dataset, Source
-from ..files import Download, Layout, checked_labels, locate, read_bytes
+from ..files import Download, Layout, check_labels, locate, read_bytes
 from ..pickles import PIXELS, read_batch
-from .images import Part, merged
+from .images import Part, merge
 
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 BINARY = Layout(
@@ -46,7 +46,7 @@ class CIFAR10(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the binary batches, or the python batches if only those are there; the images are the same."""
         *train, test = map(_read, locate(folder, BINARY, PYTHON))
-        return merged(train, [test], CLASSES)
+        return merge(train, [test], CLASSES)
 
 
 def _read(path: Path) -> Part:
@@ -57,4 +57,4 @@ def _read(path: Path) -> Part:
     if len(data) % record:
         raise DataError(f"{path} has {len(data)} bytes, but must have {record} for each image.")
     rows = data.reshape(-1, record)
-    return rows[:, 1:].reshape(-1, *PIXELS), checked_labels(rows[:, 0], len(CLASSES), len(rows), path)
+    return rows[:, 1:].reshape(-1, *PIXELS), check_labels(rows[:, 0], len(CLASSES), len(rows), path)

@@ -9,7 +9,7 @@ from typing import Literal
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate
 from ..pickles import read_batch, read_names
-from .images import merged
+from .images import merge
 
 FILES = Layout(
     ("cifar-100-python", "cifar-100", "cifar-100/cifar-100-python"),
@@ -35,4 +35,4 @@ class CIFAR100(Source):
         train, test, meta = locate(folder, FILES)
         classes = read_names(meta, f"{self.labels}_label_names", 100 if self.labels == "fine" else 20)
         parts = [read_batch(path, f"{self.labels}_labels", len(classes)) for path in (train, test)]
-        return merged(parts[:1], parts[1:], classes)
+        return merge(parts[:1], parts[1:], classes)

@@ -26,12 +26,12 @@ class Diabetes(Source):
         except ImportError:
             raise DataError("diabetes needs scikit-learn, whose copy it reads: pip install scikit-learn.") from None
         x, y = map(np.asarray, load_diabetes(return_X_y=True, scaled=False))
-        scaled = np.stack([_standardized(column) for column in x.T], axis=1)
+        scaled = np.stack([_standardize(column) for column in x.T], axis=1)
         target = y.astype(np.float32).reshape(-1, 1)
         return Dataset(scaled.astype(np.float32), target, ("progression",), task="regression")
 
 
-def _standardized(column: np.ndarray) -> np.ndarray:
+def _standardize(column: np.ndarray) -> np.ndarray:
     """With mean 0 and deviation 1; exact sums have the same bits on every CPU."""
     apart = column - math.fsum(column) / len(column)
     return apart / math.sqrt(math.fsum(apart**2) / len(column))

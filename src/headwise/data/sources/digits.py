@@ -20,6 +20,6 @@ class Digits(Source):
 
     def load(self, folder: Path) -> Dataset:
         """Read the copy in this package (scripts/embed_data.py); `folder` is not used."""
-        found = load_file(Path(__file__).with_name("digits.safetensors"))
-        x = (found["x"] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
-        return Dataset(x, found["y"].astype(np.int64), tuple("0123456789"))
+        arrays = load_file(Path(__file__).with_name("digits.safetensors"))
+        x = (arrays["x"] / 8 - 1).astype(np.float32).reshape(-1, 1, 8, 8)  # 0..16 becomes -1..1
+        return Dataset(x, arrays["y"].astype(np.int64), tuple("0123456789"))

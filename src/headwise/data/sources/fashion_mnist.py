@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import idx
 from ..dataset import Dataset, Source
 from ..files import locate
-from .images import merged
+from .images import idx_layout, merge, read_pair
 
-FILES = idx.layout(
+FILES = idx_layout(
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -19,7 +18,7 @@ FILES = idx.layout(
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
     homes=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-    telling=False,  # the files are named like MNIST's
+    unique_names=False,  # the files are named like MNIST's
 )
 
 CLASSES = (
@@ -35,4 +34,4 @@ class FashionMNIST(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the four idx files."""
         x, y, test_x, test_y = locate(folder, FILES)
-        return merged([idx.read_pair(x, y, 10)], [idx.read_pair(test_x, test_y, 10)], CLASSES)
+        return merge([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], CLASSES)

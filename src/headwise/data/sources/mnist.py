@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import idx
 from ..dataset import Dataset, Source
 from ..files import locate
-from .images import merged
+from .images import idx_layout, merge, read_pair
 
-FILES = idx.layout(
+FILES = idx_layout(
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -19,7 +18,7 @@ FILES = idx.layout(
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
     homes=("mnist", "MNIST/raw", "MNIST"),
-    telling=True,
+    unique_names=True,
 )
 
 
@@ -31,4 +30,4 @@ class MNIST(Source):
         """Read the four idx files."""
         classes = tuple("0123456789")
         x, y, test_x, test_y = locate(folder, FILES)
-        return merged([idx.read_pair(x, y, 10)], [idx.read_pair(test_x, test_y, 10)], classes)
+        return merge([read_pair(x, y, 10)], [read_pair(test_x, test_y, 10)], classes)

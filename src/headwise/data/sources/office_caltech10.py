@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ..dataset import Dataset, Source
-from ..files import Layout, checked_labels, locate, read_bytes
+from ..files import Layout, check_labels, locate, read_bytes
 
 DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
 HOMES = ("office-caltech10", "office_caltech_10", "ToRelease_GFK/data")
@@ -58,7 +58,7 @@ def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     if not np.isin(labels, np.arange(1, 1 + len(CLASSES))).all():
         raise DataError(f"{path} has labels that are not whole numbers from 1 to {len(CLASSES)}.")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True, dtype=np.float64), 1)
-    y = checked_labels(labels.ravel().astype(np.int64) - 1, len(CLASSES), len(counts), path)
+    y = check_labels(labels.ravel().astype(np.int64) - 1, len(CLASSES), len(counts), path)
     return np.sqrt(WORDS * shares).astype(np.float32), y
 
 

@@ -13,8 +13,8 @@ from ...settings.fields import dump
 from ...settings.options import TaskName
 from ..dataset import Dataset, Source
 from ..own.description import Description, read_description
-from ..own.hashes import Hashes, check_unchanged, fingerprint, hashes_of, read_hashes
-from ..own.source import load
+from ..own.layout import Hashes, check_unchanged, fingerprint, hash_files, read_hashes
+from ..own.load import load
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Own(Source):
 
     def _fingerprint(self, known: Hashes | None = None) -> str:
         description = read_description(Path(self.path))
-        said = to_json({**dump(description), "path": ""})
-        return hashlib.sha256(f"{said}\n{fingerprint(description, known)}".encode()).hexdigest()
+        settings = to_json({**dump(description), "path": ""})
+        return hashlib.sha256(f"{settings}\n{fingerprint(description, known)}".encode()).hexdigest()
 
     def hashes(self) -> Hashes:
-        return hashes_of(read_description(Path(self.path)))
+        return hash_files(read_description(Path(self.path)))
 
     def check_content(self) -> None:
         """Read all files to find out whether one has changed, although their sizes and times have not."""
@@ -72,7 +72,7 @@ class Own(Source):
         return load(self._description(), known=known).dataset
 
     def _description(self) -> Description:
-        found = read_description(Path(self.path))
-        if self.task and found.task and self.task != found.task:
-            raise ConfigError(f"task is {self.task!r}, but {self.path} says {found.task!r}.")
-        return replace(found, task=self.task or found.task)
+        d = read_description(Path(self.path))
+        if self.task and d.task and self.task != d.task:
+            raise ConfigError(f"task is {self.task!r}, but {self.path} says {d.task!r}.")
+        return replace(d, task=self.task or d.task)

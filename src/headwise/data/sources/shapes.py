@@ -54,7 +54,8 @@ class Shapes(Source):
         )
 
     def _site(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        shares, light = rng.dirichlet(np.full(3, self.label_alpha)), rng.normal(0, 0.5)
+        shares = rng.dirichlet(np.full(3, self.label_alpha))
+        light = rng.normal(0, 0.5)
         y = np.zeros((n, self.size, self.size), np.int64)
         for mask in y:
             for _ in range(rng.integers(1, 3)):

@@ -66,15 +66,15 @@ class Synthetic(Source):
         rngs = rng.spawn(self.sites)
         known = None if self.task == "classification" else rng.standard_normal((self.features, self.outputs))
         ends = np.cumsum([sizes[k] for k in drawn])
-        x, ys = np.empty((ends[-1], self.features), np.float32), list[NDArray[Any]]()
+        x = np.empty((ends[-1], self.features), np.float32)
+        ys: list[NDArray[Any]] = []
         for k, end in zip(drawn, ends, strict=True):  # only one site at a time is in double precision
             x[end - sizes[k] : end], y = self._site(int(sizes[k]), centres, known, rngs[k])
             ys.append(y)
-        what, count = OUTPUTS[self.task], self.outputs
         return Dataset(
             x,
             np.concatenate(ys),
-            tuple(f"{what} {k}" for k in range(self.classes if known is None else count)),
+            tuple(f"{OUTPUTS[self.task]} {k}" for k in range(self.classes if known is None else self.outputs)),
             owner=np.repeat(np.arange(len(ys)), [len(y) for y in ys]),
             owners=tuple(f"site {k}" for k in drawn),
             task=self.task,

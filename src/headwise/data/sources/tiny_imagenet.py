@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate, read_text
-from .images import Part, merged
+from .images import Part, merge
 
 FILES = Layout(
     ("tiny-imagenet-200",),
@@ -42,7 +42,7 @@ class TinyImageNet(Source):
             raise DataError(f"{ids} must list WordNet ids like n01443537.")
         train = [_train_part(ids.parent, kind, label) for label, kind in enumerate(kinds)]
         test = [_val_part(ids.parent / "val", kinds)] if self.include_val else []
-        return merged(train, test, _names(glossary, kinds))
+        return merge(train, test, _names(glossary, kinds))
 
 
 def _train_part(root: Path, kind: str, label: int) -> Part:

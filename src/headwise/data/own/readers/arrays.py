@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ....errors import DataError, counted
 from ..description import PARTS, Description
 from ..findings import DataFinding
-from ..references import REFERENCES, one_type, read_references
-from .layouts import Piece, pieces
+from ..layout import Piece, pieces
+from .large import REFERENCES, input_type, read_references
 from .raw import Builder, Form, Raw
 
 _DAMAGE = (OSError, EOFError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error)
@@ -56,27 +56,27 @@ class RawSamples:
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file; pickled objects are refused, because loading them would run code."""
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as bundle:
             for name in bundle.namelist():
                 with bundle.open(name) as file:
-                    found[name.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
     except _DAMAGE as error:
         raise DataError(f"{path} can't be read as NPZ: {' '.join(str(error).split())[:200]}.") from None
-    return found
+    return arrays
 
 
 def read_npz(d: Description, builder: Builder) -> Raw:
     """x and y, or x_train, y_train, x_val, ... in one file or folder per client."""
     for piece in pieces(d, builder.report):
         try:
-            found = load_npz(piece.path)
+            arrays = load_npz(piece.path)
         except DataError as error:
             builder.report(DataFinding("error", "unreadable file", str(error), client=piece.client or ""))
             continue
         before = builder.n
-        for part, (x, y) in _pairs(found, piece, d, builder).items():
+        for part, (x, y) in _pairs(arrays, piece, d, builder).items():
             _add_arrays(builder, piece, x, y, part if d.split.by == "files" else -1)
         if builder.n == before:
             text = "it has no samples that can be read."
@@ -86,20 +86,20 @@ def read_npz(d: Description, builder: Builder) -> Raw:
 
 
 def _pairs(
-    found: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
+    arrays: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
     """Features and targets, by part."""
-    names = {piece.part: ("x", "y")} if "x" in found else {k: (f"x_{p}", f"y_{p}") for k, p in enumerate(PARTS)}
-    there = {k: pair for k, pair in names.items() if pair[0] in found}
-    for k, (x, y) in list(there.items()):
-        if y not in found:
+    names = {piece.part: ("x", "y")} if "x" in arrays else {k: (f"x_{p}", f"y_{p}") for k, p in enumerate(PARTS)}
+    present = {k: pair for k, pair in names.items() if pair[0] in arrays}
+    for k, (x, y) in list(present.items()):
+        if y not in arrays:
             text = f"it has {x} but no {y}."
             builder.report(DataFinding("error", "missing array", text, piece.path, client=piece.client or ""))
-            del there[k]
-    if not there and "x" not in found:
-        text = f"it has {', '.join(found) or 'nothing'}, but needs x and y, or x_train, y_train, x_test, y_test."
+            del present[k]
+    if not present and "x" not in arrays:
+        text = f"it has {', '.join(arrays) or 'nothing'}, but needs x and y, or x_train, y_train, x_test, y_test."
         builder.report(DataFinding("error", "missing array", text, piece.path, client=piece.client or ""))
-    return {k: (found[x], found[y]) for k, (x, y) in there.items()}
+    return {k: (arrays[x], arrays[y]) for k, (x, y) in present.items()}
 
 
 def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
@@ -112,7 +112,8 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
         text = f"x has {counted(len(x), 'sample')}, but y has {counted(len(y), 'target') if y.ndim else 'no targets'}."
         builder.report(DataFinding("error", "wrong lengths", text, piece.path, client=client))
         return
-    x, y = in_one_type(x), y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    x = x.astype(input_type(x.dtype), copy=False)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if not len(x) or not builder.same_shape("samples", x, piece.path, client):
         return
     if not builder.same_shape("targets", y if y.ndim > 1 else np.empty(0), piece.path, client):
@@ -123,10 +124,6 @@ def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any]
     labels = [np.full(len(y), -1)] if several else [builder.labels[0].of(y)]
     rows = RawSamples(piece.path, len(x))
     builder.add(rows, x, owner, labels=labels, y=y if several else None, part=parts)
-
-
-def in_one_type(x: NDArray[Any]) -> NDArray[Any]:
-    return x.astype(one_type(x.dtype), copy=False)
 
 
 def form_of(x: NDArray[Any]) -> Form:
@@ -150,21 +147,19 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
         builder.clients[name]
     several = y.ndim > 1
     labels = (np.full(len(y), -1),) if several else (builder.labels[0].of(np.asarray(y)),)
-    seen, rows = builder.labels[0].seen(), PassedSamples(owner, part)
-    parts = None if part is None else np.asarray(part, np.int8)
     return Raw(
         form=form_of(x),
         x=x,
         labels=labels,
-        cells=(seen,),
+        cells=(builder.labels[0].seen(),),
         y=np.asarray(y) if several else None,
         owner=np.asarray(owner, np.int64),
         owners=tuple(names),
-        part=parts,
+        part=None if part is None else np.asarray(part, np.int8),
         time=None,
         categories={},
         starts=[0],
-        rows=[rows],
+        rows=[PassedSamples(owner, part)],
     )
 
 

@@ -1,16 +1,23 @@
-"""Arrays that grow block by block, and move to a mapped file when they get large."""
+"""Arrays larger than memory: they grow in a mapped file, or stay in the files that a user mapped them from."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....disk.files import read_json
+from ....errors import DataError
+
 LARGE = 64 << 20
 """bytes beyond which an array moves to a memory-mapped file, so that only what is used is read.
 TMPDIR sets the folder of these files; if /tmp is in memory, point it to a disk."""
+REFERENCES = "x.json"
+"""instead of x.npy: where the arrays are that were too large to copy"""
 
 
 class GrowingArray:
@@ -19,7 +26,8 @@ class GrowingArray:
     def __init__(self) -> None:
         self._blocks: list[NDArray[Any]] = []
         self._file: IO[bytes] | None = None
-        self._rows = self._bytes = 0
+        self._rows = 0
+        self._bytes = 0
 
     def add(self, block: NDArray[Any]) -> None:
         """Append rows, of the same shape and type as before."""
@@ -42,7 +50,64 @@ class GrowingArray:
             return np.memmap(file, like.dtype, "r", shape=(self._rows, *like.shape[1:]))
 
 
-def mapped(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def map_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An empty array in a file that is deleted with it."""
     with tempfile.TemporaryFile() as file:
         return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def reference(x: NDArray[Any]) -> dict[str, Any] | None:
+    """The file that a mapped array lies in, and where; None if it is in memory or has gaps."""
+    root: Any = x
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or not root.filename or root.mode == "c" or not x.flags.c_contiguous:
+        return None  # "c": changes are in memory only
+    root.flush()
+    start = x.__array_interface__["data"][0] - root.__array_interface__["data"][0] + root.offset
+    return {"file": str(Path(root.filename).absolute()), "offset": start, "type": x.dtype.str, "shape": list(x.shape)}
+
+
+def list_referenced_files(home: Path) -> list[str]:
+    return list(dict.fromkeys(each["file"] for each in read_json(home / REFERENCES)))
+
+
+def read_references(home: Path) -> NDArray[Any]:
+    """All of these arrays as one, of which only what is used is read."""
+    try:
+        parts = [
+            np.memmap(p["file"], np.dtype(p["type"]), "r", p["offset"], tuple(p["shape"]))
+            for p in read_json(home / REFERENCES)
+        ]
+    except (OSError, ValueError) as error:
+        raise DataError(f"the arrays of {home / REFERENCES} can't be read: {error}.") from None
+    return JoinedArrays(parts)  # pyright: ignore[reportReturnType] # as much of an array as its users need
+
+
+class JoinedArrays:
+    """Arrays in files as if they were one array, in the type that networks take."""
+
+    def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts])
+        self.dtype = input_type(parts[0].dtype)
+        self.shape = (int(self._ends[-1]), *parts[0].shape[1:])
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """A slice of rows, or those with these numbers."""
+        i = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
+        samples = np.empty((len(i), *self.shape[1:]), self.dtype)
+        which = np.searchsorted(self._ends, i, side="right")
+        for k in np.unique(which):
+            mine = which == k
+            samples[mine] = self._parts[k][i[mine] - (self._ends[k] - len(self._parts[k]))]
+        return samples
+
+
+def input_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """uint8 stays uint8 (images), other integers become int32 (tokens), the rest float32."""
+    return np.dtype(np.uint8 if dtype == np.uint8 else np.int32 if dtype.kind in "iu" else np.float32)

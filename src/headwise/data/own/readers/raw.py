@@ -61,7 +61,7 @@ class Raw:
     def __len__(self) -> int:
         return len(self.owner)
 
-    def finding(
+    def finding_at(
         self, level: Literal["error", "warning"], kind: str, i: int, text: str, column: str = ""
     ) -> DataFinding:
         """A finding about the i-th sample."""

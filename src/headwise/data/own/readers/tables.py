@@ -1,11 +1,14 @@
-"""Reads tables in blocks of rows: CSV and JSONL with the standard library, Parquet with pyarrow."""
+"""Reads tables in blocks of rows, and encodes them as numbers: CSV and JSONL with the standard library, Parquet with
+pyarrow.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,10 @@ from numpy.typing import NDArray
 from ....errors import DataError, nearest
 from ..description import Description
 from ..findings import DataFinding, Report
+from ..layout import pieces
+from .images import Pictures
+from .raw import Builder, Form, Raw
+from .values import BAG, Codes, Hashing, to_numbers
 
 ROWS = 65_536
 """rows per block"""
@@ -62,7 +69,7 @@ def columns_of(path: Path, d: Description) -> list[str]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         if d.format == "csv":
             return list(d.header) or next(csv.reader(file, delimiter=d.delimiter), [])
-        row = _parsed(next((line for line in file if line.strip()), ""))
+        row = _parse_object(next((line for line in file if line.strip()), ""))
         return list(row or {})
 
 
@@ -83,8 +90,8 @@ def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> 
                     report(DataFinding("error", "wrong number of cells", text, path, line))
             if kept:
                 cells = np.array(kept, dtype=object)
-                found = {name: cells[:, i] for name, i in zip(columns, at, strict=True)}
-                yield RowBlock(path, lines[0], found, np.array(lines, np.int64))
+                by_name = {name: cells[:, i] for name, i in zip(columns, at, strict=True)}
+                yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
 def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
@@ -98,12 +105,12 @@ def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -
                     kept.append(row)
                     lines.append(line)
             if kept:
-                found = {name: _objects([row.get(name) for row in kept]) for name in columns}
-                yield RowBlock(path, lines[0], found, np.array(lines, np.int64))
+                by_name = {name: _objects([row.get(name) for row in kept]) for name in columns}
+                yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
 def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Report) -> dict[str, Any] | None:
-    row = _parsed(text)
+    row = _parse_object(text)
     if row is None:
         report(DataFinding("error", "not a JSON object", "it is not a JSON object.", path, line))
         return None
@@ -114,7 +121,7 @@ def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Re
     return row
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
+def _parse_object(text: str) -> dict[str, Any] | None:
     """The JSON object, or None if it is not one."""
     try:
         row = json.loads(text)
@@ -127,9 +134,8 @@ def _parquet(path: Path, d: Description, columns: Sequence[str], report: Report)
     file = _arrow_file(path)
     at = 1
     for batch in file.iter_batches(ROWS, columns=list(columns)):
-        found = {name: _from_arrow(batch.column(name)) for name in columns}
         if batch.num_rows:
-            yield RowBlock(path, at, found)
+            yield RowBlock(path, at, {name: _from_arrow(batch.column(name)) for name in columns})
         at += batch.num_rows
 
 
@@ -164,12 +170,122 @@ def _objects(values: list[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def _has_columns(path: Path, wanted: Sequence[str], there: Sequence[str], report: Report) -> bool:
-    missing = [name for name in wanted if name not in there]
-    twice = [name for name in wanted if list(there).count(name) > 1]
+def _has_columns(path: Path, needed: Sequence[str], header: Sequence[str], report: Report) -> bool:
+    counts = Counter(header)
+    missing = [name for name in needed if not counts[name]]
+    twice = [name for name in needed if counts[name] > 1]
     for name in missing:
-        text = f"it has no column {name!r}: {nearest(name, there, COLUMNS)}"
+        text = f"it has no column {name!r}: {nearest(name, header, COLUMNS)}"
         report(DataFinding("error", "missing column", text, path))
     for name in twice:
         report(DataFinding("error", "column twice", f"it has several columns called {name!r}.", path))
     return not missing and not twice
+
+
+def read_tables(d: Description, builder: Builder) -> Raw:
+    encoder = Encoder(d)
+    for piece in pieces(d, builder.report):
+        columns = [*d.features.names(), *d.target, *filter(None, (d.client, d.split.column))]
+        before = builder.n
+        for block in blocks(piece.path, d, list(dict.fromkeys(columns)), builder.report):
+            _add(d, builder, encoder, block, piece.client, piece.part)
+        if builder.n == before and piece.client is not None:
+            text = "it has no rows that can be read."
+            builder.report(DataFinding("error", "empty client", text, piece.path, client=piece.client))
+    return builder.raw(encoder.form, {name: codes.seen() for name, codes in encoder.codes.items()})
+
+
+def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, client: str | None, part: int) -> None:
+    owner = np.full(len(block), builder.clients[client]) if client else builder.clients.of(block.columns[d.client])
+    if (owner < 0).any():
+        block, owner = _drop_ownerless(d, builder, block, owner)
+    x = encoder.encode(block, builder.report)
+    if x is None:
+        return
+    labels = [codes.of(block.columns[name]) for codes, name in zip(builder.labels, d.target, strict=True)]
+    parts = None
+    time = None
+    if d.split.by == "files":
+        parts = np.full(len(block), part, np.int8)
+    elif d.split.by == "column":
+        parts = _parts(d, block, builder.report)
+    elif d.split.by == "time":
+        time = block.columns[d.split.column]
+    builder.add(block, x, owner, labels=labels, part=parts, time=time)
+
+
+def _drop_ownerless(
+    d: Description, builder: Builder, block: RowBlock, owner: NDArray[np.int64]
+) -> tuple[RowBlock, NDArray[np.int64]]:
+    """The block without rows that have no client."""
+    nobody = owner < 0
+    for i in np.flatnonzero(nobody):
+        text = "the cell is empty, so the row belongs to no client."
+        builder.report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
+    rows = np.array([block.row(i) for i in range(len(block))], np.int64)[~nobody]
+    columns = {name: cells[~nobody] for name, cells in block.columns.items()}
+    return replace(block, columns=columns, lines=rows), owner[~nobody]
+
+
+def _parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.int8]:
+    """The part of each row, from the split column."""
+    known = d.split.part_of
+    cells = [str(c).strip() for c in block.columns[d.split.column].tolist()]
+    for i, cell in enumerate(cells):
+        if cell not in known:
+            text = f"{cell!r} is not a part: use one of {', '.join(known)}."
+            report(DataFinding("error", "unknown part", text, block.file, block.row(i), d.split.column))
+    return np.array([known.get(cell, 0) for cell in cells], np.int8)
+
+
+class Encoder:
+    """Encodes a block's columns as one array of numbers."""
+
+    def __init__(self, d: Description) -> None:
+        f = d.features
+        p = d.preprocess
+        self._d = d
+        self.codes = {name: Codes(d.missing) for name in f.category}
+        only_text = len(f.text) == 1 and len(f.names()) == 1
+        tokens = p.texts == "tokens"
+        if tokens and f.text and not only_text:
+            raise DataError("preprocess.texts is 'tokens', which needs a text as the only feature: choose 'bag'.")
+        self.form: Form = "image" if f.image else "tokens" if tokens and f.text else "table"
+        self._hashing = Hashing(p.buckets if self.form == "tokens" else min(p.buckets, BAG))
+        self._pictures = Pictures(p.size, p.channels)
+
+    def encode(self, block: RowBlock, report: Report) -> NDArray[Any] | None:
+        """[n, ...] numbers; None if an image can't be read."""
+        f = self._d.features
+        if self.form == "image":
+            paths = [block.file.parent / str(cell) for cell in block.columns[f.image[0]]]
+            read = [self._pictures.read(path, report) for path in paths]
+            return None if any(x is None for x in read) else np.stack([x for x in read if x is not None])
+        if self.form == "tokens":
+            return self._tokens(block, f.text[0])
+        parts = [
+            *(self._numbers(block, name, report)[:, None] for name in f.number),
+            *(_gaps(self.codes[name].of(block.columns[name]))[:, None] for name in f.category),
+            *(self._tokens(block, name).astype(np.float64) for name in f.text),
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def _tokens(self, block: RowBlock, name: str) -> NDArray[np.int32]:
+        return self._hashing.tokens(block.columns[name].tolist(), self._d.preprocess.length)
+
+    def _numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
+        cells = block.columns[name]
+
+        def wrong(i: int) -> None:
+            text = f"{cells[i]!r} is not a number and not listed in missing."
+            report(DataFinding("error", "not a number", text, block.file, block.row(i), name))
+
+        numbers = to_numbers(cells, self._d.missing, wrong)
+        for i in np.flatnonzero(np.isinf(numbers)):
+            text = "it is infinite, but must be finite."
+            report(DataFinding("error", "infinite number", text, block.file, block.row(int(i)), name))
+        return numbers
+
+
+def _gaps(codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.where(codes < 0, np.nan, codes)

@@ -23,15 +23,16 @@ def cell_text(cell: Any) -> str:
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))
     text = str(cell).strip()
-    found = _WHOLE.fullmatch(text)
-    return found[1] if found else text
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text
 
 
 class Codes(dict[Any, int]):
     """The code of each cell: from 0 in the order in which values are first seen, -1 if missing."""
 
     def __init__(self, missing: Collection[str], separator: str = "") -> None:
-        self._missing, self._separator = frozenset(missing), separator
+        self._missing = frozenset(missing)
+        self._separator = separator
         self.values_seen: dict[Any, int] = {}
         """strings, or tuples of strings if cells have several labels"""
 
@@ -106,8 +107,8 @@ class Hashing(dict[str, int]):
         cells = ["" if t is None or t != t else str(t) for t in texts]
         x = np.zeros((len(cells), length), np.int32)
         for row, text in zip(x, cells, strict=True):
-            found = [self[word] for word in words(text)[:length]]
-            row[: len(found)] = found
+            buckets = [self[word] for word in words(text)[:length]]
+            row[: len(buckets)] = buckets
         return x
 
 

@@ -1,50 +1,64 @@
-"""`headwise data init`: guesses a data.toml from a table or a folder."""
+"""`headwise data init`: guesses a data.toml from a table or a folder, and writes it with comments."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
+from ...disk.jsontext import to_toml
 from ...errors import ConfigError, DataError, nearest
+from ...settings.fields import dump, field_help
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
+from .layout import IMAGES, SUFFIXES, list_files, list_folder
 from .readers.arrays import load_npz
-from .readers.layouts import SUFFIXES, fits, listed
-from .readers.pictures import SUFFIXES as IMAGES
+from .readers.images import read_sizes
 from .readers.tables import COLUMNS, blocks, columns_of
 
-ROWS, FILES = 5000, 20
-"""rows per column and files that are sampled"""
-CATEGORIES, WORDS = 10, 4
-"""a column with at most this many different integers is a category; one with this many words per cell is a text"""
-MARKERS, FEW = 3, 0.1
-"""at most this many different words, and this share of the cells, are missing values in a column of numbers"""
+ROWS = 5000
+"""rows per column that are sampled"""
+FILES = 20
+"""files that are sampled"""
+CATEGORIES = 10
+"""a column with at most this many different integers is a category"""
+WORDS = 4
+"""a column with this many words per cell is a text"""
+MARKERS = 3
+"""at most this many different words are missing values in a column of numbers"""
+FEW = 0.1
+"""and at most this share of its cells"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+USED = {
+    "csv": ("fit", "numbers", "fill", "flag"),
+    "images": ("fit", "size", "channels", "images"),
+    "npz": ("fit", "numbers", "fill"),
+}
+"""the preprocessing settings that a data.toml lists"""
 
 
 @dataclass(frozen=True)
-class Look:
+class Guess:
     description: Description
     left_out: dict[str, str]
     """columns that are not features, and why"""
 
 
-def look(path: Path, client: str, target: Sequence[str], *, one_client: bool = False) -> Look:
+def guess_description(path: Path, client: str, target: Sequence[str], *, one_client: bool = False) -> Guess:
     """Guess a description; its `path` is as given."""
     format = _format(path)
     d = Description(format, str(path), one_client=one_client)
     if format == "images":
-        return Look(replace(d, **_images(path)), {})
+        return Guess(replace(d, **_images(path)), {})
     if format == "npz":
-        return Look(replace(d, split=OwnSplit("files" if _parted(path, d) else "ratio")), {})
+        return Guess(replace(d, split=OwnSplit("files" if _is_parted(path, d) else "ratio")), {})
     return _table(d, client, target)
 
 
@@ -62,50 +76,33 @@ def _format(path: Path) -> Format:
 
 def _images(path: Path) -> dict[str, Any]:
     """Settings for parts, masks and images of different sizes, if there are any."""
-    inner = {p.name for client in listed(path) if client.is_dir() for p in listed(client) if p.is_dir()}
-    split = OwnSplit()
-    parted = bool(inner) and inner <= {*split.train, *split.val, *split.test}
+    inner = {p.name for client in list_folder(path) if client.is_dir() for p in list_folder(client) if p.is_dir()}
+    parted = bool(inner) and inner <= OwnSplit().part_of.keys()
     if parted:
-        inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in listed(part) if p.is_dir()}
-    found: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
+        inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in list_folder(part) if p.is_dir()}
+    settings: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
     if inner == {"images", "masks"}:
-        found["task"] = "segmentation"
+        settings["task"] = "segmentation"
     paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
-    shapes = _shapes(paths[:: len(paths) // ROWS + 1])
-    if len(shapes) > 1:
-        found["preprocess"] = Preprocess(size=(min(h for h, _ in shapes), min(w for _, w in shapes)))
-    return found
+    sizes = read_sizes(paths[:: len(paths) // ROWS + 1])
+    if len(sizes) > 1:
+        settings["preprocess"] = Preprocess(size=(min(h for h, _ in sizes), min(w for _, w in sizes)))
+    return settings
 
 
-def _shapes(paths: Sequence[Path]) -> set[tuple[int, int]]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError("images need pillow: pip install 'headwise[images]'.") from None
-    found: set[tuple[int, int]] = set()
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                found.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError):  # `data check` reports it
-            continue
-    return found
-
-
-def _parted(path: Path, d: Description) -> bool:
+def _is_parted(path: Path, d: Description) -> bool:
     """Whether all files are named like the parts: train, val, test."""
     if path.is_file():
         return False
-    files = sorted(p for p in path.rglob("*") if fits(p, d))
+    files = list_files(path, d)
     if d.format == "npz" and "x_train" in load_npz(files[0]):
         return True
-    split = OwnSplit()
-    return {p.stem for p in files} <= {*split.train, *split.val, *split.test}
+    return {p.stem for p in files} <= OwnSplit().part_of.keys()
 
 
-def _table(d: Description, client: str, target: Sequence[str]) -> Look:
+def _table(d: Description, client: str, target: Sequence[str]) -> Guess:
     place = d.place
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if fits(p, d))
+    files = [place] if place.is_file() else list_files(place, d)
     if d.format == "csv":
         d = replace(d, **_dialect(files[0], (client, *target)))
     columns = columns_of(files[0], d)
@@ -116,23 +113,23 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Look:
     if not target:
         raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
     if place.is_file() and not client and not d.one_client:
-        said = "--one-client says that all rows belong to one client"
+        other = "--one-client says that all rows belong to one client"
         raise ConfigError(
-            f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {said}."
+            f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {other}."
         )
     cells = _cells(files, d, columns)
     used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
     if markers := _markers([cells[n] for n in columns if n not in (client, *target)], used):
         d = replace(d, missing=(*d.missing, *markers))
-        cells = {name: [c for c in found if str(c).strip() not in markers] for name, found in cells.items()}
-    split = _split(cells, parted=_parted(place, d), used=(client, *target))
+        cells = {name: [c for c in column if str(c).strip() not in markers] for name, column in cells.items()}
+    split = _split(cells, parted=_is_parted(place, d), used=(client, *target))
     kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}
     features = Features(*(tuple(n for n, kind in kinds.items() if kind == k) for k in ("number", "category", "text")))
     pictures = tuple(n for n, kind in kinds.items() if kind == "image")[:1]
     if pictures:
         features = Features(image=pictures)
     left_out = {n: kind for n, kind in kinds.items() if n not in features.names()}
-    return Look(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
+    return Guess(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
 
 
 def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
@@ -161,12 +158,13 @@ def _names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some cells of each column, from several files."""
-    found: dict[str, list[Any]] = {name: [] for name in columns}
+    sample: dict[str, list[Any]] = {name: [] for name in columns}
     for path in files[:: max(1, len(files) // FILES)]:
         for block in islice(blocks(path, d, columns, Findings()), 1):
             for name, cells in block.columns.items():
-                found[name] += [c for c in cells[: max(200, ROWS // min(len(files), FILES))].tolist() if _there(c)]
-    return found
+                rows = max(200, ROWS // min(len(files), FILES))
+                sample[name] += [c for c in cells[:rows].tolist() if not _is_missing(c)]
+    return sample
 
 
 def _markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
@@ -177,17 +175,18 @@ def _markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
     return sorted({t for w, mostly in zip(words, numbers, strict=True) if mostly for t in w} - used)
 
 
-def _there(cell: Any) -> bool:
-    return cell is not None and cell == cell and str(cell).strip() not in MISSING
+def _is_missing(cell: Any) -> bool:
+    return cell is None or cell != cell or str(cell).strip() in MISSING
 
 
 def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) -> OwnSplit:
-    usual = OwnSplit()
-    known = {*usual.train, *usual.val, *usual.test}
+    default = OwnSplit()
     for name, values in cells.items():
-        if name not in used and values and {str(v) for v in values} <= known:  # a sample of rows may not have all parts
+        if (
+            name not in used and values and {str(v) for v in values} <= default.part_of.keys()
+        ):  # a sample of rows may not have all parts
             return OwnSplit("column", column=name)
-    return OwnSplit("files") if parted else usual
+    return OwnSplit("files") if parted else default
 
 
 def _kind(name: str, cells: Sequence[Any]) -> str:
@@ -221,3 +220,53 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str) -> str:
+    """The text of a data.toml: relevant settings with their help as comments."""
+    d = guess.description
+    head = {**dump(d), "path": path, "classes": list(classes), "target": _target(d)}
+    lines = [
+        "# Guessed from the files. Correct what is wrong, then run: headwise data check data.toml",
+        *_lines(Description, head, ["format", "path"]),
+        *(_lines(Description, head, ["client"]) if d.client else []),
+        *(_lines(Description, head, ["one_client"]) if d.one_client else []),
+        *(_lines(Description, head, ["target"]) if d.target else []),
+        f"# task = {to_toml(task)}  # classification, multilabel, regression or segmentation; guessed"
+        if d.task is None
+        else f"task = {to_toml(d.task)}",
+        *([f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"] if task == "regression" else []),
+        *(_lines(Description, head, ["classes"]) if classes else []),
+        *(_lines(Description, head, ["missing"]) if d.is_table else []),
+        *(_lines(Description, head, ["delimiter"]) if d.delimiter != "," else []),
+        *(_lines(Description, head, ["header"]) if d.header else []),
+    ]
+    if d.is_table:
+        lines += ["", "[features]", *_lines(Features, dump(d.features), [f.name for f in fields(Features)])]
+        lines += [f"# {to_toml(name)} is left out: {why}" for name, why in guess.left_out.items()]
+    split = [
+        "by",
+        *(["column"] if d.split.by == "column" else []),
+        *([] if d.split.by in ("column", "files") else ["ratio"]),
+    ]
+    lines += ["", "[split]", *_lines(OwnSplit, dump(d.split), split)]
+    lines += ["", "[preprocess]", *_lines(Preprocess, dump(d.preprocess), _preprocess(d))]
+    return "\n".join(lines) + "\n"
+
+
+def _preprocess(d: Description) -> list[str]:
+    if d.format == "images" or d.features.image:
+        return list(USED["images"])
+    texts = ["texts", "length", "buckets"] if d.features.text else []
+    numbers = d.format == "npz" or d.features.number or d.features.category
+    return [*(USED["npz" if d.format == "npz" else "csv"] if numbers else []), *texts]
+
+
+def _target(d: Description) -> Any:
+    return d.target[0] if len(d.target) == 1 else list(d.target)
+
+
+def _lines(cls: type[Any], values: Mapping[str, Any], names: list[str]) -> list[str]:
+    """One line per setting, with its help as a comment."""
+    helps = field_help(cls)
+    return [f"{name} = {to_toml(values[name])}  # {helps[name]}" for name in names]

@@ -1,22 +1,135 @@
-"""The task, guessed from the target if not given, and targets in the type and shape that it needs."""
+"""Loads a user's own data as a `Dataset`: reads the files, guesses the task, and makes targets and parts.
+
+The task is guessed from the target if it is not given; targets get the type and shape that it needs.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.options import TaskName
+from ..dataset import Dataset
+from ..partition.base import group
+from ..preprocessing import FeatureColumn, Preprocessing
+from ..splits import parse_split, part_sizes
 from .description import Description
-from .findings import Report
-from .readers.raw import Raw
+from .findings import DataFinding, Report, name_passed, raise_errors
+from .layout import Hashes, fingerprint
+from .readers.arrays import read_arrays, read_npz
+from .readers.images import has_masks, read_images
+from .readers.raw import Builder, Raw
+from .readers.tables import read_tables
+from .readers.values import Codes, to_numbers
 
 MANY = 20
 """a target with more different integers than this is a quantity, if there is more than one per ten samples"""
+
+
+class Loaded(NamedTuple):
+    """The data as read from files, and as a `Dataset`."""
+
+    raw: Raw
+    targets: Targets
+    dataset: Dataset
+
+
+def load(d: Description, report: Report = raise_errors, known: Hashes | None = None) -> Loaded:
+    """Read everything; raise the first error, unless `report` collects findings."""
+    if d.sha256 and fingerprint(d, known) != d.sha256:
+        raise DataError(f"{d.place} has changed: its sha256 no longer starts with {d.sha256[:12]}.")
+    report = name_passed(d, report)
+    raw = read_raw(d, report)
+    targets = make_targets(raw, d, report)
+    recipe = recipe_of(raw, d)
+    dataset = Dataset(
+        raw.x,
+        targets.y,
+        targets.classes,
+        owner=raw.owner,
+        owners=raw.owners,
+        vocabulary=recipe.vocabulary,
+        notes=(f"task is {targets.task}: {targets.guessed}.",) if targets.guessed else (),
+        task=targets.task,
+        target_range=d.target_range,
+        part=_parts(raw, d, report),
+        split=d.split.ratio,
+        recipe=recipe,
+        model=_model(recipe, targets.task),
+    )
+    return Loaded(raw, targets, dataset.with_range(None))
+
+
+def read_raw(d: Description, report: Report) -> Raw:
+    """The samples as the files have them."""
+    reader = {"images": read_images, "npz": read_npz, "arrays": read_arrays}.get(d.format, read_tables)
+    columns = d.target if d.is_table else () if has_masks(d) else ("",)  # arrays have y, folders of images are classes
+    labels = [Codes(d.missing, d.separator) for _ in columns]
+    raw = reader(d, Builder(report, Codes(("",)), labels))
+    if not len(raw):
+        raise DataError(f"{d.place} has no samples that can be read.")
+    return raw
+
+
+def recipe_of(raw: Raw, d: Description) -> Preprocessing:
+    f = d.features
+    columns: tuple[FeatureColumn, ...] = ()
+    if raw.form == "table":
+        columns = (
+            *(FeatureColumn(name, "number") for name in f.number),
+            *(FeatureColumn(name, "category") for name in f.category),
+            *(FeatureColumn(name, "text", d.preprocess.length) for name in f.text),
+        )
+    return Preprocessing(raw.form, tuple(raw.x.shape[1:]), d.preprocess, columns, raw.categories)
+
+
+def _model(recipe: Preprocessing, task: TaskName) -> str:
+    """The default model for such samples."""
+    if task == "segmentation":
+        return "fcn"
+    if recipe.vocabulary:
+        return "fasttext"
+    return "cnn" if recipe.form == "image" and min(recipe.shape[1:]) >= 16 else "mlp"
+
+
+def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
+    """The part of each sample, if the data says so."""
+    part = _by_time(raw, d, report) if raw.time is not None else raw.part
+    if part is None:
+        if d.split.by == "files":
+            text = "split.by is 'files', but no file is named train, val or test."
+            report(DataFinding("error", "unknown part", text, d.place))
+        return None
+    trained = np.bincount(raw.owner[part == 0], minlength=len(raw.owners))
+    for c in np.flatnonzero(trained == 0):
+        text = "it has no training samples."
+        report(DataFinding("error", "no training samples", text, d.place, client=raw.owners[c]))
+    return part
+
+
+def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
+    """Each client's earliest samples are for training, its latest for test."""
+    assert raw.time is not None
+    when = raw.time
+    bad: list[int] = []
+    if when.dtype.kind not in "iuf":
+        texts = [str(cell) if cell is not None else "" for cell in when.tolist()]
+        numbers = to_numbers(np.array(texts, dtype=object), d.missing, bad.append)
+        when = np.array(texts) if bad else numbers  # ISO dates sort correctly as strings: 2024-01-31
+    gone = np.isin(when, d.missing) if when.dtype.kind == "U" else np.isnan(when.astype(np.float64))
+    for i in np.flatnonzero(gone):
+        report(raw.finding_at("error", "missing time", int(i), "the cell is empty.", d.split.column))
+    part = np.zeros(len(raw), np.int8)
+    split = parse_split(d.split.ratio)
+    for indices in group(raw.owner, len(raw.owners)):
+        order = indices[np.argsort(when[indices], kind="stable")]
+        part[order] = np.repeat(np.arange(3, dtype=np.int8), part_sizes(len(order), split))
+    return part
 
 
 @dataclass(frozen=True)
@@ -31,10 +144,10 @@ class Targets:
     """names of the classes, labels or targets"""
 
 
-def targets(raw: Raw, d: Description, report: Report) -> Targets:
+def make_targets(raw: Raw, d: Description, report: Report) -> Targets:
     """The targets of all samples; reports missing and unknown ones."""
     _report_missing(raw, d, report)
-    task, why = (d.task, "") if d.task else _guess(raw, d)
+    task, why = (d.task, "") if d.task else _guess_task(raw, d)
     make = {"classification": _classes, "multilabel": _labels, "regression": _quantities, "segmentation": _masks}[task]
     y, names = make(raw, d, report)
     return Targets(task, why, y, d.names or names)
@@ -45,10 +158,10 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
         return
     for k, codes in enumerate(raw.labels):
         for i in np.flatnonzero(codes < 0):
-            report(raw.finding("error", "missing label", int(i), "the target is missing.", _column(d, k)))
+            report(raw.finding_at("error", "missing label", int(i), "the target is missing.", _column(d, k)))
 
 
-def _guess(raw: Raw, d: Description) -> tuple[TaskName, str]:
+def _guess_task(raw: Raw, d: Description) -> tuple[TaskName, str]:
     """The task, and why."""
     if raw.y is not None:
         if raw.y.ndim > 2:
@@ -72,33 +185,35 @@ def _guess(raw: Raw, d: Description) -> tuple[TaskName, str]:
 def _as_numbers(cells: list[Any]) -> list[float]:
     """All cells, or an empty list if one is not a finite number."""
     try:
-        found = [float(cell) for cell in cells]
+        numbers = [float(cell) for cell in cells]
     except (ValueError, TypeError):
         return []
-    return found if all(map(math.isfinite, found)) else []
+    return numbers if all(map(math.isfinite, numbers)) else []
 
 
 def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if raw.y is not None or len(raw.labels) != 1:
         raise DataError("task is 'classification', but there are several targets: name one, or choose another task.")
-    codes, cells = raw.labels[0], raw.cells[0]
-    known = list(d.classes) or in_order(cells)
+    codes = raw.labels[0]
+    cells = raw.cells[0]
+    known = list(d.classes) or sort_classes(cells)
     numbers = _as_numbers(cells)
     if numbers and not d.classes and not all(n.is_integer() for n in numbers):
         i = int(np.flatnonzero(np.isin(codes, [k for k, n in enumerate(numbers) if not n.is_integer()]))[0])
         text = f'{cells[codes[i]]} is not a whole number, so it is not a class: choose task = "regression".'
-        report(raw.finding("error", "float label", i, text, _column(d, 0)))
+        report(raw.finding_at("error", "float label", i, text, _column(d, 0)))
     place = {name: k for k, name in enumerate(known)}
     for i in np.flatnonzero(np.isin(codes, [k for k, cell in enumerate(cells) if cell not in place])):
         text = f"{cells[codes[i]]!r} is not one of the classes: {', '.join(known)}."
-        report(raw.finding("error", "unknown label", int(i), text, _column(d, 0)))
+        report(raw.finding_at("error", "unknown label", int(i), text, _column(d, 0)))
     if len(known) < 2:
-        raise DataError(f"the target has only one value, {known[0]!r}: there is nothing to predict." if known else NONE)
+        raise DataError(
+            f"the target has only one value, {known[0]!r}: there is nothing to predict."
+            if known
+            else "no sample has a target."
+        )
     table = np.array([place.get(cell, 0) for cell in cells] + [0], np.int64)  # the last entry: missing targets
     return table[codes], tuple(known)
-
-
-NONE = "no sample has a target."
 
 
 def _labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
@@ -109,14 +224,14 @@ def _labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float3
     if len(raw.labels) != 1:
         return _binary(raw, _numbers(raw, d, report), d.target, report), d.target
     cells = [cell if isinstance(cell, tuple) else (cell,) for cell in raw.cells[0]]
-    known = list(d.classes) or in_order({label for cell in cells for label in cell})
+    known = list(d.classes) or sort_classes({label for cell in cells for label in cell})
     place = {name: k for k, name in enumerate(known)}
     table = np.zeros((len(cells) + 1, len(known)), np.float32)
     for k, cell in enumerate(cells):
         if strange := [label for label in cell if label not in place]:
             i = int(np.flatnonzero(raw.labels[0] == k)[0])
             text = f"{strange[0]!r} is not one of the labels: {', '.join(known)}."
-            report(raw.finding("error", "unknown label", i, text, _column(d, 0)))
+            report(raw.finding_at("error", "unknown label", i, text, _column(d, 0)))
         table[k, [place[label] for label in cell if label in place]] = 1
     return table[raw.labels[0]], tuple(known)
 
@@ -124,7 +239,7 @@ def _labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float3
 def _binary(raw: Raw, y: NDArray[np.float32], names: tuple[str, ...], report: Report) -> NDArray[np.float32]:
     for i, k in np.argwhere(~np.isin(y, (0, 1)) & ~np.isnan(y)):
         text = f"{y[i, k]:g} is not 0 or 1, as every label must be."
-        report(raw.finding("error", "unknown label", int(i), text, names[k]))
+        report(raw.finding_at("error", "unknown label", int(i), text, names[k]))
     return y
 
 
@@ -135,14 +250,15 @@ def _quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.fl
             raise DataError(f"task is 'regression', but targets have the shape {list(y.shape[1:])}.")
         names = d.classes or tuple(f"target {k}" for k in range(y.shape[1]))
     else:
-        y, names = _numbers(raw, d, report), d.target or ("target",)
+        y = _numbers(raw, d, report)
+        names = d.target or ("target",)
     for i in np.flatnonzero(~np.isfinite(y).all(1)):
         if not any(codes[i] < 0 for codes in raw.labels) or raw.y is not None:
-            report(raw.finding("error", "missing label", int(i), "the target is not a finite number."))
+            report(raw.finding_at("error", "missing label", int(i), "the target is not a finite number."))
     for k, (low, high) in enumerate(d.target_range.pairs[: y.shape[1]] if d.target_range else ()):
         for i in np.flatnonzero((y[:, k] < np.float32(low)) | (y[:, k] > np.float32(high))):
             text = f"{y[i, k]:g} is outside target_range, which is {low:g} to {high:g}."
-            report(raw.finding("warning", "outside target_range", int(i), text, names[k]))
+            report(raw.finding_at("warning", "outside target_range", int(i), text, names[k]))
     return y, names
 
 
@@ -156,7 +272,7 @@ def _numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
             try:
                 table[j] = float(cell)
             except (ValueError, TypeError):
-                report(raw.finding("error", "not a number", first[j], f"{cell!r} is not a number.", _column(d, k)))
+                report(raw.finding_at("error", "not a number", first[j], f"{cell!r} is not a number.", _column(d, k)))
                 table[j] = 0
         columns.append(table[codes])
     return np.stack(columns, axis=1).astype(np.float32)
@@ -175,11 +291,11 @@ def _masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64],
     count = len(d.classes) or int(y.max()) + 1
     for i in np.flatnonzero((y < 0).any((1, 2)) | (y >= count).any((1, 2))):
         text = f"its mask has the value {int(y[i].max())}, but must have 0 to {count - 1}."
-        report(raw.finding("error", "unknown label", int(i), text))
+        report(raw.finding_at("error", "unknown label", int(i), text))
     return y, d.classes or tuple(map(str, range(count)))
 
 
-def in_order(cells: Any) -> list[str]:
+def sort_classes(cells: Any) -> list[str]:
     """Sorted, numerically if all are numbers."""
     texts = sorted(map(str, cells))
     numbers = _as_numbers(texts)

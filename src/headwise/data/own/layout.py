@@ -1,0 +1,201 @@
+"""The files that a data.toml describes: whose they are, which part they hold, and whether they have changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ...disk.files import read_json
+from ...errors import ConfigError, DataError, RunError
+from .description import PARTS, Description
+from .findings import DataFinding, Report
+from .readers.large import REFERENCES, list_referenced_files
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SUFFIXES = {
+    "csv": (".csv", ".tsv", ".txt", ".data"),
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "npz": (".npz",),
+    "images": IMAGES,
+    "arrays": (".npy", ".json"),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file of one client, or of all clients if a column names each row's client."""
+
+    path: Path
+    client: str | None = None
+    part: int = -1
+    """0, 1, 2 for training, validation and test; -1: the path does not say"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of one client's images: one sub-folder per class, or images and masks."""
+
+    path: Path
+    client: str
+    part: int = -1
+
+    def images_in(self, name: str) -> list[Path]:
+        """The images in the sub-folder `name`."""
+        return [p for p in list_folder(self.path / name) if p.suffix.lower() in IMAGES]
+
+    def names(self) -> list[str]:
+        """The sub-folders."""
+        return [p.name for p in list_folder(self.path) if p.is_dir()]
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """The contents of a folder, sorted, without hidden files."""
+    try:
+        return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "_")))
+    except OSError as error:
+        raise DataError(f"{folder} can't be read: {error.strerror}.") from None
+
+
+def pieces(d: Description, report: Report) -> list[Piece]:
+    """The files of tables and arrays, client after client."""
+    if d.place.is_file():
+        if not d.client and not d.one_client and d.is_table:
+            choices = "name the column with each row's client, or set one_client = true"
+            raise ConfigError(f"client is missing: path is one table, so {choices}.")
+        return [Piece(d.place, None if d.client else d.place.stem)]
+    check_folder(d)
+    if d.one_client:
+        raise ConfigError(f"one_client is true, but path is {str(d.place)!r}, which is not a table.")
+    if d.client:
+        return [Piece(path) for path in list_files(d.place, d)]
+    if folders := [p for p in list_folder(d.place) if p.is_dir()]:
+        return [piece for folder in folders for piece in _client_pieces(folder, d, report)]
+    files = [Piece(path, path.stem) for path in list_folder(d.place) if fits(path, d)]
+    if not files:
+        raise DataError(f"{d.place} has no {d.format} file ({', '.join(SUFFIXES[d.format])}) and no folder.")
+    return files
+
+
+def _client_pieces(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
+    files = list_files(folder, d)
+    if not files:
+        text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
+        report(DataFinding("error", "empty client", text, folder, client=folder.name))
+    for path in files:
+        yield Piece(path, folder.name, _part(path.stem, path, d, report))
+
+
+def image_folders(d: Description, report: Report) -> list[Folder]:
+    """One folder per client, or per client and part."""
+    check_folder(d)
+    folders: list[Folder] = []
+    for client in [p for p in list_folder(d.place) if p.is_dir()]:
+        if d.split.by != "files":
+            folders.append(Folder(client, client.name))
+            continue
+        parts = [p for p in list_folder(client) if p.is_dir()]
+        folders += [Folder(p, client.name, _part(p.name, p, d, report)) for p in parts]
+    if not folders:
+        raise DataError(f"{d.place} has no folders: each client needs one, with one folder of images per class.")
+    return folders
+
+
+def _part(name: str, path: Path, d: Description, report: Report) -> int:
+    if d.split.by != "files":
+        return -1
+    if name not in d.split.part_of:
+        text = f"split.by is 'files', but its name is not one of {', '.join(PARTS)}."
+        report(DataFinding("error", "unknown part", text, path))
+    return d.split.part_of.get(name, 0)
+
+
+def fits(path: Path, d: Description) -> bool:
+    """Whether it is a file of the described format, and not hidden."""
+    hidden = path.name.startswith((".", "_"))
+    return path.suffix.lower() in SUFFIXES[d.format] and not hidden and path.is_file()
+
+
+def list_files(folder: Path, d: Description) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if fits(path, d)]
+
+
+def check_folder(d: Description) -> None:
+    if not d.place.is_dir():
+        raise DataError(f"path is {str(d.place)!r}, but there is no such file or folder.")
+
+
+class FileHash(NamedTuple):
+    size: int
+    changed: int
+    """when, in nanoseconds"""
+    sha256: str
+
+
+Hashes = Mapping[str, FileHash]
+
+
+def hash_files(d: Description, known: Hashes | None = None, *, fresh: bool = False) -> dict[str, FileHash]:
+    """Every file by its name in the described folder; those with the size and time of `known` are not read."""
+    read = _hash.__wrapped__ if fresh else _hash
+    hashes: dict[str, FileHash] = {}
+    for name, path in _files_of(d).items():
+        try:
+            stat = path.stat()
+            before = (known or {}).get(name)
+            if before is None or before[:2] != (stat.st_size, stat.st_mtime_ns):
+                before = FileHash(stat.st_size, stat.st_mtime_ns, read(path, stat.st_size, stat.st_mtime_ns))
+        except OSError as error:
+            raise DataError(f"{path} can't be read: {error.strerror}.") from None
+        hashes[name] = before
+    return hashes
+
+
+def fingerprint(d: Description, known: Hashes | None = None) -> str:
+    """SHA-256 of the described files and their names."""
+    digest = hashlib.sha256()
+    for name, file in hash_files(d, known).items():
+        digest.update(f"{name}\n{file.sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def check_unchanged(d: Description, known: Hashes, *, content: bool = False) -> None:
+    """Raise a DataError that names the first file that is not as in `known`; `content`: read all files to find out."""
+    now = hash_files(d, None if content else known, fresh=content)
+    for name in [*known, *now]:
+        path = d.place if d.place.is_file() else d.place / name
+        if name not in now:
+            raise DataError(f"{path} is gone since the run began.")
+        if name not in known:
+            raise DataError(f"{path} is new since the run began.")
+        if now[name].sha256 != known[name].sha256:
+            raise DataError(f"{path} has changed since the run began.")
+
+
+def read_hashes(path: Path) -> dict[str, FileHash]:
+    """As a run's folder keeps them."""
+    try:
+        return {name: FileHash(*entry) for name, entry in read_json(path).items()}
+    except (AttributeError, TypeError) as error:
+        raise RunError(f"{path} is damaged: it must list the files of the data.") from error
+
+
+def _files_of(d: Description) -> dict[str, Path]:
+    if d.place.is_file():
+        return {d.place.name: d.place}
+    check_folder(d)
+    files = {p.relative_to(d.place).as_posix(): p for p in list_files(d.place, d)}
+    if d.format == "arrays" and REFERENCES in files:
+        files |= {path: Path(path) for path in list_referenced_files(d.place)}
+    return files
+
+
+@lru_cache(1 << 17)
+def _hash(path: Path, size: int, changed: int) -> str:
+    """Hash of one file, cached until its size or time changes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

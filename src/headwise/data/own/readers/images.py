@@ -1,0 +1,154 @@
+"""Reads image files as uint8 arrays of one size and number of channels, and folders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import DataError
+from ..description import Description
+from ..findings import DataFinding, Report
+from ..layout import Folder, image_folders
+from .raw import Builder, Raw
+
+MODES = {1: "L", 3: "RGB"}
+LARGEST = 1 << 26
+"""pixels in one image"""
+
+
+class Pictures:
+    """Reads images; a size or number of channels that is not given is taken from the first image."""
+
+    def __init__(self, size: Sequence[int], channels: int) -> None:
+        self.size = (size[0], size[1]) if size else None
+        self.channels = channels
+        self._resizes = bool(size)
+        self._converts = bool(channels)
+
+    def read(self, path: Path, report: Report) -> NDArray[np.uint8] | None:
+        """uint8 [channels, height, width], or None after reporting an error."""
+        image = _open(path, report)
+        if image is None:
+            return None
+        size = (image.height, image.width)
+        channels = 1 if image.mode in ("1", "L", "I", "I;16", "LA") else 3
+        self.size = self.size or size
+        self.channels = self.channels or channels
+        if size != self.size and not self._resizes:
+            text = f"it has {size[0]} x {size[1]} pixels, but others have {self.size[0]} x {self.size[1]}: "
+            report(DataFinding("error", "mixed shapes", f"{text}set preprocess.size to resize all.", path))
+            return None
+        if channels != self.channels and not self._converts:
+            text = f"it is {'grey' if channels == 1 else 'in colour'}, but others are not: "
+            report(DataFinding("error", "mixed channels", f"{text}set preprocess.channels to convert all.", path))
+            return None
+        image = image.convert(MODES[self.channels])
+        if size != self.size:
+            image = image.resize((self.size[1], self.size[0]), _pillow(path).Resampling.BILINEAR)
+        return np.asarray(image, np.uint8).reshape(*self.size, self.channels).transpose(2, 0, 1)
+
+    def read_mask(self, path: Path, report: Report) -> NDArray[np.int64] | None:
+        """The class of each pixel [height, width]: grey values or palette indices."""
+        image = _open(path, report)
+        if image is None:
+            return None
+        image = image if image.mode == "P" else image.convert("L")
+        if self.size and (image.height, image.width) != self.size:
+            if not self._resizes:
+                text = (
+                    f"the mask has {image.height} x {image.width} pixels, but images {self.size[0]} x {self.size[1]}: "
+                )
+                report(DataFinding("error", "mixed shapes", f"{text}set preprocess.size to resize all.", path))
+                return None
+            image = image.resize((self.size[1], self.size[0]), _pillow(path).Resampling.NEAREST)
+        return np.asarray(image, np.int64)
+
+
+def read_sizes(paths: Sequence[Path]) -> set[tuple[int, int]]:
+    """The heights and widths of these images; those that can't be read are left to `headwise data check`."""
+    sizes: set[tuple[int, int]] = set()
+    for path in paths:
+        pillow = _pillow(path)
+        try:
+            with pillow.open(path) as image:
+                sizes.add((image.height, image.width))
+        except (OSError, ValueError, SyntaxError):
+            continue
+    return sizes
+
+
+def _open(path: Path, report: Report) -> Any:
+    pillow = _pillow(path)
+    try:
+        image = pillow.open(path)
+        if image.width * image.height > LARGEST:
+            image.close()
+            report(DataFinding("error", "unreadable image", f"it has more than {LARGEST:,} pixels.", path))
+            return None
+        image.load()
+        return image
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+        report(DataFinding("error", "unreadable image", "it is not a readable image.", path))
+        return None
+
+
+def _pillow(path: Path) -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{path} is an image, which needs pillow: pip install 'headwise[images]'.") from None
+    return Image
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A sample in its own file."""
+
+    file: Path
+
+    def row(self, i: int) -> None:
+        """A file without rows."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def has_masks(d: Description) -> bool:
+    return d.format == "images" and d.task == "segmentation"
+
+
+def read_images(d: Description, builder: Builder) -> Raw:
+    pictures = Pictures(d.preprocess.size, d.preprocess.channels)
+    masks = has_masks(d)
+    for folder in image_folders(d, builder.report):
+        before = builder.n
+        for name in ["images"] if masks else folder.names():
+            for path in folder.images_in(name):
+                _add_image(builder, pictures, folder, path, None if masks else name)
+        if builder.n == before:
+            text = "the folder has no images: it needs one folder of images per class."
+            builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client))
+    return builder.raw("image", {})
+
+
+def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path, label: str | None) -> None:
+    x = pictures.read(path, builder.report)
+    if x is None:
+        return
+    part = None if folder.part < 0 else np.array([folder.part], np.int8)
+    owner = np.array([builder.clients[folder.client]])
+    if label is not None:
+        builder.add(OneFile(path), x[None], owner, labels=[np.array([builder.labels[0][label]])], part=part)
+        return
+    beside = folder.path / "masks" / path.name
+    if not beside.is_file():
+        builder.report(DataFinding("error", "missing label", f"there is no mask {beside}.", path, client=folder.client))
+        return
+    mask = pictures.read_mask(beside, builder.report)
+    if mask is not None:
+        builder.add(OneFile(path), x[None], owner, y=mask[None], part=part)
