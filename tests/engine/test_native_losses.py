@@ -16,19 +16,19 @@ from headwise.engine.kernels.native.library import LIMIT
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
 from headwise.tasks.base import Objective
-from headwise.tasks.classification import CROSS_ENTROPY, Classification
-from headwise.tasks.multilabel import Multilabel
-from headwise.tasks.regression import Regression
+from headwise.tasks.classification import CROSS_ENTROPY, CrossEntropy
+from headwise.tasks.multilabel import BinaryCrossEntropy
+from headwise.tasks.regression import SquaredError
 
 N = 18
 """outputs: more than a vector, and not a whole number of them"""
 WEIGHTS = torch.linspace(0.2, 3, N)
 OBJECTIVES = {
     "classes": CROSS_ENTROPY,
-    "weighted classes": Classification(N, WEIGHTS, 0.1),
-    "labels": Multilabel(N),
-    "weighted labels": Multilabel(N, torch.stack([WEIGHTS.flip(0), WEIGHTS]), 0.1),
-    "quantities": Regression(torch.linspace(-1, 1, N), WEIGHTS),
+    "weighted classes": CrossEntropy(N, WEIGHTS, 0.1),
+    "labels": BinaryCrossEntropy(N),
+    "weighted labels": BinaryCrossEntropy(N, torch.stack([WEIGHTS.flip(0), WEIGHTS]), 0.1),
+    "quantities": SquaredError(torch.linspace(-1, 1, N), WEIGHTS),
 }
 PLAIN, ALL = Rates(0.1, 0.0, 0.0), Rates(0.1, 0.9, 0.05)
 RATES = [PLAIN, ALL, PLAIN._replace(clip=0.05), ALL._replace(clip=0.3)]
@@ -42,9 +42,9 @@ def network() -> nn.Sequential:
 
 
 def targets(objective: Objective, n: int) -> Tensor:
-    if isinstance(objective, Classification):
+    if isinstance(objective, CrossEntropy):
         return torch.arange(n) * 5 % N
-    return (torch.randn(n, N) > 0).float() if isinstance(objective, Multilabel) else 3 * torch.randn(n, N)
+    return (torch.randn(n, N) > 0).float() if isinstance(objective, BinaryCrossEntropy) else 3 * torch.randn(n, N)
 
 
 def feed_for(objective: Objective) -> Feed:

@@ -9,8 +9,7 @@ from bench_of_tests import even_federation, play, prepare
 from sklearn import metrics
 
 from headwise.engine.client.scores import over_clients, score
-from headwise.log.choosing import wanted
-from headwise.log.metrics import Score
+from headwise.log.metrics import Score, metrics_to_measure
 from headwise.methods.fedavg import FedAvg
 
 
@@ -21,7 +20,9 @@ def test_scores_are_those_of_scikit_learn(seed: int) -> None:
     y = rng.integers(0, rng.integers(1, classes + 1), n)  # often not all classes
     z = rng.standard_normal((n, classes)).astype(np.float32)
     guess = z.argmax(1)
-    found = score(torch.from_numpy(z), torch.from_numpy(y), wanted("classification", (), None), "classification")
+    found = score(
+        torch.from_numpy(z), torch.from_numpy(y), metrics_to_measure("classification", (), None), "classification"
+    )
     assert found["n"] == n
     assert found["accuracy"] == pytest.approx(metrics.accuracy_score(y, guess))
     recall = metrics.recall_score(y, guess, labels=np.unique(y), average="macro", zero_division=0)

@@ -16,7 +16,7 @@ from headwise.engine.client.scores import score
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
 from headwise.exports.personal import Models
-from headwise.log.choosing import wanted
+from headwise.log.metrics import metrics_to_measure
 
 
 def small_run(folder: Path, method: Any = "fedrep", **more: Any) -> hw.Run:
@@ -37,7 +37,10 @@ def measured(models: Models, model: TrainedModel, client: int) -> dict[str, floa
     part = models.data.parts[client]
     said = torch.from_numpy(model.say(raw(models, client)).scores[: len(part.test)])
     return score(
-        said, torch.from_numpy(models.data.dataset.y[part.test]), wanted("classification", (), None), "classification"
+        said,
+        torch.from_numpy(models.data.dataset.y[part.test]),
+        metrics_to_measure("classification", (), None),
+        "classification",
     )
 
 

@@ -22,8 +22,7 @@ from headwise.exports.quality import Measuring, each_of, quantities, residuals
 from headwise.exports.samples import read
 from headwise.exports.targets import expected
 from headwise.log.metrics import TASKS as EVERY
-from headwise.log.metrics import metrics
-from headwise.log.predictions import Hits, Predictions
+from headwise.log.metrics import Hits, Predictions, metrics
 
 DATA = {
     "classification": "synthetic:samples=200:sites=2:features=5",

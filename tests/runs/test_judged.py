@@ -20,7 +20,7 @@ from headwise.disk.files import sealed, write_json
 from headwise.engine.driver import _patience
 from headwise.engine.events import Progress
 from headwise.errors import ConfigError, RunError
-from headwise.log.choosing import judging
+from headwise.log.metrics import main_metric
 from headwise.log.schema import Round
 from headwise.records import Nothing
 from headwise.report.data import setting_data
@@ -43,7 +43,7 @@ def curve(*values: float | None, name: str) -> list[Round]:
 
 
 def test_the_best_round_follows_the_metric_and_its_direction() -> None:
-    up, down = judging("auc", None), judging("log_loss", None)
+    up, down = main_metric("auc", None), main_metric("log_loss", None)
     assert summarize(curve(0.5, 0.9, 0.9, 0.7, name="auc"), "pre", up)["best_round"] == 2
     found = summarize(curve(0.5, 0.2, 0.2, 0.7, name="log_loss"), "pre", down)
     assert (found["best_round"], found["best"], found["last"]) == (2, 0.2, 0.7)
@@ -55,13 +55,13 @@ def test_the_round_chosen_on_validation_follows_the_direction() -> None:
     found = curve(0.5, 0.6, 0.7, name="log_loss")
     for row, value in zip(found, (3.0, 1.0, 2.0), strict=True):
         row["pre"]["val_log_loss"] = value
-    summary = summarize(found, "pre", judging("log_loss", None))
+    summary = summarize(found, "pre", main_metric("log_loss", None))
     assert (summary["selected"], summary["selected_round"]) == (0.6, 2)
 
 
 @pytest.mark.parametrize(("name", "better", "worse"), [("auc", 0.8, 0.6), ("log_loss", 0.6, 0.8)])
 def test_patience_follows_the_direction(name: str, better: float, worse: float) -> None:
-    main, now = judging(name, None), Progress(1, Nothing(), {}, 0.7, 0)
+    main, now = main_metric(name, None), Progress(1, Nothing(), {}, 0.7, 0)
     assert _patience(now, curve(better, name=name)[0], main) == (better, 0)
     assert _patience(now, curve(worse, name=name)[0], main) == (0.7, 1)
     assert _patience(now, curve(None, name=name)[0], main) == (0.7, 1)

@@ -13,7 +13,7 @@ from headwise.errors import ConfigError
 from headwise.models.base import Task
 from headwise.settings.options import TaskName
 from headwise.tasks.base import Objective
-from headwise.tasks.registry import balanced, blank, check_options, objective_of
+from headwise.tasks.registry import kind_of, objective_of
 
 CLASSES, PIXELS = Task((5,), 3), Task((1, 1, 2), 3, kind="segmentation")
 LABELS, QUANTITIES = Task((5,), 2, kind="multilabel"), Task((5,), 2, 0, "regression", (10.0, 0.0), (2.0, 1.0))
@@ -64,7 +64,7 @@ def test_binary_cross_entropy_is_the_mean_over_labels() -> None:
 def test_squared_error_is_that_of_scaled_targets() -> None:
     z, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[14.0, -1.0]])  # (14 - 10) / 2 = 2
     assert objective_of(QUANTITIES).loss(z, y).item() == pytest.approx(((1 - 2) ** 2 + (2 + 1) ** 2) / 2)
-    assert objective_of(QUANTITIES).said(z).tolist() == [[12.0, 2.0]]
+    assert objective_of(QUANTITIES).in_target_units(z).tolist() == [[12.0, 2.0]]
     assert objective_of(QUANTITIES).predict(z).tolist() == [[12.0, 2.0]]
 
 
@@ -89,12 +89,12 @@ def test_predictions_and_probabilities() -> None:
 
 def test_balanced_weights_give_all_classes_the_same_sum() -> None:
     y = torch.tensor([0, 0, 0, 1])
-    objective: Any = balanced(CLASSES, y, 0.0)
+    objective: Any = kind_of(CLASSES).balanced(CLASSES, y, 0.0)
     assert objective.weights.tolist() == pytest.approx([4 / (2 * 3), 4 / 2, 1.0])  # nobody has class 2
     assert objective.weights[y].mean().item() == pytest.approx(1.0)
-    pixels: Any = balanced(PIXELS, y.view(2, 1, 2), 0.0)
+    pixels: Any = kind_of(PIXELS).balanced(PIXELS, y.view(2, 1, 2), 0.0)
     assert pixels.weights.tolist() == objective.weights.tolist()
-    labels: Any = balanced(LABELS, torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 0]]), 0.0)
+    labels: Any = kind_of(LABELS).balanced(LABELS, torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 0]]), 0.0)
     assert labels.weights[:, 0].tolist() == pytest.approx([4 / 6, 4 / 2])
     assert labels.weights[:, 1].tolist() == [1.0, 1.0]  # never there
 
@@ -122,7 +122,7 @@ def test_a_guess_of_pixels_is_the_same_for_all_of_them() -> None:
 def test_divergence_is_the_expected_loss_above_the_smallest(task: Task) -> None:
     """If targets are as `p` says: for classes and labels, an expectation over them; for quantities, p itself."""
     rng = torch.Generator().manual_seed(0)
-    shape = (1, task.classes, *(task.shape[1:] if task.kind == "segmentation" else ()))
+    shape = (1, task.classes, *(task.shape[1:] if kind_of(task).per_pixel else ()))
     p, q = torch.randn(shape, generator=rng), torch.randn(shape, generator=rng)
     objective = objective_of(task)
     assert objective.divergence(p, p).item() == pytest.approx(0, abs=1e-6)
@@ -135,7 +135,10 @@ def _expected(objective: Objective, p: Tensor, q: Tensor) -> float:
         pixels = [(p[0, :, 0, k : k + 1].T, q[0, :, 0, k : k + 1].T) for k in range(2)]
         return sum(_expected(flat, a, b) for a, b in pixels) / 2
     if objective is objective_of(QUANTITIES):
-        return objective.loss(q, objective.said(p)).item() - objective.loss(p, objective.said(p)).item()
+        return (
+            objective.loss(q, objective.in_target_units(p)).item()
+            - objective.loss(p, objective.in_target_units(p)).item()
+        )
     if objective is objective_of(LABELS):
         ones = p.sigmoid()
         return objective.loss(q, ones).item() - objective.loss(p, ones).item()
@@ -164,8 +167,8 @@ def test_the_dense_form_has_the_gradient_of_the_loss(task: Task, options: dict[s
 
 @pytest.mark.parametrize("task", EVERY, ids=lambda t: t.kind)
 def test_blank_targets_can_be_learned(task: Task) -> None:
-    y = blank(task, 4)
-    scores = torch.zeros(4, task.classes, *(task.shape[1:] if task.kind == "segmentation" else ()))
+    y = kind_of(task).blank(task, 4)
+    scores = torch.zeros(4, task.classes, *(task.shape[1:] if kind_of(task).per_pixel else ()))
     assert objective_of(task).loss(scores, y).isfinite()
 
 
@@ -179,4 +182,4 @@ def test_blank_targets_can_be_learned(task: Task) -> None:
 )
 def test_options_that_do_not_suit_the_task(kind: TaskName, weights: Any, smoothing: float, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_options(Task((5,), 3, kind=kind), weights, smoothing)
+        kind_of(kind).check_options(Task((5,), 3, kind=kind), weights, smoothing)

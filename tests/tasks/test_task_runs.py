@@ -83,7 +83,7 @@ def test_numbers_are_learned_by_their_deviation_and_measured_in_their_units(own:
     assert data.task.spread == pytest.approx(train.std(0, correction=0).tolist())
     objective, y = objective_of(data.task), data.client(0).test.y
     scaled = (y - data.task.centre[0]) / data.task.spread[0]
-    torch.testing.assert_close(objective.said(scaled), y)
+    torch.testing.assert_close(objective.in_target_units(scaled), y)
     assert objective.loss(scaled, y).item() == pytest.approx(0, abs=1e-9)
 
 

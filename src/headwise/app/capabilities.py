@@ -14,7 +14,7 @@ from ..models.split import SplitModel
 from ..settings import catalog
 from ..settings.experiment import Experiment, find_class
 from ..settings.options import TaskName
-from ..tasks.registry import check_options
+from ..tasks.registry import kind_of
 
 
 def methods_for(task: TaskName) -> list[str]:
@@ -24,14 +24,14 @@ def methods_for(task: TaskName) -> list[str]:
 
 def check_outputs(experiment: Experiment, models: Sequence[SplitModel], task: Task) -> None:
     """Raise unless the networks score each class of each pixel, where pixels have classes."""
-    if task.kind != "segmentation":
+    if not kind_of(task).per_pixel:
         return
     wanted = (task.classes, *task.shape[1:])
     for choice, model in zip(experiment.model, models, strict=True):
         with torch.no_grad():
             found = tuple(model(torch.zeros(1, *task.shape)).shape[1:])
         if found != wanted:
-            need = f"task is 'segmentation', which needs {wanted}: classes, height and width, as fcn has them"
+            need = f"task is {task.kind!r}, which needs {wanted}: classes, height and width, as fcn has them"
             raise ConfigError(f"model is {choice.name!r}, whose scores have the shape {found}, but {need}.")
 
 
@@ -41,12 +41,12 @@ def check_task(experiment: Experiment, method: Method[Any, Any, Any, Any], task:
         said = f"{experiment.method.name} can only do {' and '.join(method.tasks)}"
         raise ConfigError(f"task is {task.kind!r}, but {said}: choose one of {', '.join(methods_for(task.kind))}.")
     train, privacy = experiment.train, experiment.privacy
-    check_options(task, train.class_weights, train.label_smoothing)
+    kind_of(task).check_options(task, train.class_weights, train.label_smoothing)
     if privacy.clip is None:
         return
-    if task.kind == "regression" and experiment.target_range is None:
+    if kind_of(task).quantitative and experiment.target_range is None:
         measured = "the mean and the deviation of its targets are measured without protection"
         can = "set target_range to the lowest and highest value that a target can have, such as [0, 350]"
-        raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is 'regression', and {measured}: {can}.")
+        raise ConfigError(f"privacy.clip is {privacy.clip:g}, but task is {task.kind!r}, and {measured}: {can}.")
     if privacy.level == "example" and train.class_weights == "balanced":
         raise ConfigError("privacy.level is 'example', but train.class_weights is 'balanced', which counts examples.")

@@ -13,8 +13,7 @@ from typing import Any
 from ..disk.files import write_bytes, write_json
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
-from ..log.choosing import extras
-from ..log.metrics import CLIENT_MEAN
+from ..log.metrics import CLIENT_MEAN, extra_columns
 from ..report.data import joined_table
 from ..report.page import write_page
 from ..report.results import Line, Setting
@@ -116,7 +115,7 @@ def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> li
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
-    others = (metric.name for metric in extras(line.metric, line.runs[0].asked))
+    others = (metric.name for metric in extra_columns(line.metric, line.runs[0].asked))
     whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *others)
     known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
     return known | {"std": line.spread("last", moment)}

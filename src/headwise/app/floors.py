@@ -11,7 +11,7 @@ from torch import Tensor
 from ..engine.client.scores import over_clients, score
 from ..engine.plan import Plan
 from ..log.metrics import ACCURACY
-from ..tasks.registry import objective_of
+from ..tasks.registry import kind_of, objective_of
 
 Guess = tuple[Tensor, Tensor]
 """what such a model says about a client's test samples, and their targets"""
@@ -22,7 +22,7 @@ def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict
 
     Nothing for the accuracy of classes, which the counts say; nor where only sites could tell it.
     """
-    metric, classes = plan.metric, plan.task == "classification"
+    metric, classes = plan.metric, kind_of(plan.task).one_class
     if (classes and metric is ACCURACY) or not (counts["train"] if classes else plan.data.reported_labels is None):
         return {}
     guesses = map(_of_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
@@ -44,5 +44,5 @@ def _guesses(plan: Plan) -> Iterator[Guess | None]:
     for c in range(len(plan.data)):
         data = plan.data.client(c)
         test = data.test.y
-        guess = objective.said(objective.guess(data.train.y))
+        guess = objective.in_target_units(objective.guess(data.train.y))
         yield (guess.expand(len(test), *guess.shape), test) if len(test) else None

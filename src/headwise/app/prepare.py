@@ -25,7 +25,7 @@ from ..engine.host.drawing import drawing
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
-from ..log.choosing import wanted
+from ..log.metrics import metrics_to_measure
 from ..models.base import Model, Task
 from ..models.split import SplitModel, channels_last, check_apart, laid_out
 from ..params import Params
@@ -87,7 +87,9 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     check_training(experiment, method, data.task)
     _check_models(experiment.method.name, method, models)
     check_outputs(experiment, models, data.task)
-    wanted(data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric)  # refuses what does not apply
+    metrics_to_measure(
+        data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric
+    )  # refuses what does not apply
     if experiment.robust.rule != "mean" and not isinstance(method, Averaging):
         raise ConfigError(
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..engine.events import ClientDone, Event, Observer, RoundEnded, RoundStarted, RunStarted, StartMeasured
 from ..log.metrics import ACCURACY
-from ..log.schema import MOMENTS, evaluated, figures
+from ..log.schema import MOMENTS, figures, was_evaluated
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class Watch:
     def line(self, event: Event) -> None:
         """Like `see`, and prints a line after each evaluation."""
         self.see(event)
-        if isinstance(event, (RoundEnded, StartMeasured)) and evaluated(event.row):
+        if isinstance(event, (RoundEnded, StartMeasured)) and was_evaluated(event.row):
             click.echo(f"{self.title}: {', '.join(f'{k} {v}' for k, v in self.facts())}", err=True)
 
     def facts(self) -> list[tuple[str, str]]:

@@ -17,8 +17,8 @@ from ..models.split import SplitModel
 from ..params import Params
 from ..records import Nothing, Record
 from ..settings.fields import Checked
-from ..settings.options import TASKS
-from ..settings.options import TaskName as TaskName
+from ..tasks.registry import TASKS
+from ..tasks.registry import TaskName as TaskName
 from .benches import Bench as Bench
 from .benches import Central as Central
 from .benches import ClassMeans as ClassMeans
@@ -88,7 +88,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "no"
     """whether clients may have different networks"""
 
-    tasks: ClassVar[tuple[TaskName, ...]] = TASKS
+    tasks: ClassVar[tuple[TaskName, ...]] = tuple(TASKS)
     """what it can learn; by default everything, as its mathematics uses the task's own loss only"""
     optimizers: ClassVar[Optimizers] = "any"
     """what its clients can train with: any `train.optimizer` and `train.clip`; only sgd without clipping, which its

@@ -13,7 +13,7 @@ from ..contract.calls import aggregate, server_init
 from ..contract.method import Reply, record_types
 from ..errors import HeadwiseError, ServerError
 from ..log.metrics import Metric
-from ..log.schema import ENDS, Measured, Reason, Round, chosen_by
+from ..log.schema import ENDS, Measured, Reason, Round, selection_value
 from ..memory import settled
 from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
 from .answers import take_census, train_clients
@@ -206,7 +206,7 @@ def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, in
     scores = next((row.get(m) for m in ("pre", "stale", "global") if m in row), None)
     if scores is None:
         return now.best, now.waited
-    value = chosen_by(scores, main)
+    value = selection_value(scores, main)
     if math.isfinite(value) and (now.best is None or main.gain(value, now.best) > 0):
         return value, 0
     return now.best, now.waited + 1

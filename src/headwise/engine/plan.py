@@ -13,13 +13,12 @@ from torch import Tensor
 
 from ..contract.method import Method
 from ..data.federated import ClientData, Clients
-from ..log.choosing import judging, wanted
-from ..log.metrics import Metric
+from ..log.metrics import Metric, main_metric, metrics_to_measure
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
 from ..settings.options import Keepable
 from ..tasks.base import Objective
-from ..tasks.registry import balanced, objective_of
+from ..tasks.registry import kind_of, objective_of
 from .drift import Drifted, find_drifting
 from .mechanism import UNPROTECTED, Mechanism
 from .sampling import Trace, newcomers, read_trace
@@ -99,12 +98,12 @@ class Plan:
     def metrics(self) -> Sequence[Metric]:
         """What evaluations measure; refuses what does not apply to the task."""
         evaluate = self.experiment.evaluate
-        return wanted(self.task, evaluate.metrics, evaluate.metric)
+        return metrics_to_measure(self.task, evaluate.metrics, evaluate.metric)
 
     @property
     def metric(self) -> Metric:
         """By which the run is judged."""
-        return judging(self.experiment.evaluate.metric, self.task)
+        return main_metric(self.experiment.evaluate.metric, self.task)
 
     @property
     def common(self) -> SplitModel:
@@ -126,7 +125,7 @@ class Plan:
         """What a client with these training targets learns by."""
         task, train = self.data.task, self.experiment.train
         if train.class_weights == "balanced":
-            return balanced(task, y, train.label_smoothing)
+            return kind_of(task).balanced(task, y, train.label_smoothing)
         return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
     def changed(self, **settings: Any) -> Plan:

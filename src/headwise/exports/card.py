@@ -15,7 +15,7 @@ from .. import __version__
 from ..disk.files import check_new_folder, failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
 from ..errors import ConfigError, RunError
 from ..runs.files import Judge, check, judge_of
-from ..settings.options import TASKS
+from ..tasks.registry import TASKS
 
 FORMAT = 1
 """of all files in an exported folder"""

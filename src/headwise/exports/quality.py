@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from ..disk.files import write_bytes
 from ..engine.client.scores import score, score_of
 from ..errors import ConfigError, counted
-from ..log.choosing import judging, wanted
-from ..log.metrics import Metric, Score, metrics
-from ..log.predictions import Hits, Predictions, Tally
+from ..log.metrics import Hits, Metric, Predictions, Score, Tally, main_metric, metrics, metrics_to_measure
 from ..report.page import render_judged
 from .model import Said, TrainedModel
 from .samples import read
@@ -119,7 +117,7 @@ def _hits(task: str, name: str, both: int, true: int, said: int) -> dict[str, An
 
 
 def _quantity(name: str, z: Array, y: Array) -> dict[str, Any]:
-    usual = wanted("regression", (), None)
+    usual = metrics_to_measure("regression", (), None)
     measured = score(torch.from_numpy(z), torch.from_numpy(y), usual, "regression")
     figures = {m.label: measured.get(m.name) for m in usual if m.column}
     mean, bias = (float(v.mean()) for v in (y.astype(np.float64), z.astype(np.float64) - y))
@@ -260,7 +258,7 @@ def scored(model: TrainedModel, z: NDArray[Any], y: NDArray[Any]) -> Score:
 
 def _measured(model: TrainedModel, task: str) -> list[Metric]:
     """Without the calibration error of the run's bins: the page has its own."""
-    usual = wanted(task, (), None)
+    usual = metrics_to_measure(task, (), None)
     told = (model.card["metrics"] or {}).get("test")
     told = told if isinstance(told, dict) else {}
     more = [
@@ -304,7 +302,7 @@ def _floor(model: TrainedModel) -> list[str]:
     """What a model without inputs had in the run."""
     floor = model.card.get("floor")
     try:
-        metric = judging(model.card.get("metric"), model.card["task"])
+        metric = main_metric(model.card.get("metric"), model.card["task"])
     except ConfigError:  # of a package that is not installed here
         return []
     known = isinstance(floor, float)

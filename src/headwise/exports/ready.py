@@ -27,7 +27,7 @@ from ..settings.fields import build
 from ..settings.networks import NETWORK
 from ..tasks.base import Objective
 from ..tasks.registry import objective_of
-from ..tasks.regression import Regression
+from ..tasks.regression import SquaredError
 from .inputs import Inputs
 
 
@@ -45,8 +45,8 @@ class Ready(nn.Module):
 
 def meaning(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The outputs as scores, and the probabilities of classes, labels or pixels; quantities stand in both places."""
-    scores = objective.said(outputs)
-    if isinstance(objective, Regression):
+    scores = objective.in_target_units(outputs)
+    if isinstance(objective, SquaredError):
         return scores, scores.clone()  # ONNX needs two outputs
     return scores, objective.probabilities(outputs)
 

@@ -1,6 +1,6 @@
 """The metrics that the registry computes with NumPy in float64, each from one client's scores and targets.
 
-scores  [n, classes], [n, labels], [n, quantities] or [n, classes, height, width], as networks say them (no softmax)
+scores  [n, classes], [n, labels], [n, quantities] or [n, classes, height, width], as networks give them (no softmax)
 targets [n] classes, [n, labels] of 0 and 1, [n, quantities], or [n, height, width] classes
 None    not measured: the metric is not defined for these samples
 
@@ -107,14 +107,14 @@ def r2(z: Array, y: Array) -> float | None:
     return _mean(_explained(errors, own) for errors, own in zip(_errors(z, y), y.astype(np.float64).T, strict=True))
 
 
-def dice(both: Counts, true: Counts, said: Counts) -> float | None:
+def dice(both: Counts, true: Counts, predicted: Counts) -> float | None:
     """Twice the overlap of predicted and true pixels over their sum, the mean over classes that occur in either."""
-    return _mean(2 * b / (t + s) for b, t, s in zip(both, true, said, strict=True) if t + s)
+    return _mean(2 * b / (t + p) for b, t, p in zip(both, true, predicted, strict=True) if t + p)
 
 
-def iou(both: Counts, true: Counts, said: Counts) -> float | None:
+def iou(both: Counts, true: Counts, predicted: Counts) -> float | None:
     """The overlap of predicted and true pixels over their union, the mean over classes that occur in either."""
-    return _mean(b / (t + s - b) for b, t, s in zip(both, true, said, strict=True) if t + s)
+    return _mean(b / (t + p - b) for b, t, p in zip(both, true, predicted, strict=True) if t + p)
 
 
 def _one_against_rest(z: Array, y: Array) -> Iterator[tuple[Array, Array]]:
@@ -168,8 +168,8 @@ def _root(value: float | None) -> float | None:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     """Of those that are measured."""
-    found = [float(value) for value in values if value is not None]
-    return _sum(found) / len(found) if found else None
+    defined = [float(value) for value in values if value is not None]
+    return _sum(defined) / len(defined) if defined else None
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -101,33 +101,33 @@ class ClientLine(_ClientGlobal, total=False):
     post: PartScores
 
 
-def evaluated(row: Mapping[str, Any]) -> bool:
+def was_evaluated(row: Mapping[str, Any]) -> bool:
     """Whether clients were evaluated after this round."""
     return "bytes_evaluation" in row
 
 
 def figures(row: Mapping[str, Any], moment: str, main: Metric = ACCURACY) -> Figures:
     """The metrics at this moment; empty if the one that judges the run was not measured, or is not finite."""
-    found: Figures = row.get(moment, {})
-    return found if math.isfinite(_value(found, main.name)) else {}
+    at_moment: Figures = row.get(moment, {})
+    return at_moment if math.isfinite(_value(at_moment, main.name)) else {}
 
 
-def chosen_by(found: Mapping[str, Any], main: Metric = ACCURACY) -> float:
+def selection_value(figures: Mapping[str, Any], main: Metric = ACCURACY) -> float:
     """The value that picks the best round: on validation samples if there are any, else on test samples."""
-    return _value(found, main.validation if main.validation in found else main.name)
+    return _value(figures, main.validation if main.validation in figures else main.name)
 
 
-def _value(found: Mapping[str, Any], name: str) -> float:
-    value = found.get(name)
+def _value(figures: Mapping[str, Any], name: str) -> float:
+    value = figures.get(name)
     return math.nan if value is None else value
 
 
-def restored(given: Mapping[str, Any] | None) -> Score | None:
+def restore_score(stored: Mapping[str, Any] | None) -> Score | None:
     """A score read from JSON, where null means not finite; drops metrics that are not installed here."""
-    if given is None:
+    if stored is None:
         return None
-    read = {m.name: given[m.name] for m in metrics() if m.name in given}
-    found = {name: math.nan if value is None else float(value) for name, value in read.items()}
-    if not math.isfinite(found.get(ACCURACY.name, 0.0)):
-        raise ValueError(f"{ACCURACY.name} is {given[ACCURACY.name]!r}")
-    return {"n": int(given["n"]), **found}
+    known = {m.name: stored[m.name] for m in metrics() if m.name in stored}
+    values = {name: math.nan if value is None else float(value) for name, value in known.items()}
+    if not math.isfinite(values.get(ACCURACY.name, 0.0)):
+        raise ValueError(f"{ACCURACY.name} is {stored[ACCURACY.name]!r}")
+    return {"n": int(stored["n"]), **values}

@@ -18,7 +18,7 @@ from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
 from ..records import Nothing
 from ..settings.faults import Faults
-from ..tasks.registry import blank
+from ..tasks.registry import kind_of
 from .mechanisms import mechanism_for
 
 ROUNDS = 2
@@ -65,7 +65,7 @@ def _small(plan: Plan) -> Plan:
     """The plan with at least two clients, one or more per architecture, and with blank samples."""
     count, task = max(2, len(plan.models)), plan.data.task
     x = torch.zeros(count, *task.shape, dtype=torch.int64 if task.vocabulary else torch.float32)
-    data = Clients(task, x, blank(task, count), np.arange(1, count + 1).repeat(3).reshape(-1, 3))
+    data = Clients(task, x, kind_of(task).blank(task, count), np.arange(1, count + 1).repeat(3).reshape(-1, 3))
     whole = replace(plan.experiment.train, drop_last=False)  # or one sample would give no batch
     return replace(plan, data=data).changed(train=whole, faults=Faults())
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..errors import ConfigError, nearest
-from ..log.choosing import extras, is_majority
-from ..log.metrics import LESS, WORST_DECILE, Metric
+from ..log.metrics import LESS, WORST_DECILE, Metric, extra_columns, is_majority
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
@@ -23,7 +22,9 @@ COSTS = ["KB up / round", "KB down", "s / round"]
 def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method achieves and costs: mean and standard deviation over the seeds."""
     main = lines[0].metric
-    more = [m for m in extras(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)]
+    more = [
+        m for m in extra_columns(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)
+    ]
     few = ["clients measured"] * any(_few(line) for line in lines)
     judged = next((line.moment for line in lines if _validation_cell(line)), "")
     head = [

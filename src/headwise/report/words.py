@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..log.choosing import is_majority
-from ..log.metrics import ACCURACY, Metric, percent
+from ..log.metrics import ACCURACY, Metric, is_majority, percent
 from .data import Scores, client_scores
 from .results import Line, Setting
 

@@ -16,7 +16,7 @@ from ..disk.files import append_lines, failing_clearly
 from ..engine.client.state import ClientState
 from ..engine.events import Event, RoundEnded, RunStarted
 from ..errors import RunError
-from ..log.schema import evaluated
+from ..log.schema import was_evaluated
 from ..params import Params
 from ..records import Record
 from .files import parse
@@ -41,7 +41,7 @@ class Diagnostics:
             case RunStarted(start=start) if self.path.exists():
                 with failing_clearly(self.path):
                     os.truncate(self.path, _size_up_to(self.path, start))
-            case RoundEnded(row, _, progress, states) if self.shows and evaluated(row):
+            case RoundEnded(row, _, progress, states) if self.shows and was_evaluated(row):
                 quantities = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
                 known = {name.split(".")[1]: q for name, q in quantities.items() if q}
                 append_lines(self.path, [{"round": row["round"], "quantities": known}])

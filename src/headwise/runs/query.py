@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError, nearest
-from ..log.choosing import combined, is_majority, judging
-from ..log.metrics import ACCURACY, Metric
-from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, evaluated, figures
+from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics_over_clients
+from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
 from .files import JOINED, PARTITION, RESULT, Extent, check, parse
 from .manifest import guarantee, read_manifest
 
@@ -103,7 +102,7 @@ def summarize(rows: list[Round], moment: str, main: Metric) -> dict[str, Any]:
         return {}
     curve = {t: values[main.name] for t, values in by_round.items()}
     best, last = _best(curve, main), by_round[max(by_round)]
-    others = [m.name for m in combined(main) if m.name != main.name]
+    others = [m.name for m in metrics_over_clients(main) if m.name != main.name]
     known = [name for other in (main.name, *others) for name in (other, f"{other}_clients") if name in last]
     summary = {
         "last": last[main.name],
@@ -226,7 +225,7 @@ class Run:
     def metric(self) -> Metric:
         """What judges the run: the metric that its experiment names, or the usual one of its task."""
         try:
-            return judging(self._evaluate["metric"], self.manifest["experiment"]["task"])
+            return main_metric(self._evaluate["metric"], self.manifest["experiment"]["task"])
         except (ConfigError, KeyError) as error:
             raise RunError(f"{self.path} can't be judged here: {error}") from error
 
@@ -341,7 +340,7 @@ class Run:
         Reads backwards: only the last lines matter, and there may be millions.
         """
         clients = self.manifest["experiment"]["clients"]
-        last = max((row["round"] for row in self.rounds if evaluated(row)), default=0)
+        last = max((row["round"] for row in self.rounds if was_evaluated(row)), default=0)
         scores: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
         for row in self._files.lines("clients.jsonl", backwards=True):
             if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in scores.values())):

@@ -15,7 +15,7 @@ from ..disk.jsontext import to_json
 from ..engine.client.state import States
 from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded, StartMeasured
 from ..errors import RunError
-from ..log.schema import PartScores, evaluated, restored
+from ..log.schema import PartScores, restore_score, was_evaluated
 from .checkpoint import Checkpoint, Checkpoints
 from .files import Extent, Growing, parse
 from .manifest import INPUTS
@@ -48,7 +48,7 @@ class RunStore:
                 append_lines(self.folder / "rounds.jsonl", [row])
                 append_lines(self.folder / "clients.jsonl", clients)
                 changed = {c: data for c in who if (data := states.encoded(c)) is not None}
-                best = self.keep_best and evaluated(row) and progress.waited == 0 and progress.best is not None
+                best = self.keep_best and was_evaluated(row) and progress.waited == 0 and progress.best is not None
                 self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))
             case NewClients(found):
@@ -84,7 +84,7 @@ class RunStore:
         path = self.folder / "clients.jsonl"
         posts = {line["client"]: line["post"] for line in parse(path, read_bytes(path, absent=b"")) if "post" in line}
         last: dict[int, PartScores] = {
-            c: {"test": restored(p["test"]), "val": restored(p["val"])} for c, p in posts.items()
+            c: {"test": restore_score(p["test"]), "val": restore_score(p["val"])} for c, p in posts.items()
         }
         return Start(replace(checkpoint.progress, last=last), checkpoint.states)
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from ..errors import ConfigError
+from ..tasks.registry import TaskName as TaskName
 from .fields import Count, NonNegative, Parsed, Positive, Range, Share, Unit
 from .updates import Updates
 
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
 Keepable = Literal["best", "post"]
-TaskName = Literal["classification", "multilabel", "regression", "segmentation"]
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
-OUTPUTS: dict[TaskName, str] = {
-    "classification": "class",
-    "multilabel": "label",
-    "regression": "target",
-    "segmentation": "class",
-}
-"""what a task's outputs are called, one of them"""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a task means: its loss, its predictions, and what a model without any input would say.
+"""Tasks: what a network's outputs mean, how wrong they are, and what they are called. A file per task.
 
-A file per task; `registry` makes the objective of a run. Imports errors, and no other room.
+`registry` lists them. Reading a run needs their words, so a task imports torch only where it computes. Imports errors.
 """

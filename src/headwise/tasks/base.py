@@ -1,13 +1,37 @@
-"""The contract of a task."""
+"""The contract of a task: its words and facts as a `TaskKind`, its mathematics as an `Objective`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from torch import Tensor
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .registry import TaskName
 
 Link = Literal["softmax", "sigmoid", "identity"]
+DEFAULT: TaskName = "classification"
+"""the task of data that names none"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model must know about the data: the shape of a sample, what to predict, and the vocabulary of texts."""
+
+    shape: tuple[int, ...]
+    classes: int
+    """outputs of the head: classes, labels, quantities, or the classes of pixels"""
+    vocabulary: int = 0
+    kind: TaskName = field(default=DEFAULT, repr=False)
+    """the name of the `TaskKind`: what these outputs are"""
+    centre: tuple[float, ...] = field(default=(), repr=False)
+    """with `spread`, what quantities are measured from and in: as their mean and standard deviation"""
+    spread: tuple[float, ...] = field(default=(), repr=False)
 
 
 class Dense(NamedTuple):
@@ -22,11 +46,11 @@ class Dense(NamedTuple):
 
 
 class Objective(ABC):
-    """What a network's scores mean in a task, how wrong they are, and what can be said without looking at a sample."""
+    """A task's loss with this run's options, and what its scores mean."""
 
     flat: ClassVar[bool] = True
     """whether scores are [n, outputs], for which there are kernels without autograd"""
-    usual: bool = False
+    is_plain: bool = False
     """whether the loss is the plain cross-entropy of classes, whose targets need not be dense"""
 
     @abstractmethod
@@ -35,7 +59,7 @@ class Objective(ABC):
 
     @abstractmethod
     def divergence(self, p: Tensor, q: Tensor) -> Tensor:
-        """How much larger the expected loss of the scores `q` is than that of `p`, if targets are as `p` says."""
+        """How much larger the expected loss of the scores `q` is than that of `p`, if targets are as `p` predicts."""
 
     @abstractmethod
     def dense(self, y: Tensor) -> Dense:
@@ -47,11 +71,11 @@ class Objective(ABC):
 
     @abstractmethod
     def guess(self, y: Tensor) -> Tensor:
-        """The scores of one sample that suit these targets best on the whole, before anything is known about it."""
+        """The best constant scores for these targets: what a model without any input would predict."""
 
-    @abstractmethod
-    def said(self, scores: Tensor) -> Tensor:
+    def in_target_units(self, scores: Tensor) -> Tensor:
         """The scores as metrics take them: quantities in their own units, all others as they are."""
+        return scores
 
     @abstractmethod
     def predict(self, scores: Tensor) -> Tensor:
@@ -60,3 +84,63 @@ class Objective(ABC):
     @abstractmethod
     def probabilities(self, scores: Tensor) -> Tensor:
         """Of classes or labels, in the shape of the scores; a `ConfigError` where there are only quantities."""
+
+
+class TaskKind(ABC):
+    """A kind of prediction. Code outside this room asks these questions and never compares names."""
+
+    name: ClassVar[TaskName]
+    noun: ClassVar[str]
+    """what one output is called"""
+    counted: ClassVar[str]
+    """what predictions are counted in; empty where they are not counted"""
+    default_metric: ClassVar[str]
+    """the name of the metric that judges a run unless the experiment names another"""
+    exclusive: ClassVar[bool] = False
+    """whether each sample or pixel has exactly one class"""
+    per_pixel: ClassVar[bool] = False
+    """whether scores are [n, classes, height, width]"""
+    quantitative: ClassVar[bool] = False
+    """whether outputs are quantities, which have a scale but no probabilities"""
+
+    @property
+    def one_class(self) -> bool:
+        """Whether each sample has exactly one class."""
+        return self.exclusive and not self.per_pixel
+
+    @abstractmethod
+    def objective(
+        self, task: Task, weights: Tensor | None = None, smoothing: float = 0.0, device: str = "cpu"
+    ) -> Objective:
+        """The loss; `weights` are those of the classes, or of the ones of each label."""
+
+    def balanced(self, task: Task, y: Tensor, smoothing: float) -> Objective:
+        """The loss in which every class that these targets have counts the same."""
+        return self.objective(task, even_weights(self.objective(task).counts(y)), smoothing)
+
+    @abstractmethod
+    def blank(self, task: Task, n: int) -> Tensor:
+        """Targets of this task's type and shape for `n` samples: class after class, or zeros."""
+
+    @abstractmethod
+    def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """A class for each sample and the classes' names, by which partitions divide samples and pages count them."""
+
+    @abstractmethod
+    def decode(self, scores: Any, names: Sequence[str]) -> Any:
+        """Predictions from an array of scores: [n] class names, [n, labels] 0 or 1, [n, targets], or masks."""
+
+    def check_options(self, task: Task, weights: Sequence[float] | str | None, smoothing: float) -> None:
+        """Raise unless these options of training suit the task."""
+        if isinstance(weights, tuple) and len(weights) != task.classes:
+            raise ConfigError(
+                f"train.class_weights has {len(weights)} numbers, but must have one for each of the {task.classes} "
+                "classes."
+            )
+
+
+def even_weights(counts: Tensor) -> Tensor:
+    """Weights whose mean over everything counted is 1; what does not occur has weight 1."""
+    occurs = counts > 0
+    even = counts.sum(0) / (occurs.sum(0) * counts.clamp(min=1))
+    return even.where(occurs, even.new_ones(()))

@@ -16,8 +16,8 @@ from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import ConfigError
 from ..models.split import SplitModel
-from ..settings.options import TASKS, TaskName, Train
-from ..tasks.registry import objective_of
+from ..settings.options import Train
+from ..tasks.registry import TASKS, TaskName, objective_of
 from .behaviour import need
 from .toy import EASY, FEATURES, AnyMethod, divided, federation, network, play, toy_plan
 from .watching import Watched

@@ -11,8 +11,8 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, DataError, RunError, counted
-from ...settings.options import OUTPUTS
 from ...settings.overrides import read_toml
+from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
 
 MOST_CLIENTS, MOST_CLASSES = 40, 20
@@ -168,7 +168,7 @@ def _describe(file: Path, loaded: Any) -> None:
 def _words(loaded: Any) -> str:
     """How much there is."""
     raw, target = loaded.raw, loaded.targets
-    targets, samples = counted(len(target.classes), OUTPUTS[target.task]), counted(len(raw), "sample")
+    targets, samples = counted(len(target.classes), kind_of(target.task).noun), counted(len(raw), "sample")
     return f"{counted(len(raw.owners), 'client')} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
 
 

@@ -10,7 +10,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
 from ...settings import catalog
-from ...settings.options import TASKS
+from ...tasks.registry import TASKS
 from ..options import INPUT_FOLDER, json_option
 
 KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}

@@ -10,8 +10,7 @@ import click
 from ...app.early import expect_workers
 from ...disk.jsontext import to_json
 from ...errors import counted
-from ...log.choosing import extras, is_majority
-from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD
+from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD, extra_columns, is_majority
 from ...runs.query import JOINED_AS
 from ..options import INPUT_FILE, INPUT_FOLDER, experiment_of, experiment_options, values_from
 
@@ -79,7 +78,7 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"{method} on {data}, {counted(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
-    others = [m for m in extras(run.metric, run.asked) if m.name != CLIENT_STD.name]
+    others = [m for m in extra_columns(run.metric, run.asked) if m.name != CLIENT_STD.name]
     for moment, s in summary[summary["metric"]].items():
         chosen = f"test {run.metric.label} {s.get('selected', 0):.4f} in round {s.get('selected_round')}"
         selected = f", {chosen}, which was chosen on validation" if "selected" in s else ""

@@ -16,9 +16,9 @@ from ...errors import ConfigError, counted
 from ...settings.experiment import Choice
 from ...settings.fields import field_help, field_types, type_words
 from ...settings.foreign import parse_foreign
-from ...settings.options import OUTPUTS
 from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
+from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, PORT, json_option
 from ..output import show_status, stop_in
 from .export import FORMAT, LICENCE
@@ -103,7 +103,7 @@ def init(
     write_bytes(folder / "site.toml", text.encode())
     node_key(folder / "site.key", site.name)
     for facts in tell(site, view, UNPROTECTED):
-        outputs, samples = counted(facts.classes, OUTPUTS[facts.kind]), counted(sum(facts.sizes), "sample")
+        outputs, samples = counted(facts.classes, kind_of(facts.kind).noun), counted(sum(facts.sizes), "sample")
         click.echo(f"client {facts.client}: {samples} of shape {list(facts.shape)}, {outputs}")
     checked = "" if experiment is None else f"; {config} can run here"
     click.echo(f"wrote {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ...memory import check_memory
 from ...settings.fields import Count, Natural, NonNegative, Range
-from ...settings.options import OUTPUTS
+from ...tasks.registry import kind_of
 from ..dataset import Dataset, Source
 
 
@@ -74,7 +74,7 @@ class Synthetic(Source):
         return Dataset(
             x,
             np.concatenate(ys),
-            tuple(f"{OUTPUTS[self.task]} {k}" for k in range(self.classes if known is None else self.outputs)),
+            tuple(f"{kind_of(self.task).noun} {k}" for k in range(self.classes if known is None else self.outputs)),
             owner=np.repeat(np.arange(len(ys)), [len(y) for y in ys]),
             owners=tuple(f"site {k}" for k in drawn),
             task=self.task,

@@ -233,7 +233,9 @@ def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | 
     if not len(test) + len(val):
         return None, None
     x = move_to(torch.cat([test.x, val.x]), plan.device)
-    said = objective_of(plan.data.task).said(passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu())
+    said = objective_of(plan.data.task).in_target_units(
+        passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+    )
     on_test, on_val = said[: len(test)], said[len(test) :]
     on_parts = ((on_test, test.y), (on_val, val.y))
     on_test, on_val = (score(z, y, plan.metrics, plan.task) if len(y) else None for z, y in on_parts)

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from ...log.choosing import combined
-from ...log.metrics import ACCURACY, Metric, Score
-from ...log.predictions import Predictions
+from ...log.metrics import ACCURACY, Metric, Predictions, Score, metrics_over_clients
 
 
 def score(z: Tensor, y: Tensor, wanted: Sequence[Metric], task: str) -> Score:
@@ -26,11 +24,11 @@ def over_clients(scores: Mapping[int, Score], main: Metric = ACCURACY) -> dict[s
     """Each metric over the clients that have it, and their number if not all do; the number of clients and samples."""
     ordered = [scores[c] for c in sorted(scores)]
     found: dict[str, float] = {}
-    for metric in combined(main):
+    for metric in metrics_over_clients(main):
         measured = [s for s in ordered if metric.source in s]
         if measured:
             values, n = (np.array([s[name] for s in measured], dtype=float) for name in (metric.source, "n"))
-            found[metric.name] = metric.over(values, n)
+            found[metric.name] = metric.aggregate(values, n)
             if len(measured) < len(ordered) and metric.source == metric.name:
                 found[f"{metric.name}_clients"] = len(measured)
     return {**found, "clients": len(ordered), "samples": sum(int(s["n"]) for s in ordered)}

@@ -16,7 +16,7 @@ from ...privacy.accountant import account
 from ...records import fields_of
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help
-from ...settings.options import OUTPUTS
+from ...tasks.registry import kind_of
 from ..facts import for_sites, written_for_sites
 from .holdings import PrivacySpent, spent
 from .ledger import Ledger
@@ -134,12 +134,12 @@ def _told(site: SiteSettings, plan: Plan, asks: bool) -> Iterator[str]:
     for facts in tell(site, plan.data, plan.privacy):
         train, val, test = facts.sizes
         sizes = "no sizes" if plan.privacy.hides_sizes else f"{train} training, {val} validation, {test} test samples"
-        outputs = counted(facts.classes, OUTPUTS[facts.kind])
+        outputs = counted(facts.classes, kind_of(facts.kind).noun)
         yield f"client {facts.client}: {sizes}; samples of shape {list(facts.shape)}, {outputs}"
         if facts.labels is not None:
             yield f"client {facts.client}: how many samples of each class it has (allow.labels)"
     if site.allow.sums and not plan.privacy.protects:
-        targets = plan.data.task.kind == "regression" and plan.experiment.target_range is None
+        targets = kind_of(plan.data.task).quantitative and plan.experiment.target_range is None
         what = "features, and of the targets" if targets else "features"
         yield f"sums, counts and categories of the {what}, if there is preprocessing to fit (allow.sums)"
     if asks and site.allow.labels:

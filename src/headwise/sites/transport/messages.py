@@ -23,7 +23,7 @@ from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
 from ...engine.client.jobs import Answer, Failure, Job, JobKind, answered_with, sent_with
 from ...errors import ClientError, ConfigError
-from ...log.schema import restored
+from ...log.schema import restore_score
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
 from .envelope import Lost, SiteMessage
@@ -193,7 +193,7 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
     with _reading("report"):
         values = _read_reply(message)
         for given in values["answers"]:
-            test, val = (restored(given.pop(part)) for part in ("test", "val"))
+            test, val = (restore_score(given.pop(part)) for part in ("test", "val"))
             plain = build(_PlainAnswer, given)
             failure = None if plain.failure is None else Failure(*plain.failure)
             up = None if plain.up is None else decode(answered_with(plain.kind, types), message.records[plain.up])

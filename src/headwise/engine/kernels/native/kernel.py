@@ -83,7 +83,7 @@ class Native(Kernel):
 
 def _goal(objective: Objective, y: Tensor, samples: int, outputs: int) -> tuple[NativeGoal, tuple[Tensor, ...]]:
     """What the outputs should be, and the tensors that it refers to, which must live as long."""
-    if objective.usual:
+    if objective.is_plain:
         y = y.long().contiguous()
         return NativeGoal(classes=address(y)), (y,)
     dense = objective.dense(y)

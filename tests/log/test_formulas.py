@@ -15,8 +15,16 @@ from sklearn import metrics as sk
 from headwise.engine.client.scores import over_clients, score
 from headwise.errors import ConfigError
 from headwise.log import formulas
-from headwise.log.choosing import combined, judging, wanted
-from headwise.log.metrics import OURS, TASKS, Metric, mean, metrics
+from headwise.log.metrics import (
+    OURS,
+    TASKS,
+    Metric,
+    main_metric,
+    mean,
+    metrics,
+    metrics_over_clients,
+    metrics_to_measure,
+)
 
 Array = NDArray[Any]
 EVERYTHING = {task: [m.name for m in OURS if task in m.tasks and m.source == m.name] for task in TASKS}
@@ -24,7 +32,7 @@ EVERYTHING = {task: [m.name for m in OURS if task in m.tasks and m.source == m.n
 
 def measured(task: str, z: Array, y: Array) -> dict[str, float]:
     """All metrics of this task."""
-    return score(torch.from_numpy(z), torch.from_numpy(y), wanted(task, EVERYTHING[task], None), task)
+    return score(torch.from_numpy(z), torch.from_numpy(y), metrics_to_measure(task, EVERYTHING[task], None), task)
 
 
 def softmax(z: Array) -> Array:
@@ -165,7 +173,7 @@ def test_errors_of_clients_combine_to_the_error_over_all_samples() -> None:
     rng = np.random.default_rng(0)
     z, y = rng.standard_normal((30, 1)), rng.standard_normal((30, 1))
     parts = {c: measured("regression", z[part], y[part]) for c, part in enumerate((slice(0, 5), slice(5, 30)))}
-    rmse = judging(None, "regression")
+    rmse = main_metric(None, "regression")
     found, whole = over_clients(parts, rmse), measured("regression", z, y)
     assert found["rmse"] == pytest.approx(whole["rmse"])
     assert found["mae"] == pytest.approx(whole["mae"])
@@ -197,7 +205,7 @@ def test_the_order_of_samples_does_not_show(task: str) -> None:
     )
     order = rng.permutation(len(y))
     names = [m.name for m in OURS if task in m.tasks and m.source == m.name and m.name != "loss"]
-    first, again = (score(torch.from_numpy(z[i]), torch.from_numpy(y[i]), wanted(task, names, None), task)
+    first, again = (score(torch.from_numpy(z[i]), torch.from_numpy(y[i]), metrics_to_measure(task, names, None), task)
                     for i in (slice(None), order))  # fmt: skip
     assert first == again
 
@@ -212,25 +220,25 @@ def test_exponentials_and_logarithms_are_right_to_the_last_bits() -> None:
 
 def test_names_are_checked_against_the_task() -> None:
     with pytest.raises(ConfigError, match=r"evaluate\.metric is 'mae', but the task is classification: "):
-        wanted("classification", (), "mae")
+        metrics_to_measure("classification", (), "mae")
     with pytest.raises(ConfigError, match=r"evaluate\.metrics\[1\] is 'acu', but .*: did you mean 'auc'\?"):
-        wanted("classification", ("f1", "acu"), None)
+        metrics_to_measure("classification", ("f1", "acu"), None)
     with pytest.raises(ConfigError, match=r"evaluate\.metric is 'client_mean'"):
-        wanted("classification", (), "client_mean")
-    assert [m.name for m in wanted("classification", ("f1",), "auc")] == ["f1", "auc"]
-    assert [m.name for m in wanted("classification", ("f1",), None)] == ["accuracy", "f1"]
+        metrics_to_measure("classification", (), "client_mean")
+    assert [m.name for m in metrics_to_measure("classification", ("f1",), "auc")] == ["f1", "auc"]
+    assert [m.name for m in metrics_to_measure("classification", ("f1",), None)] == ["accuracy", "f1"]
 
 
 def test_every_task_has_a_metric_that_applies_to_it() -> None:
     for task in TASKS:
-        assert task in judging(None, task).tasks
-        assert judging(None, task) in wanted(task, (), None)
+        assert task in main_metric(None, task).tasks
+        assert main_metric(None, task) in metrics_to_measure(task, (), None)
     assert {task for m in metrics() for task in m.tasks} == set(TASKS)
 
 
 def test_what_is_said_about_clients_follows_the_metric() -> None:
     errors = Metric("errors", "errors", lambda said: None, mean, "down")
-    told = {m.name: m for m in combined(errors)}
+    told = {m.name: m for m in metrics_over_clients(errors)}
     assert [told[name].source for name in ("client_mean", "client_std", "worst_decile")] == ["errors"] * 3
     assert told["worst_decile"].better == told["client_mean"].better == "down"
     assert errors.gain(0.2, 0.5) == pytest.approx(0.3)
