@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .app.compare import compare
     from .app.fit import fit
     from .app.launch import resume, run
+    from .app.tune import tune
     from .errors import HeadwiseError
     from .exports.loading import load_model
     from .exports.model import TrainedModel
@@ -41,6 +42,7 @@ __all__ = [
     "resume",
     "run",
     "split",
+    "tune",
 ]
 
 _HOMES = {
@@ -52,6 +54,7 @@ _HOMES = {
     "exports.personal": ("Models",),
     "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
+    "app.tune": ("tune",),
     "models.split": ("split",),
     "runs.query": ("Run",),
 }

@@ -17,7 +17,18 @@ from headwise.data.partition.iid import IID
 from headwise.data.partition.natural import Natural
 from headwise.data.partition.shamsian import Shamsian
 from headwise.data.sources.synthetic import Synthetic
-from headwise.data.splits import EXAMPLES, Split, divide, divide_all, divide_own, parse_split, part_sizes
+from headwise.data.splits import (
+    EXAMPLES,
+    NOTHING,
+    Parts,
+    Split,
+    divide,
+    divide_all,
+    divide_own,
+    hold_out,
+    parse_split,
+    part_sizes,
+)
 from headwise.errors import ConfigError, DataError
 
 OFFICIAL = parse_split("official")
@@ -197,3 +208,16 @@ def test_natural_clients_find_their_parts_alone():
         for part in ("train", "val", "test"):
             np.testing.assert_array_equal(getattr(alone[k], part) + first, getattr(together[k], part))
         assert [len(p.train) for j, p in enumerate(alone) if j != k] == [0, 0, 0]
+
+
+def test_validation_samples_are_set_aside_where_there_are_none() -> None:
+    full = Parts(np.arange(10), np.arange(10, 12), np.arange(12, 14))
+    parts = [full, Parts(np.arange(20, 30), NOTHING, NOTHING), Parts(np.arange(1), NOTHING, NOTHING)]
+    held = hold_out(parts, 0.25, seed=3)
+    assert held[0] is full
+    assert (len(held[1].train), len(held[1].val)) == (8, 2)
+    assert {*held[1].train, *held[1].val} == {*range(20, 30)}
+    assert (len(held[2].train), len(held[2].val)) == (1, 0)
+    assert hold_out(parts, 0.0, seed=3) is parts
+    alone = hold_out([Parts(NOTHING, NOTHING, NOTHING), parts[1]], 0.25, seed=3)  # as a site sees it
+    assert (alone[1].val == held[1].val).all()

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from headwise.app.tune import tune
 from headwise.data.own.readers import images, tables
 from headwise.errors import HeadwiseError
 from headwise.exports import loading, programs
 from headwise.methods.fedavg import FedAvg
 from headwise.privacy.rehearsal import rehearse
 from headwise.report.figures import write_figures
+from headwise.settings.experiment import Experiment
 from headwise.sites.extras import check_flower
 from headwise.testing.toy import toy_plan
 from headwise.trackers import trackers
@@ -31,6 +33,7 @@ ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("mlflow", "mlflow", lambda: trackers(["mlflow"], Path())),
     ("privacy", "opacus", lambda: rehearse(toy_plan(FedAvg()))),
     ("tables", "pyarrow.parquet", lambda: tables._arrow_file(Path("a.parquet"))),
+    ("tune", "optuna", lambda: tune(Experiment())),
     ("tensorboard", "torch.utils.tensorboard.writer", lambda: trackers(["tensorboard"], Path())),
     ("wandb", "wandb", lambda: trackers(["wandb"], Path())),
 ]

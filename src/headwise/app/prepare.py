@@ -18,7 +18,7 @@ from ..data.dataset import Dataset, Source
 from ..data.federated import CHUNK, Clients, FederatedData
 from ..data.preprocessing import privacy_objection
 from ..data.sources.own import Own
-from ..data.splits import NOTHING, Parts, Summary, divide_all, parse_split
+from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device, check_kind
 from ..engine.host.drawing import drawing
@@ -133,6 +133,7 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     asked = experiment.origin.divided if experiment.origin.run else experiment.clients
     clients = asked or natural or 20
     parts = divide_all(dataset, scheme, parse_split(experiment.split), clients, rng)
+    parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
     parts, names, left = numbered(parts, names, experiment.origin.clients)
     absent = left | {_number(who, names, len(parts)) for who in experiment.without}

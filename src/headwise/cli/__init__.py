@@ -22,6 +22,7 @@ VERBS = {
     "retrain": "repeat a run as if a client had never been there",
     "deploy": "train with clients at sites",
     "compare": "run several methods and seeds on one partition",
+    "tune": "search settings on validation samples",
     "reproduce": "run a published table and compare with the printed numbers",
     "export": "write a run's models as folders that load anywhere",
     "predict": "predict samples with an exported model",

@@ -90,6 +90,19 @@ def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: 
     return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
 
 
+def hold_out(parts: list[Parts], share: float, seed: int) -> list[Parts]:
+    """Set a share of the training samples aside for validation, at each client that has no validation samples."""
+    return [_hold_out(part, share, seed, client) for client, part in enumerate(parts)] if share else parts
+
+
+def _hold_out(part: Parts, share: float, seed: int, client: int) -> Parts:
+    count = min(max(1, round(share * len(part.train))), len(part.train) - 1)
+    if len(part.val) or count < 1:
+        return part
+    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,))).permutation(part.train)
+    return Parts(np.sort(order[count:]), np.sort(order[:count]), part.test)
+
+
 def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: int, seed: int) -> list[Parts]:
     """The parts of the natural clients at one site, whose samples follow each other; other clients' parts are empty.
 

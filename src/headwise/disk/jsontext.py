@@ -18,8 +18,15 @@ def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False, e
 
 
 def to_toml(value: Any) -> str:
-    """A string, number, boolean or list of them in TOML: like JSON, but non-ASCII stays as it is and DEL is escaped."""
-    return to_json(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A value in TOML, on one line; None, which TOML lacks, becomes 'none'.
+
+    Strings are as in JSON, but non-ASCII stays as it is and DEL is escaped.
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{to_toml(k)} = {to_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(to_toml, value))}]"
+    return to_json("none" if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def leaves(tree: Mapping[str, Any], at: str = "", between: str = ".") -> Iterator[tuple[str, Any]]:

@@ -188,16 +188,7 @@ def command(run: Run) -> str:
     usual, now = Experiment().plain(), run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
     others = leaves(changed({k: v for k, v in now.items() if k not in CHOICES}, usual))
-    return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={_toml(v)}"))])
-
-
-def _toml(value: Any) -> str:
-    """A value in TOML on one line; None, which TOML lacks, becomes 'none'."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{to_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return to_toml("none" if value is None else value)
+    return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={to_toml(v)}"))])
 
 
 Scores = dict[int, float]

@@ -77,6 +77,8 @@ class Evaluate:
     """what is measured besides; none: the usual ones of the task"""
     start: bool = True
     """also measure what clients have before the first round, as round 0"""
+    validation: Annotated[float, Range(0, 0.9)] = 0.0
+    """share of the training samples that are set aside for validation, at each client without validation samples"""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...data.federated import Clients, FederatedData
 from ...data.files import offline
 from ...data.preprocessing import measure, sums_for, sums_to_json
 from ...data.sources.own import Own
-from ...data.splits import divide_own, parse_split
+from ...data.splits import divide_own, hold_out, parse_split
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
@@ -68,6 +68,7 @@ def own_data(
     sizes = {c: len(d.y) for c, d in found.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse_split(experiment.split), experiment.clients or 0, seed)
+    parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
     statistics = str(experiment.data.options.get(STATISTICS, ""))
     sums = sums_for(merged.recipe, statistics) if statistics and merged.recipe is not None else None
     return FederatedData(merged, parts, sums=sums)

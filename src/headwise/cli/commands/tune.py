@@ -1,0 +1,71 @@
+"""``headwise tune``: search settings on validation samples."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ...disk.jsontext import to_json
+from ...errors import ConfigError
+from ...settings.fields import Count, convert
+from ..options import INPUT_FILE, experiment_of, experiment_options, literal
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@click.command(name="tune")
+@click.argument("config", type=INPUT_FILE, required=False, metavar="[CONFIG.toml]")
+@click.option("--trials", help="how many settings to try  [20 without a budget]")
+@click.option("--budget", help="time to spend, such as 90s, 30m or 2h")
+@click.option(
+    "--space", multiple=True, metavar="KEY=RANGE", help="what to search: train.lr=log:1e-3..1, train.optimizer=sgd,adam"
+)
+@experiment_options("new, or that of the same search to continue")
+def command(
+    config: Path | None,
+    trials: str | None,
+    budget: str | None,
+    space: tuple[str, ...],
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    tracked: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **flags: str | None,
+) -> None:
+    """Search the learning rate and the method's own options on validation samples.
+
+    Use the same --out again to continue a search that was interrupted. Needs pip install 'headwise[tune]'.
+    """
+    if tracked:
+        raise ConfigError(
+            "--track is given, but tune writes its own log of trials: track a run with the best settings."
+        )
+    count = None if trials is None else convert(literal(trials), Count, "trials")
+    base = experiment_of(config, changes, flags)
+
+    from ...app.tune import tune
+    from ..display import watching
+    from ..output import table_text
+
+    watch = partial(watching, quiet=quiet)
+    result = tune(base, trials=count, budget=seconds(budget), space=space, out=out, data_dir=data_dir, watch=watch)
+    if as_json:
+        click.echo(to_json(result.plain()))
+        return
+    click.echo(table_text(*result.table(), title=f"{len(result.trials)} trials", numbers_from=1, width=120))
+    click.echo("\n".join(result.words()))
+    click.echo(f"The best settings are in {result.out / 'best.toml'}: headwise run {result.out / 'best.toml'}")
+
+
+def seconds(text: str | None) -> float | None:
+    """From 90s, 30m or 2h."""
+    if text is None:
+        return None
+    number = literal(text[:-1])
+    if text[-1:] not in UNITS or isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
+        raise ConfigError(f"budget is {text!r}, but must be a time such as 90s, 30m or 2h.")
+    return number * UNITS[text[-1]]

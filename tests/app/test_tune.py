@@ -1,0 +1,144 @@
+"""A search on validation samples: the same answer however often it is killed, and nothing from test samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise.app import tune as tuning
+from headwise.app.space import Dimension, find_space, parse_dimension
+from headwise.app.tune import tune, with_validation
+from headwise.engine.events import RoundEnded
+from headwise.errors import ConfigError, RunError
+from headwise.settings.overrides import read_toml
+
+
+def small(**changes: Any) -> hw.Experiment:
+    values: dict[str, Any] = {"method": "fedprox", "data": "digits", "clients": 4, "fraction": 0.2, "rounds": 4}
+    return hw.Experiment(**values | {"engine": {"workers": 1}} | changes)
+
+
+def essence(result: tuning.Tuning) -> str:
+    return json.dumps({k: v for k, v in result.plain().items() if k != "out"})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuning.Tuning:
+    return tune(small(), trials=6, out=tmp_path_factory.mktemp("tune") / "whole")
+
+
+def test_the_first_trial_has_the_settings_of_the_experiment(uninterrupted: tuning.Tuning) -> None:
+    assert len(uninterrupted.trials) == 6
+    assert uninterrupted.start["settings"] == {"train.lr": 0.05, "method.mu": 0.01}
+    assert uninterrupted.best["score"] >= uninterrupted.start["score"]
+    assert uninterrupted.words()[0].startswith("Best on validation samples: ")
+
+
+def test_a_search_that_is_killed_ends_the_same(uninterrupted: tuning.Tuning, tmp_path: Path) -> None:
+    """In the middle of every run, and between asking for settings and training with them."""
+    rounds = 0
+
+    def kill(event: object) -> None:
+        nonlocal rounds
+        rounds += isinstance(event, RoundEnded)
+        if isinstance(event, RoundEnded) and rounds % 3 == 2:
+            raise KeyboardInterrupt
+
+    for _ in range(40):
+        try:
+            result = tune(small(), trials=6, out=tmp_path / "killed", watch=lambda title: nullcontext([kill]))
+            break
+        except (KeyboardInterrupt, RunError):
+            continue
+    assert rounds > 6
+    assert essence(result) == essence(uninterrupted)
+
+
+def test_the_best_settings_are_an_experiment_of_their_own(uninterrupted: tuning.Tuning) -> None:
+    values = read_toml(uninterrupted.out / "best.toml")
+    again = hw.Experiment(**values)
+    again = dataclasses.replace(again, engine=uninterrupted.experiment.engine)
+    assert again.resolved() == uninterrupted.experiment.resolved()
+    assert again.train.lr == uninterrupted.best["settings"]["train.lr"]
+
+
+def test_test_samples_decide_nothing(tmp_path: Path) -> None:
+    """Wrong labels for all test samples change no settings and no scores."""
+    results = []
+    for k, flipped in enumerate((False, True)):
+        clients = {}
+        for name in ("a", "b", "c"):
+            x = np.random.default_rng(len(name) + ord(name)).normal(size=(60, 5)).astype(np.float32)
+            y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(int)
+            wrong = 1 - y if flipped else y
+            clients[name] = ((x[:40], y[:40]), (x[40:], wrong[40:]))
+        run = hw.fit(clients, rounds=1, out=tmp_path / f"fit-{k}", workers=1)
+        base = hw.Experiment(**{**run.manifest["experiment"], "rounds": 3})
+        results.append(tune(base, trials=4, out=tmp_path / f"tune-{k}"))
+    plain = [[(t["settings"], t["score"], t["state"]) for t in r.trials] for r in results]
+    assert plain[0] == plain[1]
+
+
+def test_divergence_is_a_result(tmp_path: Path) -> None:
+    result = tune(small(method="fedavg"), trials=3, space=["train.lr=log:1e-2..9e5"], out=tmp_path / "wild")
+    assert {t["state"] for t in result.trials} <= {"complete", "pruned", "diverged"}
+    assert result.best["state"] == "complete"
+
+
+def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no trial in .* has ended with a score: give it a larger budget"):
+        tune(small(), budget=0.001, out=tmp_path / "short")
+    assert len(tune(small(), trials=1, out=tmp_path / "short").trials) == 1
+
+
+def test_another_search_needs_another_folder(uninterrupted: tuning.Tuning) -> None:
+    with pytest.raises(ConfigError, match=r"holds another search \(its space differ"):
+        tune(small(), trials=6, space=["train.lr=log:1e-3..2"], out=uninterrupted.out)
+
+
+def test_every_client_has_validation_samples_and_is_measured() -> None:
+    base = with_validation(small(evaluate={"clients": 0.5}))
+    assert (base.evaluate.validation, base.evaluate.clients) == (0.2, 1.0)
+    assert with_validation(small(evaluate={"validation": 0.4})).evaluate.validation == 0.4
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [
+        ("train.lr=log:1e-3..1", Dimension("train.lr", "log", 1e-3, 1.0)),
+        ("method.mu=uniform:0..0.5", Dimension("method.mu", "uniform", 0.0, 0.5)),
+        ("train.epochs=int:1..10", Dimension("train.epochs", "int", 1.0, 10.0)),
+        ("train.optimizer=sgd,adam", Dimension("train.optimizer", "choice", choices=("sgd", "adam"))),
+    ],
+)
+def test_a_dimension_is_parsed_and_written(text: str, dimension: Dimension) -> None:
+    assert parse_dimension(text) == dimension
+    assert parse_dimension(str(dimension)) == dimension
+
+
+@pytest.mark.parametrize(
+    "text", ["train.lr", "train.lr=", "=log:1..2", "train.lr=log:0..1", "train.lr=log:2..1", "train.lr=log:a..b",
+             "train.epochs=int:1..2.5", "train.lr=0.1", "train.lr=log:1"],
+)  # fmt: skip
+def test_a_broken_dimension_gets_a_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^space is "):
+        parse_dimension(text)
+
+
+def test_unknown_settings_are_refused_before_the_first_trial(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"method\.nu is not a setting"):
+        tune(small(), trials=1, space=["method.nu=log:1..2"], out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_method_searches_its_own_numbers_only() -> None:
+    names = [d.name for d in find_space(small(method="fedrep"))]
+    assert names == ["train.lr", "method.head_epochs"]
+    assert [d.name for d in find_space(small(method="standalone"))] == ["train.lr"]
