@@ -131,6 +131,8 @@ def run_cell() -> int:
             about = {"cell": cell.folder, "entry": entry, "commit": commit.stdout.strip(), "machine": machine()}
             (RUNNING / f"{os.getpid()}.json").write_text(json.dumps(about))
             os.nice(19)
+            if (group := Path("/proc/self/autogroup")).exists():  # or a session of its own gets a share like any other
+                group.write_text("19")
             try:
                 run_or_resume(on_workers(cell.experiment, Workers.parse("1", "workers")), folder)
             except Exception:

@@ -127,7 +127,7 @@ def check(words: list[str]) -> None:
 
 def _parses(words: list[str]) -> None:
     command, name = cli, "headwise"
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **command.context_settings)  # click keeps the help option
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, *words = words
         command = command.get_command(context, name)
