@@ -69,7 +69,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def commands() -> str:
     said = ["# Commands", "The same as `headwise COMMAND --help`. A user's mistake ends with exit code 2."]
     for verb in VERBS:
-        context = click.Context(cli, info_name="headwise", max_content_width=100)
+        context = click.Context(cli, info_name="headwise", max_content_width=100, help_option_names=["-h", "--help"])
         command = cli.get_command(context, verb)
         assert command is not None
         said.append(f"## {verb}\n\n{VERBS[verb][:1].upper()}{VERBS[verb][1:]}.")
