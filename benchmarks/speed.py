@@ -31,11 +31,11 @@ from workloads import WORKLOADS, plan_of, rebuilt
 
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, handle
-from headwise.engine.client.predictions import passed
+from headwise.engine.client.scoring import compute_outputs
 from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.threads import Threads
 from headwise.engine.host.process import keep_freed_memory
-from headwise.engine.kernels.native.checking import native
+from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
 from headwise.engine.plan import Plan
 from headwise.runs.manifest import machine
@@ -183,8 +183,8 @@ def evaluation() -> list[str]:
             outputs, lambda x: [naive(part.contiguous()) for part in x.split(10)]
         ),
         "batches of 10, channels last": partial(outputs, lambda x: [model(part) for part in x.split(10)]),
-        "all samples, torch": partial(outputs, lambda x: passed(model, x, size, fast=False)),
-        "all samples, native kernels": partial(outputs, lambda x: passed(model, x, size, fast=True)),
+        "all samples, torch": partial(outputs, lambda x: compute_outputs(model, x, size, fast=False)),
+        "all samples, native kernels": partial(outputs, lambda x: compute_outputs(model, x, size, fast=True)),
         "jobs with scores, torch": partial(scores, torch_only),
         "jobs with scores, as Headwise does it": partial(scores, plan),
     }

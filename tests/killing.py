@@ -41,6 +41,6 @@ def _kept(folder: Path) -> dict[str, Any]:
     """What the newest checkpoint holds; where it lies on the disk does not matter."""
     found, checkpoints = checkpoint(folder)
     with closing(checkpoints):
-        states = {c: found.states.encoded(c) for c in found.states}
+        states = {c: found.states.encode(c) for c in found.states}
     progress = found.progress
     return {"t": progress.t, "server": encode(progress.server), "best": progress.best, "states": states}

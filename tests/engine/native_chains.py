@@ -11,11 +11,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from headwise.engine.kernels.base import Feed, Rates
 from headwise.engine.kernels.native import build
-from headwise.engine.kernels.native.checking import native
-from headwise.engine.kernels.native.kernel import Native
+from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT, find
+from headwise.engine.kernels.training import Feed, NativeKernel, Rates
 from headwise.tasks.base import Objective
 from headwise.tasks.classification import CROSS_ENTROPY
 
@@ -36,7 +35,7 @@ def learned(
     paths = {id(m): path for path, m in network.named_modules()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LIMIT, name)
-        kernel = Native.of(twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates, objective)
+        kernel = NativeKernel.of(twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates, objective)
         assert kernel is not None, native()
         kernel.train(feed)
     return twin.state_dict()

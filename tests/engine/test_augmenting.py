@@ -15,7 +15,7 @@ from headwise.app.local_training import check_training
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
-from headwise.engine.client.augmenting import augmented
+from headwise.engine.client.augmenting import augment
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.errors import ConfigError
@@ -39,7 +39,7 @@ def image() -> Tensor:
 
 def changed(names: tuple[Any, ...], n: int = 200) -> list[Tensor]:
     x = image().repeat(n, 1, 1, 1)
-    found, y = augmented(x, torch.arange(n), names, torch.Generator().manual_seed(0))
+    found, y = augment(x, torch.arange(n), names, torch.Generator().manual_seed(0))
     assert torch.equal(y, torch.arange(n))
     assert torch.equal(x, image().repeat(n, 1, 1, 1)), "samples stay as they are"
     return list(found)
@@ -77,14 +77,14 @@ def test_both_in_the_order_of_their_names() -> None:
 
 def test_targets_of_pixels_move_with_their_images() -> None:
     x = image()[:1].repeat(50, 1, 1, 1)
-    found, y = augmented(x, x[:, 0].long(), BOTH, torch.Generator().manual_seed(0))
+    found, y = augment(x, x[:, 0].long(), BOTH, torch.Generator().manual_seed(0))
     assert torch.equal(found[:, 0].long(), y)
     assert not torch.equal(found, x)
 
 
 def test_the_layout_in_memory_stays() -> None:
     x = image().repeat(3, 1, 1, 1).contiguous(memory_format=torch.channels_last)
-    found, _ = augmented(x, torch.arange(3), BOTH, torch.Generator().manual_seed(0))
+    found, _ = augment(x, torch.arange(3), BOTH, torch.Generator().manual_seed(0))
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 

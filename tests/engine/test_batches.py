@@ -7,8 +7,7 @@ import torch
 from bench_of_tests import even_federation, prepare
 from torch import Tensor
 
-from headwise.engine.client.client_bench import ClientBench
-from headwise.engine.client.shuffling import ROW
+from headwise.engine.client.client_bench import WIDEST, ClientBench
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.settings.options import Train
@@ -31,21 +30,21 @@ def as_it_was(size: int, epochs: int, drop_last: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 4, 8, 9, 10, 100, ROW])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 9, 10, 100, WIDEST])
 def test_batches_of_usual_sizes_are_as_they_were(size: int, drop_last: bool) -> None:
-    assert torch.equal(bench(drop_last)._shuffled(2, size), as_it_was(size, 2, drop_last))
+    assert torch.equal(bench(drop_last)._draw_batches(2, size), as_it_was(size, 2, drop_last))
 
 
-@pytest.mark.parametrize("size", [ROW + 1, 10**9])
+@pytest.mark.parametrize("size", [WIDEST + 1, 10**9])
 def test_a_batch_beyond_the_data_is_the_data(size: int) -> None:
     """It was a table of 8 GB when padded to the requested size."""
-    found = bench()._shuffled(2, size)
-    assert torch.equal(found, as_it_was(ROW, 2, drop_last=False))
-    assert bench(drop_last=True)._shuffled(2, size).shape == (0, ROW), "less than one batch is never trained on"
+    found = bench()._draw_batches(2, size)
+    assert torch.equal(found, as_it_was(WIDEST, 2, drop_last=False))
+    assert bench(drop_last=True)._draw_batches(2, size).shape == (0, WIDEST), "less than one batch is never trained on"
 
 
 def test_a_batch_beyond_data_as_large_as_a_row_is_still_not_full() -> None:
     made = bench(drop_last=True)
-    made.n = ROW
-    assert len(made._shuffled(1, ROW)) == 1
-    assert len(made._shuffled(1, ROW + 1)) == 0
+    made.n = WIDEST
+    assert len(made._draw_batches(1, WIDEST)) == 1
+    assert len(made._draw_batches(1, WIDEST + 1)) == 0

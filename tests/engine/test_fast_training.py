@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.client.jobs import Job
-from headwise.engine.executors.base import MEMORY, MOST, balanced
+from headwise.engine.executors.base import MEMORY, MOST, balance
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.mlp import MLP
@@ -124,7 +124,7 @@ def test_memory_bounds_the_models_of_a_group() -> None:
     """The answers of a group come all at once."""
     jobs = [Job("fit", k % len(SIZES), 1, Nothing()) for k in range(9 * MOST)]
     small = plan()
-    assert len(balanced(jobs, small, 2)) == 9
+    assert len(balance(jobs, small, 2)) == 9
     huge = nn.Linear(1, MEMORY // 4 // 3, bias=False)
     large = dataclasses.replace(small, models=(SplitModel(nn.Flatten(), huge),))
-    assert len(balanced(jobs, large, 2)) == 3 * MOST
+    assert len(balance(jobs, large, 2)) == 3 * MOST

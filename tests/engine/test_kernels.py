@@ -14,10 +14,9 @@ from torch.nn.functional import cross_entropy
 
 import headwise as hw
 from headwise.cli import main
-from headwise.engine.kernels.base import Feed, Rates
-from headwise.engine.kernels.choosing import choose
-from headwise.engine.kernels.native.checking import native
+from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.engine.kernels.training import Feed, Rates, choose
 
 RATES = Rates(0.1, 0.0, 0.0)
 

@@ -10,9 +10,9 @@ from awkward_shapes import SIZES, agree, plan
 from native_chains import BUILDS, learned, some_feed
 from torch import nn
 
-from headwise.engine.kernels.base import Rates
-from headwise.engine.kernels.native.kernel import predicted
+from headwise.engine.kernels.native.chain import predict
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.engine.kernels.optimizer import Rates
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
@@ -65,10 +65,10 @@ def test_what_is_said_of_a_sample_does_not_depend_on_those_beside_it(
     monkeypatch.setenv(LIMIT, build)
     for network, shape in ((CNN().build(Task((3, 17, 16), 5)), (3, 17, 16)), (nn.Linear(13, 7), (13,))):
         x = torch.randn(41, *shape)
-        together = predicted(network, x)
+        together = predict(network, x)
         assert together is not None
         for k in (0, 1, 15, 32, 40):
-            assert torch.equal(predicted(network, x[k : k + 1]), together[k : k + 1])  # type: ignore[arg-type]
+            assert torch.equal(predict(network, x[k : k + 1]), together[k : k + 1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", BUILDS)

@@ -11,9 +11,10 @@ from native_chains import BUILDS, chains, feed_of, learned, some_feed, taught
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.engine.kernels.base import Rates
-from headwise.engine.kernels.native.kernel import Native, predicted
+from headwise.engine.kernels.native.chain import predict
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.engine.kernels.optimizer import Rates
+from headwise.engine.kernels.training import NativeKernel
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
 from headwise.models.fedgh_cnn import FedGHCNN
@@ -42,7 +43,7 @@ def test_any_chain_learns_and_says_what_torch_does(made: tuple[nn.Sequential, tu
         for mine in found:
             close(mine, theirs)
             assert all(torch.equal(mine[k], t) for k, t in found[0].items())
-    said = predicted(network, x := feed.whole()[0])
+    said = predict(network, x := feed.whole()[0])
     if BUILDS:
         assert said is not None
         torch.testing.assert_close(said.double(), copy.deepcopy(network).double()(x.double()), rtol=1e-5, atol=1e-5)
@@ -106,7 +107,7 @@ def test_a_label_that_is_no_class_changes_nothing(build: str, monkeypatch: pytes
     network = nn.Sequential(nn.Linear(4, 3))
     before = [p.detach().clone() for p in network.parameters()]
     for label, rows in ((3, [[0, 1]]), (-1, [[1, 0]]), (0, [[0, 2]])):
-        kernel = Native.of(network, [network], PLAIN)
+        kernel = NativeKernel.of(network, [network], PLAIN)
         assert kernel is not None
         with pytest.raises(IndexError, match="does not exist, or its label is not a class"):
             kernel.train(feed_of(torch.randn(2, 4), torch.tensor([label, 0]), torch.tensor(rows)))
@@ -119,11 +120,11 @@ def test_samples_that_do_not_fit_are_refused(build: str, monkeypatch: pytest.Mon
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 2))
     for x in (torch.randn(1, 1, 4, 4), torch.randn(1, 2, 2, 2), torch.randn(1, 2, 5, 5), torch.randn(1, 2)):
         with pytest.raises(ValueError, match=r"takes|fit"):
-            predicted(network, x)
+            predict(network, x)
 
 
 def test_nothing_said_about_no_samples() -> None:
-    said = predicted(nn.Sequential(nn.Linear(3, 5)), torch.empty(0, 3))
+    said = predict(nn.Sequential(nn.Linear(3, 5)), torch.empty(0, 3))
     assert said is None if not BUILDS else said is not None and said.shape == (0, 5)
 
 
@@ -131,7 +132,7 @@ def test_nothing_said_about_no_samples() -> None:
 def test_operations_are_counted_where_gradients_go(part: str, times: int) -> None:
     """Three products of 4 x 6 and 6 x 5; the first layer needs no gradient by its input."""
     network = SplitModel(nn.Linear(4, 6), nn.Linear(6, 5))
-    kernel = Native.of(network, [network.get_submodule(part)], PLAIN)
+    kernel = NativeKernel.of(network, [network.get_submodule(part)], PLAIN)
     if BUILDS:
         assert kernel is not None
         kernel.train(some_feed((4,), 5))
@@ -161,4 +162,4 @@ def shared() -> nn.Sequential:
     ids=lambda m: "-".join(type(x).__name__ for x in m.children()),
 )
 def test_other_networks_are_left_to_torch(network: nn.Module) -> None:
-    assert Native.of(network, [network], PLAIN) is None
+    assert NativeKernel.of(network, [network], PLAIN) is None

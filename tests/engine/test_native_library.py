@@ -12,10 +12,10 @@ import torch
 from native_chains import BUILDS, some_feed
 from torch import nn
 
-from headwise.engine.kernels.base import Rates
-from headwise.engine.kernels.choosing import choose
-from headwise.engine.kernels.native import build, checking, library
-from headwise.engine.kernels.native.kernel import predicted
+from headwise.engine.kernels.native import build, chain, library
+from headwise.engine.kernels.native.chain import predict
+from headwise.engine.kernels.optimizer import Rates
+from headwise.engine.kernels.training import choose
 
 RATES = Rates(0.1, 0.0, 0.0)
 
@@ -32,10 +32,10 @@ def convolutional() -> nn.Sequential:
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process."""
     monkeypatch.delenv(library.LIMIT, raising=False)
-    for known in (library._path, library._opened, checking._checked):
+    for known in (library._path, library._open, chain._check):
         known.cache_clear()
     yield
-    for known in (library._path, library._opened, checking._checked):
+    for known in (library._path, library._open, chain._check):
         known.cache_clear()
 
 
@@ -59,8 +59,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path
 
 def test_without_a_compiler_everything_runs_on_torch(monkeypatch: pytest.MonkeyPatch, unbuilt: Path) -> None:
     monkeypatch.setenv("CC", str(unbuilt / "none"))
-    assert str(checking.native()) == "torch: there is no native library, and no C compiler that can build it"
-    assert predicted(dense(), torch.randn(2, 4)) is None
+    assert str(chain.native()) == "torch: there is no native library, and no C compiler that can build it"
+    assert predict(dense(), torch.randn(2, 4)) is None
     for made, shape in ((dense, (4,)), (convolutional, (1, 4, 4))):
         network = made()
         kernel = choose(network, [network], None, RATES, models=[network])
@@ -82,7 +82,7 @@ def test_what_a_compiler_leaves_that_is_no_library_is_not_used(
     monkeypatch: pytest.MonkeyPatch, unbuilt: Path, tmp_path: Path
 ) -> None:
     compiler(monkeypatch, tmp_path, 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo broken > "$2"; shift; done')
-    found = checking.native()
+    found = chain.native()
     assert found.library is None
     if build.builds():
         assert "can't be loaded" in found.why
@@ -106,9 +106,9 @@ def test_asking_what_there_is_compiles_nothing(monkeypatch: pytest.MonkeyPatch, 
 def test_a_library_that_is_wrong_is_switched_off_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checking, "difference", lambda _: 0.25)
+    monkeypatch.setattr(chain, "difference", lambda _: 0.25)
     with caplog.at_level(logging.WARNING, "headwise"):
-        found = [checking.native() for _ in range(2)]
+        found = [chain.native() for _ in range(2)]
     assert all(f.library is None for f in found)
     assert len(caplog.messages) == bool(BUILDS)
     if BUILDS:
@@ -118,16 +118,16 @@ def test_a_library_that_is_wrong_is_switched_off_with_a_sentence(
 @pytest.mark.parametrize("name", BUILDS)
 def test_every_build_passes_its_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.LIMIT, name)
-    found = checking.native()
+    found = chain.native()
     assert found.library is not None
     assert found.library.build == name
-    assert 0 < checking.difference(found.library) < checking.CLOSE
+    assert 0 < chain.difference(found.library) < chain.CLOSE
 
 
 def test_the_check_draws_nothing_and_leaves_no_mode_behind() -> None:
     before = torch.random.get_rng_state()
     with torch.no_grad():
-        checking.native()
+        chain.native()
         assert not torch.is_grad_enabled()
     assert torch.equal(torch.random.get_rng_state(), before)
 

@@ -9,10 +9,8 @@ import torch
 from native_chains import BUILDS, feed_of, learned, some_feed, taught
 from torch import Tensor, nn
 
-from headwise.engine.kernels.base import Feed, Rates
-from headwise.engine.kernels.choosing import choose
-from headwise.engine.kernels.native.kernel import Native
 from headwise.engine.kernels.native.library import LIMIT
+from headwise.engine.kernels.training import Feed, NativeKernel, Rates, choose
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
 from headwise.tasks.base import Objective
@@ -124,7 +122,7 @@ def test_extreme_scores_give_finite_gradients(name: str, build: str) -> None:
 def test_targets_of_another_shape_are_refused(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT, build)
     made = nn.Sequential(nn.Linear(4, N))
-    kernel = Native.of(made, [made], PLAIN, OBJECTIVES["labels"])
+    kernel = NativeKernel.of(made, [made], PLAIN, OBJECTIVES["labels"])
     assert kernel is not None
     with pytest.raises(ValueError, match=r"targets are \(2, 17\), but must be \(2, 18\)"):
         kernel.train(feed_of(torch.randn(2, 4), torch.zeros(2, 17), torch.tensor([[0, 1]])))

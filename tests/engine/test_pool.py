@@ -128,7 +128,7 @@ def contents(run: hw.Run) -> list[Any]:
     with closing(Checkpoints(run.path / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()
         assert found is not None
-        states = {c: found.states.encoded(c) for c in found.states}
+        states = {c: found.states.encode(c) for c in found.states}
     return [rows(run), run.clients, encode(found.progress.server), states]
 
 

@@ -8,7 +8,7 @@ import torch
 from bench_of_tests import even_federation, play, prepare
 from sklearn import metrics
 
-from headwise.engine.client.scores import over_clients, score
+from headwise.engine.client.scoring import over_clients, score
 from headwise.log.metrics import Score, metrics_to_measure
 from headwise.methods.fedavg import FedAvg
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from headwise.engine.executors import shelf as room
-from headwise.engine.executors.shelf import MARK, PREFIX, SMALL, Shelf, shared
+from headwise.engine.executors.shelf import MARK, PREFIX, SMALL, Shelf, open_shared
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_a_shared_tensor_is_one_memory_with_the_same_layout(layout: torch.memory
     shelf = Shelf.make(0)
     t = torch.randn(5, 3, 4, 4).contiguous(memory_format=layout)
     mine = shelf.share("x", t)
-    theirs = shared(shelf.folder / "x", tuple(t.shape), t.stride(), t.dtype)
+    theirs = open_shared(shelf.folder / "x", tuple(t.shape), t.stride(), t.dtype)
     assert torch.equal(theirs, t)
     assert theirs.stride() == t.stride()
     mine[2, 1, 0, 3] = 7.0

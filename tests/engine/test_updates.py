@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bench_of_tests import federation, prepare
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
@@ -19,13 +19,11 @@ from comparing import rows
 from headwise.app.local_training import check_training
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import split_epochs
-from headwise.engine.client.client_bench import ClientBench
+from headwise.engine.client.client_bench import ClientBench, count_batches, rates_of
 from headwise.engine.client.jobs import Job, handle
-from headwise.engine.client.shuffling import batches_in
-from headwise.engine.client.updating import ParamsDescent, rates_of
-from headwise.engine.kernels.choosing import choose
-from headwise.engine.kernels.descent import Descent
-from headwise.engine.kernels.native.checking import native
+from headwise.engine.kernels.native.chain import native
+from headwise.engine.kernels.optimizer import Optimizer
+from headwise.engine.kernels.training import choose
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedkd import FedKD
@@ -77,7 +75,7 @@ def test_every_step_is_that_of_torch_optim(train: dict[str, Any]) -> None:
     torch.manual_seed(0)
     mine = nn.ParameterList([torch.randn(3, 4), torch.randn(3), torch.randn(2)])
     other, settings = copy.deepcopy(mine), Train(**train)
-    descent = Descent(list(mine.parameters()), **rates_of(settings, settings.lr)._asdict())
+    descent = Optimizer(list(mine.parameters()), rates_of(settings, settings.lr))
     optimiser = theirs(list(other.parameters()), settings)
     for _ in range(5):
         x = torch.randn(6, 4)
@@ -116,15 +114,15 @@ def test_a_clients_training_is_torchs_own_loop(train: dict[str, Any], part: str)
 
 def test_only_what_is_named_a_weight_gets_the_experiments_optimiser() -> None:
     """A method's own parameters keep their plain steps, unclipped."""
-    settings, start = Train(**ADAM, clip=0.5), Params(w=torch.tensor([3.0, 4.0]), mu=torch.tensor([1.0]))
-    moved = ParamsDescent(settings, start, ["w"], 0.02).step(
-        start, Params(w=torch.tensor([6.0, 8.0]), mu=torch.tensor([7.0]))
-    )
+    start = Params(w=torch.tensor([3.0, 4.0]), mu=torch.tensor([1.0]))
+
+    def loss(p: Params, x: Tensor, y: Tensor) -> Tensor:
+        return p["w"] @ torch.tensor([6.0, 8.0]) + 7 * p["mu"].sum()
+
+    moved = bench(4, steps=1, **ADAM, clip=0.5).descend(start, loss, lr=0.02, weights=["w"])
     assert moved["mu"].item() == pytest.approx(1 - 0.02 * 7)
     torch.testing.assert_close(moved["w"], torch.tensor([2.98, 3.98]))  # Adam's first step is lr, whatever the gradient
-    plain = ParamsDescent(Train(clip=0.5), start, ["w"], 1.0).step(
-        start, Params(w=torch.tensor([6.0, 8.0]), mu=start["mu"])
-    )
+    plain = bench(4, steps=1, clip=0.5).descend(start, loss, lr=1.0, weights=["w"])
     torch.testing.assert_close(plain["w"], torch.tensor([2.7, 3.6]))  # 10 long, clipped to 0.5
 
 
@@ -184,11 +182,11 @@ def test_steps_and_fractions_of_an_epoch(n: int, train: dict[str, Any], steps: i
     m = local.init()
     own = (lambda x, y: cross_entropy(m(x), y)) if loss else None
     assert local.sgd(m, loss=own) == steps
-    rows = again._shuffled(None, 4)
-    lazily = list(bench(n, **train)._shuffles(None, 4, drop_single=False))
+    rows = again._draw_batches(None, 4)
+    lazily = list(bench(n, **train)._draw_lazily(None, 4, drop_single=False))
     assert len(rows) == len(lazily) == steps
     assert all(torch.equal(row[row >= 0], i) for row, i in zip(rows, lazily, strict=True))
-    each = max(1, batches_in(n, 4, drop_last=local._settings.drop_last))
+    each = max(1, count_batches(n, 4, drop_last=local._settings.drop_last))
     for first in range(0, steps, each):  # nothing is seen twice before everything was seen once
         seen = torch.cat(lazily[first : first + each])
         assert len(seen) == len(set(seen.tolist()))

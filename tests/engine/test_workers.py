@@ -13,10 +13,10 @@ from torch import nn
 import headwise as hw
 from headwise.engine import estimate
 from headwise.engine.client.jobs import Job
-from headwise.engine.executors.base import balanced
+from headwise.engine.executors.base import balance
 from headwise.engine.executors.threads import Threads
 from headwise.engine.host.devices import device_of
-from headwise.engine.kernels.native.checking import native
+from headwise.engine.kernels.native.chain import native
 from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
@@ -44,7 +44,7 @@ def plan(*sizes: int) -> Any:
 def test_groups_have_equal_work_and_the_heaviest_is_first() -> None:
     sizes = (90, 10, 20, 30, 40, 50, 5, 5)
     jobs = [Job("fit", c, 1, Nothing()) for c in range(len(sizes))]
-    groups = balanced(jobs, plan(*sizes), 1)
+    groups = balance(jobs, plan(*sizes), 1)
     work = [sum(sizes[job.client] for job in group) for group in groups]
     assert sorted(job.client for group in groups for job in group) == list(range(len(sizes)))
     assert len(groups) == 4
@@ -52,12 +52,12 @@ def test_groups_have_equal_work_and_the_heaviest_is_first() -> None:
     assert work == sorted(work, reverse=True)
     assert work[0] == 90
     assert max(work[1:]) - min(work[1:]) <= 10
-    assert balanced([], plan(1), 2) == []
+    assert balance([], plan(1), 2) == []
 
 
 def test_every_job_is_a_group_where_there_are_few() -> None:
     jobs = [Job("pre", c, 1, Nothing()) for c in range(3)]
-    assert [len(group) for group in balanced(jobs, plan(3, 3, 3), 2)] == [1, 1, 1]
+    assert [len(group) for group in balance(jobs, plan(3, 3, 3), 2)] == [1, 1, 1]
 
 
 def test_auto_starts_processes_only_for_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import headwise as hw
 from headwise.disk.files import digest, sealed, write_json
-from headwise.engine.client.scores import score
+from headwise.engine.client.scoring import score
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
 from headwise.exports.personal import Models

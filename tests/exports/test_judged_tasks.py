@@ -14,7 +14,7 @@ from PIL import Image
 import headwise as hw
 from headwise.cli import main
 from headwise.data.own.objects import store
-from headwise.engine.client.scores import score
+from headwise.engine.client.scoring import score
 from headwise.errors import DataError
 from headwise.exports.model import Said
 from headwise.exports.personal import Models

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 
-from headwise.engine.client.scores import over_clients, score
+from headwise.engine.client.scoring import over_clients, score
 from headwise.errors import ConfigError
 from headwise.log import formulas
 from headwise.log.metrics import (

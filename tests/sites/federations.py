@@ -52,7 +52,7 @@ def bits(folder: Path) -> dict[str, Any]:
     with closing(Checkpoints(folder / "checkpoint", record_types(catalog.find("method", run.method)))) as checkpoints:
         found = checkpoints.load()
         assert found is not None
-        states = {c: found.states.encoded(c) for c in found.states}
+        states = {c: found.states.encode(c) for c in found.states}
     rows = [{k: v for k, v in row.items() if k not in ("seconds", "memory")} for row in run.rounds]
     lines = (folder / "clients.jsonl").read_bytes()
     return {"rows": rows, "lines": lines, "server": encode(found.progress.server), "states": states, "end": run.ended}

@@ -12,7 +12,7 @@ from federations import Inside, experiment, served, write_site
 
 import headwise as hw
 from headwise.cli import main
-from headwise.engine.client.scores import over_clients
+from headwise.engine.client.scoring import over_clients
 from headwise.errors import ConfigError
 from headwise.log.metrics import Metric, mean, metrics
 from headwise.report.page import render

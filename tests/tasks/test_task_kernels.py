@@ -14,9 +14,9 @@ from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
 from headwise.engine.client.client_bench import ClientBench
-from headwise.engine.kernels.base import Rates
-from headwise.engine.kernels.choosing import choose
 from headwise.engine.kernels.native.library import LIMIT, find
+from headwise.engine.kernels.optimizer import Rates
+from headwise.engine.kernels.training import choose
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.base import Task

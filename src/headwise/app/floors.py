@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.client.scores import over_clients, score
+from ..engine.client.scoring import over_clients, score
 from ..engine.plan import Plan
 from ..log.metrics import ACCURACY
 from ..tasks.registry import kind_of, objective_of

@@ -80,7 +80,7 @@ def beginning(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, bytes
         raise RunError(f"{folder} was trained on the classes {said}, but the data has {', '.join(classes[:20])}.")
     for who, packed in [("server", pack(found.progress.server)), *((c, pack(s.me)) for c, s in found.states.items())]:
         _check_shapes(packed, plan, f"the state of {who if who == 'server' else f'client {who}'} in {folder}")
-    states = {c: data for c in plan.clients if (data := found.states.encoded(c)) is not None}
+    states = {c: data for c in plan.clients if (data := found.states.encode(c)) is not None}
     return Progress(0, found.progress.server, {}), states
 
 

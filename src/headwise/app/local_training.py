@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..contract.method import Method
-from ..engine.client.augmenting import by_function
+from ..engine.client.augmenting import apply_function
 from ..engine.plan import Plan
 from ..errors import ConfigError
 from ..models.base import Task
@@ -50,7 +50,7 @@ def check_augment(plan: Plan) -> None:
     x, y = data.x[:8], data.y[:8]
     for change in own:
         try:
-            (first, a), (again, b) = (by_function(x, y, change, torch.Generator().manual_seed(0)) for _ in range(2))
+            (first, a), (again, b) = (apply_function(x, y, change, torch.Generator().manual_seed(0)) for _ in range(2))
         except ConfigError:
             raise
         except Exception as error:  # another's code can raise anything

@@ -18,7 +18,7 @@ from ..app.prepare import prepare
 from ..contract.benches import Predictor
 from ..contract.method import record_types
 from ..data.federated import Clients, Samples
-from ..engine.client.jobs import Job, handle, personal_model
+from ..engine.client.jobs import Job, handle, make_personal_model
 from ..engine.client.state import ClientState
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
@@ -110,13 +110,13 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a failing client raises
-    return Sent(down, answer.up, answer.n, personal_model(plan, client, scene.t, state, down))
+    return Sent(down, answer.up, answer.n, make_personal_model(plan, client, scene.t, state, down))
 
 
 def personal(scene: Scene, client: int) -> Predictor:
     """The client's personal model after a fresh download."""
     down = scene.plan.method.broadcast(scene.server, client, ServerBench(scene.plan, scene.t))
-    return personal_model(scene.plan, client, scene.t, scene.states[client], down)
+    return make_personal_model(scene.plan, client, scene.t, scene.states[client], down)
 
 
 def change(scene: Scene, message: Sent) -> ModelChange | None:

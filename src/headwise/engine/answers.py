@@ -17,7 +17,7 @@ from ..errors import ClientError
 from ..params import Params
 from ..records import Nothing, Record, fields_of, pack
 from ..settings.faults import Faults
-from .client.jobs import Answer, Failure, Job, answered_with
+from .client.jobs import Answer, Failure, Job, answer_type
 from .events import ClientDone, ClientFailed, Observer
 from .executors.base import Executor, collect
 from .plan import Plan
@@ -140,7 +140,7 @@ def judge(plan: Plan, answers: Mapping[int, Answer], downs: Mapping[int, Record]
 def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     """What is wrong with an answer, whatever the others sent: a reason to count by, and words for the sentence."""
     up, faults = answer.up, plan.experiment.faults
-    if up is None or type(up) is not answered_with(answer.kind, record_types(type(plan.method))):
+    if up is None or type(up) is not answer_type(answer.kind, record_types(type(plan.method))):
         return "names", f"a {type(up).__name__}"
     if type(answer.n) is not int or not 0 <= answer.n <= faults.max_samples:
         return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {faults.max_samples}"

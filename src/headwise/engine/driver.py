@@ -17,7 +17,7 @@ from ..log.schema import ENDS, Measured, Reason, Round, selection_value
 from ..memory import settled
 from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
 from .answers import take_census, train_clients
-from .client.jobs import Answer, Job, failure_of
+from .client.jobs import Answer, Job, describe_failure
 from .evaluation import Evaluation
 from .events import (
     Event,
@@ -175,7 +175,7 @@ def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
     except HeadwiseError:
         raise
     except Exception as error:
-        raise ServerError(failure_of(plan, error, "the server", t, phase)) from error
+        raise ServerError(describe_failure(plan, error, "the server", t, phase)) from error
 
 
 def _idle(plan: Plan, executor: Executor, server: Record, t: int, chosen: list[int], tell: Observer) -> dict[int, int]:

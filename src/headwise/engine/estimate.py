@@ -13,9 +13,8 @@ from ..models.replicas import replica
 from ..tasks.base import Objective
 from ..tasks.classification import CROSS_ENTROPY
 from ..tasks.registry import objective_of
-from .kernels.base import Feed, Rates
-from .kernels.choosing import choose
-from .kernels.descent import Descent
+from .kernels.optimizer import Optimizer, Rates
+from .kernels.training import Feed, choose
 from .plan import Plan
 
 LONG = 20.0
@@ -24,8 +23,8 @@ LONG = 20.0
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor, objective: Objective = CROSS_ENTROPY) -> Callable[[], None]:
     """A plain training step on this batch, with learning rate zero: it costs like any other and changes nothing."""
-    descent = Descent(list(model.parameters()), lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
-    return lambda: descent.step(objective.loss(model(x), y))
+    optimizer = Optimizer(list(model.parameters()), Rates(0.0))
+    return lambda: optimizer.step(objective.loss(model(x), y))
 
 
 def seconds_per_step(plan: Plan, steps: int = 2) -> float:
@@ -34,7 +33,7 @@ def seconds_per_step(plan: Plan, steps: int = 2) -> float:
     size = min(train.batch, len(plan.data.y))
     x, y, batch = plan.data.x[:size], plan.data.y[:size], torch.arange(size).unsqueeze(0)
     kernel = choose(
-        *(model, [model], None, Rates(0.0, 0.0, 0.0)),
+        *(model, [model], None, Rates(0.0)),
         models=[model],
         fast=plan.fast,
         objective=objective_of(plan.data.task),

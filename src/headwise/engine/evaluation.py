@@ -16,7 +16,7 @@ from ..log.metrics import Metric
 from ..log.schema import MOMENTS, ClientLine, Figures, Measured, PartScores
 from ..records import Record, nbytes
 from .client.jobs import Answer, Job
-from .client.scores import over_clients
+from .client.scoring import over_clients
 from .events import Observer
 from .executors.base import Executor, collect
 from .plan import Plan

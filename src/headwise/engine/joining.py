@@ -16,8 +16,8 @@ from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .client.client_bench import ClientBench
-from .client.jobs import _first, _scores  # pyright: ignore[reportPrivateUsage]
-from .client.scores import over_clients
+from .client.jobs import make_first_state, measure_model
+from .client.scoring import over_clients
 from .host.devices import move_to
 from .plan import Plan
 from .server_bench import ServerBench, broadcasts
@@ -54,7 +54,7 @@ def offer(plan: Plan, server: Record, client: int, t: int) -> Offer:
 def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapted:
     """The client's half: its model after so many epochs on its own samples. It seeds torch's own generator."""
     local = _bench(plan, client, t, epochs)
-    me, down = (map_tensors(r, lambda x: move_to(x, plan.device)) for r in (_first(plan, client), given.down))
+    me, down = (map_tensors(r, lambda x: move_to(x, plan.device)) for r in (make_first_state(plan, client), given.down))
     whole = given.whole and given.whole.map(lambda x: move_to(x, plan.device))
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", "join", client, t))
     model = plan.method.join(me, down, whole, local)  # it stays with the client, so it needs no protection
@@ -68,7 +68,7 @@ def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapte
 
 def measure_client(plan: Plan, client: int, model: Predictor) -> Score | None:
     """Its scores on the client's test samples."""
-    return _scores(plan, client, plan.experiment.rounds, model)[0]
+    return measure_model(plan, client, plan.experiment.rounds, model)[0]
 
 
 def join_all(plan: Plan, server: Record, t: int) -> dict[str, Any]:

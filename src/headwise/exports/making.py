@@ -14,7 +14,7 @@ from torch import nn
 from ..data.federated import FederatedData
 from ..data.own.description import MISSING
 from ..data.preprocessing import from_state, to_state
-from ..engine.client.predictions import passed
+from ..engine.client.scoring import compute_outputs
 from ..engine.host.devices import move_to
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
@@ -61,7 +61,9 @@ def make(
             inner = aligned(prepare(torch.from_numpy(x)))
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
-            scores = passed(network, move_to(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+            scores = compute_outputs(
+                network, move_to(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast
+            ).cpu()
             return Said(*(t.numpy() for t in meaning(scores, objective_of(plan.data.task))))
 
     def write(folder: Path, format: Format) -> None:

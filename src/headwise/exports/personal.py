@@ -18,7 +18,7 @@ from ..data.federated import FederatedData, clients_at_sites, task_at_sites
 from ..data.own.description import Description, Features
 from ..data.preprocessing import fit, from_state, sums_from_json, to_state
 from ..disk.files import digest, read_bytes, read_json
-from ..engine.client.jobs import personal_model, trained_model
+from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
@@ -83,14 +83,14 @@ class Models:
         down = broadcasts(self.plan, found.progress.server, [client], central)[client]
         with one_thread():
             if moment == "pre":
-                made = personal_model(self.plan, client, t, state, down)
+                made = make_personal_model(self.plan, client, t, state, down)
             elif state is None:
                 raise RunError(
                     f"client {client_label(client, self.run.names)} has not trained in {counted(t, 'round')}: "
                     "it only has a model before training."
                 )
             else:
-                made = trained_model(self.plan, client, t, state, down)
+                made = restore_trained_model(self.plan, client, t, state, down)
         if made is None:
             raise RunError(f"{self.run.path} keeps no models as after training: evaluate.keep = ['post'] does.")
         if not isinstance(made, nn.Module):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..disk.files import write_bytes
-from ..engine.client.scores import score, score_of
+from ..engine.client.scoring import score, score_predictions
 from ..errors import ConfigError, counted
 from ..log.metrics import Hits, Metric, Predictions, Score, Tally, main_metric, metrics, metrics_to_measure
 from ..report.page import render_judged
@@ -36,7 +36,7 @@ class Measuring:
 
     def add(self, said: Said, y: Array) -> None:
         batch = Predictions(torch.from_numpy(said.scores), torch.from_numpy(y), self.task)
-        found = score_of(batch, self._that_need("mean"))
+        found = score_predictions(batch, self._that_need("mean"))
         self._sums = {m.name: self._sums.get(m.name, 0.0) + found[m.name] * batch.n for m in self._that_need("mean")}
         self.tally.add(batch)
         if self.task != "regression":
@@ -52,11 +52,11 @@ class Measuring:
         return z, y
 
     def scores(self) -> Score:
-        found = score_of(self.tally, self._that_need("counts"))
+        found = score_predictions(self.tally, self._that_need("counts"))
         found |= {name: total / self.tally.n for name, total in self._sums.items()}
         if self._keeping:
             z, y = map(torch.from_numpy, self.kept)
-            found |= score_of(Predictions(z, y, self.task), self._that_need("all"))
+            found |= score_predictions(Predictions(z, y, self.task), self._that_need("all"))
         return found
 
     def _that_need(self, what: str) -> list[Metric]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..contract.benches import Local
-from ..engine.client.client_bench import ClientBench, halves, parts_of
+from ..engine.client.client_bench import ClientBench, halves, parts_of, rates_of
 from ..engine.host.devices import move_to, samples_on
-from ..engine.kernels.plain import learning
+from ..engine.kernels.optimizer import Optimizer
+from ..engine.kernels.training import learning
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
 from ..errors import AccountingError, ConfigError
@@ -134,7 +136,7 @@ class PrivateTraining:
                 raise AccountingError("its network has layers that look at several examples at once, such as BatchNorm")
         weights = [p for part in parts for p in part.parameters()]
         optimiser = DPOptimizer(
-            _optimiser(train, weights, lr),
+            _Steps(weights, train, lr),
             noise_multiplier=0.0,  # Opacus uses torch's predictable generators: `_add_noise` adds it instead
             max_grad_norm=self._mechanism.clip,
             expected_batch_size=size,
@@ -162,13 +164,16 @@ class PrivateTraining:
             p.grad += move_to(scale * gaussian(p.shape, self._secret), self._plan.device).to(p.dtype)
 
 
-def _optimiser(train: Train, weights: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """Any that only sees gradients which are private already."""
-    if train.optimizer == "sgd":
-        return torch.optim.SGD(weights, lr=lr, momentum=train.momentum, weight_decay=train.weight_decay)
-    kind = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
-    beta1, beta2 = train.betas
-    return kind(weights, lr=lr, betas=(beta1, beta2), eps=train.eps, weight_decay=train.weight_decay)
+class _Steps(torch.optim.Optimizer):
+    """Our optimiser, as Opacus calls one: it only sees gradients which are private already."""
+
+    def __init__(self, weights: Sequence[nn.Parameter], train: Train, lr: float) -> None:
+        super().__init__(weights, {})
+        self._weights = weights
+        self._ours = Optimizer(weights, rates_of(train, lr))
+
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._ours.step_along([p.grad for p in self._weights])
 
 
 def _tidy(weights: Sequence[nn.Parameter], n: int) -> None:

@@ -113,7 +113,7 @@ def _kernels() -> dict[str, str]:
     """What determines which kernels the libraries choose, and so the last bits: CPU, instruction set and BLAS."""
     import torch  # reading runs must not import torch
 
-    from ..engine.kernels.native.checking import native
+    from ..engine.kernels.native.chain import native
 
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     libraries = [torch.backends.cpu.get_cpu_capability(), blas[1] if blas else "no BLAS"]

@@ -47,7 +47,7 @@ class RunStore:
             case RoundEnded(row, clients, progress, states, who):
                 append_lines(self.folder / "rounds.jsonl", [row])
                 append_lines(self.folder / "clients.jsonl", clients)
-                changed = {c: data for c in who if (data := states.encoded(c)) is not None}
+                changed = {c: data for c in who if (data := states.encode(c)) is not None}
                 best = self.keep_best and was_evaluated(row) and progress.waited == 0 and progress.best is not None
                 self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..app.capabilities import check_task, methods_for
 from ..data.federated import FederatedData
-from ..engine.client.jobs import personal_model
+from ..engine.client.jobs import make_personal_model
 from ..engine.events import RoundEnded
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
@@ -52,7 +52,7 @@ def _losses(plan: Plan, last: RoundEnded) -> tuple[float, float]:
     objective, central, losses = objective_of(plan.data.task), ServerBench(plan, last.progress.t), list[Tensor]()
     for c, state in last.states.items():
         own, down = plan.data.client(c), plan.method.broadcast(last.progress.server, c, central)
-        model = personal_model(plan, c, central.t, state, down)
+        model = make_personal_model(plan, c, central.t, state, down)
         guess = objective.guess(own.train.y)
         with torch.no_grad():
             scores = model(own.test.x)

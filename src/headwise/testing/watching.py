@@ -179,7 +179,7 @@ class Apart:
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         for job in jobs:
             plan = dataclasses.replace(self._plan, data=_only(self._plan.data, job.client))
-            state = self.states.encoded(job.client)
+            state = self.states.encode(job.client)
             before = None if state is None else decode_state(self._me, state)
             answer, after = handle(plan, dataclasses.replace(job, down=_delivered(job.down)), before, self.clock)
             if after is not None:

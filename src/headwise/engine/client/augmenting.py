@@ -19,23 +19,23 @@ from ...settings.functions import Augmentation, imported
 Change = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
-def augmented(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def augment(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """The changed samples of a batch and their targets; each kind of change in the order given."""
     for built_in, group in groupby(changes, key=lambda a: a.is_built_in):
         if built_in:
             x, y = _images(x, y, [a.name for a in group], rng)
             continue
         for each in group:
-            x, y = by_function(x, y, each, rng)
+            x, y = apply_function(x, y, each, rng)
     return x, y
 
 
-def by_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def apply_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """What a user's own function makes of a copy of a batch: as many samples, of the same shape."""
     function = change.given or imported(change.name, "train.augment")
     both = len(inspect.signature(function).parameters) == 3
-    found = function(x.clone(), *([y.clone()] if both else []), rng)
-    pair = found if both and isinstance(found, tuple) else (found, y)
+    result = function(x.clone(), *([y.clone()] if both else []), rng)
+    pair = result if both and isinstance(result, tuple) else (result, y)
     for what, new, old in zip(("x", "y"), pair, (x, y), strict=False):
         if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
             got = f"{new.dtype} of shape {list(new.shape)}" if isinstance(new, Tensor) else f"a {type(new).__name__}"
@@ -49,7 +49,8 @@ def by_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator
 def _images(x: Tensor, y: Tensor, names: Sequence[str], rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Images [n, channels, height, width], each changed on its own, and their targets, perhaps of their pixels."""
     n, _, height, width = x.shape
-    rows, columns = torch.arange(height).repeat(n, 1), torch.arange(width).repeat(n, 1)
+    rows = torch.arange(height).repeat(n, 1)
+    columns = torch.arange(width).repeat(n, 1)
     for name in names:
         rows, columns = CHANGES[name](rows, columns, rng)
     where = (torch.arange(n).view(-1, 1, 1), rows.unsqueeze(2), columns.unsqueeze(1))
@@ -66,10 +67,10 @@ def flip(rows: Tensor, columns: Tensor, rng: torch.Generator) -> tuple[Tensor, T
 
 def crop(rows: Tensor, columns: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Each image shifted by up to an eighth of its height and width, its edges repeated."""
-    return _shifted(rows, rng), _shifted(columns, rng)
+    return _shift(rows, rng), _shift(columns, rng)
 
 
-def _shifted(places: Tensor, rng: torch.Generator) -> Tensor:
+def _shift(places: Tensor, rng: torch.Generator) -> Tensor:
     n, size = places.shape
     most = max(1, round(size / 8))
     shifts = torch.randint(-most, most + 1, (n, 1), generator=rng)

@@ -1,8 +1,9 @@
-"""A client's workbench: a method's `Local`."""
+"""A client's workbench: a method's `Local`, with the order of its samples and the experiment's optimiser."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
@@ -12,21 +13,22 @@ from torch import Tensor, nn
 from ...contract.benches import ClassMeans, Predictor, split_epochs
 from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
-from ...params import Params, gradient
+from ...params import Params, gradient, step
 from ...seeds import seed_of
+from ...settings.updates import Updates
 from ..host.clock import Clock
 from ..host.devices import move_to, samples_on
-from ..kernels.base import Feed
-from ..kernels.choosing import choose
+from ..kernels.optimizer import Adam, Optimizer, Rates
+from ..kernels.training import Feed, choose
 from ..plan import Plan
 from ..tools import Tools
-from .augmenting import augmented
-from .predictions import passed
-from .shuffling import batches_in, shuffled
-from .updating import ParamsDescent, rates_of
+from .augmenting import augment
+from .scoring import compute_outputs
 
-FEATURE_BATCH = 100  # samples per pass without gradients; with many more, activations no longer fit the cache
-
+FEATURE_BATCH = 100
+"""samples per pass without gradients; with many more, activations no longer fit the cache"""
+WIDEST = 1024
+"""a batch larger than the client's data is padded to this at most, whatever size a user sets"""
 NO_FEATURES: tuple[dict[str, Tensor], Tensor] = {"": torch.empty(0)}, torch.empty(0)
 
 
@@ -45,17 +47,23 @@ class ClientBench:
         clock: Clock | None = None,
         epochs: float | None = None,
     ) -> None:
-        data, t = plan.client(client, t), plan.at(t)
+        data = plan.client(client, t)
+        t = plan.at(t)
         self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
-        self.classes, self.clients = plan.data.task.classes, plan.clients
+        self.classes = plan.data.task.classes
+        self.clients = plan.clients
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
-        self.clock, self.kept = clock or Clock(), kept
-        self._data, self._train = data, samples_on(data.train, plan.device)
-        self.client, self.n = client, len(self._train)
+        self.clock = clock or Clock()
+        self.kept = kept
+        self._data = data
+        self._train = samples_on(data.train, plan.device)
+        self.client = client
+        self.n = len(self._train)
         self.objective = plan.objective(self._train.y)
-        self._settings, self._epochs = (settings := plan.experiment.train), epochs
+        settings = self._settings = plan.experiment.train
+        self._epochs = epochs
         decays = max(t - 1, 0) if settings.lr_decay_per == "round" else trained
         self.lr = settings.lr * settings.lr_decay**decays
         self._changes = torch.Generator()
@@ -63,7 +71,7 @@ class ClientBench:
             self._changes.manual_seed(seed_of(plan.experiment.seed, "augment", purpose, client, t))
         self.ratio = plan.experiment.sampling.average
         self._features = NO_FEATURES
-        """the last body whose features were asked for, and its features"""
+        """the last body whose features were computed, and its features"""
         self.samples = [0]
         """samples trained on, for the speed display; a list, shared with all benches made from this one"""
         self.flops = [0.0]
@@ -74,7 +82,7 @@ class ClientBench:
         if self._epochs is not None:
             return self._epochs
         steps = self._settings.steps
-        rows = batches_in(self.n, self._settings.batch, drop_last=self._settings.drop_last)
+        rows = count_batches(self.n, self._settings.batch, drop_last=self._settings.drop_last)
         return self._settings.epochs if steps is None else steps / rows if rows else 0
 
     @property
@@ -100,10 +108,10 @@ class ClientBench:
         norms = any(has_batchnorm(m) for m in train)
         for m in train:  # a single sample has no variance to normalise with
             m.train(not (norms and self.n == 1))
-        for i in self._shuffles(epochs, size or self._settings.batch, drop_single=norms):
+        for i in self._draw_lazily(epochs, size or self._settings.batch, drop_single=norms):
             batch, y = x[i], self._train.y[i]
             if changes:
-                batch, y = augmented(batch, y, changes, self._changes)
+                batch, y = augment(batch, y, changes, self._changes)
             yield batch if frozen is None else _frozen(frozen, batch), y
         for m in train:
             m.eval()
@@ -129,17 +137,16 @@ class ClientBench:
     ) -> int:
         parts = parts_of(models, only)
         network, through = halves(models, parts) if loss is None else (models[0], None)
-        rates, whole = rates_of(self._settings, self.lr if lr is None else lr, clip), not self._settings.augment
         kernel = choose(
-            *(network, parts, loss, rates),
+            *(network, parts, loss, rates_of(self._settings, self.lr if lr is None else lr, clip)),
             models=models,
             project=project,
             fast=self._plan.fast,
             objective=self.objective,
-            whole=whole,
+            whole=not self._settings.augment,
         )
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
-        with self.clock(kernel.section):
+        with self.clock(f"training.{kernel.name}"):
             steps = kernel.train(feed)
         self.flops[0] += kernel.flops
         return steps
@@ -147,7 +154,7 @@ class ClientBench:
     def _whole(self, epochs: float | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
         x = self._train.x if through is None else self.features(through)
-        batches = self._shuffled(epochs, self._settings.batch)
+        batches = self._draw_batches(epochs, self._settings.batch)
         padding = int((batches < 0).sum()) if self.n % self._settings.batch else 0
         self.samples[0] += batches.numel() - padding
         return x, self._train.y, move_to(batches, self._plan.device)
@@ -165,10 +172,17 @@ class ClientBench:
         size: int | None = None,
         weights: Collection[str] = (),
     ) -> Params:
-        now, descent = start, ParamsDescent(self._settings, start, weights, self.lr if lr is None else lr)
+        lr = self.lr if lr is None else lr
+        heavy = {k: t.detach().clone() for k, t in start.items() if k in weights}
+        optimizer = Optimizer([*heavy.values()], rates_of(self._settings, lr))
+        now = start
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
-                now = descent.step(now, gradient(lambda p, x=x, y=y: loss(p, x, y), now))
+                slope = gradient(lambda p, x=x, y=y: loss(p, x, y), now)
+                for k, t in heavy.items():  # a projection may have replaced it
+                    t.copy_(now[k])
+                optimizer.step_along([slope[k] for k in heavy])
+                now = Params({**step(now, slope, lr), **{k: t.clone() for k, t in heavy.items()}})
                 now = now if project is None else project(now)
         return now
 
@@ -198,15 +212,15 @@ class ClientBench:
 
     def features(self, body: nn.Module) -> Tensor:
         state = body.state_dict()
-        known, found = self._features if self._plan.fast else NO_FEATURES
+        known, features = self._features if self._plan.fast else NO_FEATURES
         if known.keys() == state.keys() and all(torch.equal(t, state[k]) for k, t in known.items()):
-            return found  # the phases of a round often ask for the same body
+            return features  # the phases of a round often need the same body
         mode = body.training
         with self.clock("features"):
-            found = passed(body, self._train.x, FEATURE_BATCH, fast=self._plan.fast)
+            features = compute_outputs(body, self._train.x, FEATURE_BATCH, fast=self._plan.fast)
         body.train(mode)
-        self._features = {k: t.clone() for k, t in state.items()}, found
-        return found
+        self._features = {k: t.clone() for k, t in state.items()}, features
+        return features
 
     def class_means(self, body: nn.Module) -> ClassMeans:
         features, y = self.features(body), self._train.y
@@ -214,19 +228,46 @@ class ClientBench:
         means = torch.stack([features[y == label].mean(0) for label in labels])
         return ClassMeans(labels.int(), means)
 
-    def _shuffled(self, epochs: float | None, size: int) -> Tensor:
+    def _draw_batches(self, epochs: float | None, size: int) -> Tensor:
         epochs = self.epochs if epochs is None else epochs
-        return shuffled(self.n, size, epochs, drop_last=self._settings.drop_last, rng=self.rng)
+        return draw_batches(self.n, size, epochs, drop_last=self._settings.drop_last, rng=self.rng)
 
-    def _shuffles(self, epochs: float | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
+    def _draw_lazily(self, epochs: float | None, size: int, *, drop_single: bool) -> Iterator[Tensor]:
         """Batch by batch. An epoch's order is drawn when it begins, after anything a loss drew before it."""
         for part in split_epochs(self.epochs if epochs is None else epochs):
-            for row in self._shuffled(part, size):
+            for row in self._draw_batches(part, size):
                 i = row[row >= 0] if row[-1] < 0 else row
                 if drop_single and len(i) == 1 and self.n > 1:
                     continue
                 self.samples[0] += len(i)
                 yield move_to(i, self._plan.device)
+
+
+def rates_of(settings: Updates, lr: float, clip: float | None = None) -> Rates:
+    """The experiment's optimiser; a method's own `clip` comes before the experiment's."""
+    beta1, beta2 = settings.betas
+    name = settings.optimizer
+    adam = None if name == "sgd" else Adam(beta1, beta2, settings.eps, decoupled=name == "adamw")
+    return Rates(lr, settings.momentum, settings.weight_decay, settings.clip if clip is None else clip, adam)
+
+
+def count_batches(n: int, size: int, *, drop_last: bool) -> int:
+    """Batches per epoch of `n` samples."""
+    return n // size if drop_last else -(-n // size)
+
+
+def draw_batches(n: int, size: int, epochs: float, *, drop_last: bool, rng: torch.Generator) -> Tensor:
+    """[steps, size]: the indices of each batch, a short one padded with -1; each epoch has a new order."""
+    steps = math.ceil(epochs * count_batches(n, size, drop_last=drop_last) - 1e-9)  # `train.steps` may have rounded up
+    full = n % size == 0
+    size = min(size, max(n, WIDEST))
+    orders = [torch.randperm(n, generator=rng) for _ in range(math.ceil(epochs))]
+    if not full:
+        orders = [torch.cat([order, torch.full((-n % size,), -1)]) for order in orders]
+    end = -1 if drop_last and not full else None
+    rows = [order.view(-1, size)[:end] for order in orders]
+    batches = torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
+    return batches[:steps]
 
 
 def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:

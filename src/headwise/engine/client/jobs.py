@@ -1,4 +1,4 @@
-"""Everything that happens at a client. Every executor ends up in `handle`."""
+"""Everything that happens at a client: every executor ends up in `handle`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from ...records import Nothing, Record, map_tensors
 from ...seeds import seed_of
 from ...tasks.registry import objective_of
 from ..host.clock import Clock
-from ..host.deadline import Late, within
 from ..host.devices import home, move_to
+from ..host.process import Late, within
 from ..plan import Plan
 from .client_bench import ClientBench
-from .predictions import passed
-from .scores import score
+from .scoring import compute_outputs, score
 from .state import ClientState
 
 JobKind = Literal["census", "fit", "idle", "pre", "global"]
@@ -45,12 +44,12 @@ class Job:
     """after training, measure the model on the client's own test samples"""
 
 
-def sent_with(kind: JobKind, types: RecordTypes) -> type[Record]:
+def message_type(kind: JobKind, types: RecordTypes) -> type[Record]:
     """The record sent with a job of this kind: the method's own, the global model's parameters, or nothing."""
     return {"global": Shared, "census": Nothing}.get(kind, types.down)
 
 
-def answered_with(kind: JobKind, types: RecordTypes) -> type[Record]:
+def answer_type(kind: JobKind, types: RecordTypes) -> type[Record]:
     """The record in the answer to such a job, if it has one."""
     return types.census if kind == "census" else types.up
 
@@ -85,12 +84,12 @@ Handled = tuple[Answer, ClientState | None]
 """an answer, and the client's new state if it has one"""
 
 
-def unanswered(job: Job, reason: str, detail: str) -> Answer:
+def report_failure(job: Job, reason: str, detail: str) -> Answer:
     """Stands in for an answer, and says why there is none."""
     return Answer(job.kind, job.client, 0, None, None, None, 0, job.t, Failure(reason, detail))
 
 
-def personal_model(plan: Plan, client: int, t: int, state: ClientState | None, down: Record) -> Predictor:
+def make_personal_model(plan: Plan, client: int, t: int, state: ClientState | None, down: Record) -> Predictor:
     """What a client in this state uses after this download, to the bit what an evaluation in this round measures.
 
     A client without a state has never trained.
@@ -99,10 +98,10 @@ def personal_model(plan: Plan, client: int, t: int, state: ClientState | None, d
     bench = ClientBench(plan, client, t, purpose="pre", kept=kept, trained=trained)
     with torch.random.fork_rng(devices=[]):
         _seed(plan, "pre", client, t)
-        return _predictor(plan, Job("pre", client, t, down), *_here(plan, client, state, down), bench)
+        return _predictor(plan, Job("pre", client, t, down), *_move_here(plan, client, state, down), bench)
 
 
-def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor | None:
+def restore_trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Record) -> Predictor | None:
     """What this client had after its last training; None if the run did not keep it.
 
     The stored tensors are those of the architecture itself, or of what the method makes of several parts.
@@ -112,7 +111,7 @@ def trained_model(plan: Plan, client: int, t: int, state: ClientState, down: Rec
         return None
     if state.model.keys() == bench.init().state_dict().keys():
         return bench.model(state.model)
-    model = personal_model(plan, client, t, state, down)
+    model = make_personal_model(plan, client, t, state, down)
     assert isinstance(model, nn.Module)
     for name, value in state.model.items():
         at, _, last = name.rpartition(".")
@@ -140,33 +139,33 @@ def handle(
         if seeded:
             _seed(plan, job.kind, job.client, job.t)
         with within(plan.experiment.faults.deadline):
-            return _do(plan, job, state, local, trained)
+            return _do_job(plan, job, state, local, trained)
     except Exception as error:
-        said = failure_of(plan, error, plan.data.describe(job.client), job.t, job.kind)
+        detail = describe_failure(plan, error, plan.data.describe(job.client), job.t, job.kind)
         if plan.experiment.faults.reaction == "stop":
-            raise ClientError(said) from error
-        failure = Failure("late" if isinstance(error, Late) else "raised", said)
-        return replace(_measure(plan, job, None, local), failure=failure), None
+            raise ClientError(detail) from error
+        failure = Failure("late" if isinstance(error, Late) else "raised", detail)
+        return replace(_make_answer(plan, job, None, local), failure=failure), None
     finally:
         if random is not None:
             torch.default_generator.set_state(random)
 
 
-def _do(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
+def _do_job(plan: Plan, job: Job, state: ClientState | None, local: ClientBench, trained: int) -> Handled:
     if job.kind == "census":
-        said = plan.method.question(plan.privacy.bench(plan, local, job.kind))
-        return _measure(plan, job, None, local, map_tensors(said, home)), None
-    me, down = _here(plan, job.client, state, job.down)
+        census = plan.method.question(plan.privacy.bench(plan, local, job.kind))
+        return _make_answer(plan, job, None, local, map_tensors(census, home)), None
+    me, down = _move_here(plan, job.client, state, job.down)
     if job.kind == "fit":
         return _fit(plan, job, me, down, local, trained)
     if job.kind == "idle":
         mine = map_tensors(plan.method.idle_update(me, down, plan.privacy.bench(plan, local, job.kind)), home)
         model = state.model if state else Params()
-        return _measure(plan, job, None, local), ClientState(mine, local.kept, trained, model)
-    return _measure(plan, job, _predictor(plan, job, me, down, local), local), None
+        return _make_answer(plan, job, None, local), ClientState(mine, local.kept, trained, model)
+    return _make_answer(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
-def failure_of(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
+def describe_failure(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
     """One sentence about what a method raised, with the line in its own file."""
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)
@@ -182,14 +181,15 @@ def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, tra
     update = calls.local_update(plan.method, me, down, plan.privacy.bench(plan, local, job.kind))
     keep = update.keep or update.model
     kept = keep.kept() if isinstance(keep, SplitModel) else local.kept
-    up, me, kept = map_tensors(update.up, home), map_tensors(update.me, home), kept.map(home)
+    up = map_tensors(update.up, home)
+    me = map_tensors(update.me, home)
     up = plan.privacy.protect(
         job.down, up, classes=local.classes, seed=plan.experiment.seed, client=job.client, t=job.t
     )
-    answer = _measure(plan, job, update.model if job.measure else None, local, up)
+    answer = _make_answer(plan, job, update.model if job.measure else None, local, up)
     whole = update.model if plan.keeps("post") and isinstance(update.model, nn.Module) else None
     model = Params() if whole is None else snapshot(whole).map(home)
-    return answer, ClientState(me, kept, trained + 1, model)
+    return answer, ClientState(me, kept.map(home), trained + 1, model)
 
 
 def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
@@ -197,15 +197,15 @@ def _seed(plan: Plan, kind: JobKind, client: int, t: int) -> None:
     torch.default_generator.manual_seed(seed_of(plan.experiment.seed, "torch", kind, client, plan.at(t)))
 
 
-def _here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
+def _move_here(plan: Plan, client: int, state: ClientState | None, down: Record) -> tuple[Record, Record]:
     """What the client keeps and what it was sent, where this process computes."""
-    me = state.me if state else _first(plan, client)
+    me = state.me if state else make_first_state(plan, client)
     if plan.device == "cpu":
         return me, down
     return map_tensors(me, lambda t: move_to(t, plan.device)), map_tensors(down, lambda t: move_to(t, plan.device))
 
 
-def _first(plan: Plan, client: int) -> Record:
+def make_first_state(plan: Plan, client: int) -> Record:
     """A client's first state, which must not depend on when the client is first asked."""
     local = ClientBench(plan, client, 0, purpose="init", kept=Params(), trained=0)
     return calls.client_init(plan.method, plan.privacy.bench(plan, local, "init"))
@@ -218,25 +218,24 @@ def _predictor(plan: Plan, job: Job, me: Record, down: Record, local: ClientBenc
     return local.model(down.w, common=True)
 
 
-def _measure(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
+def _make_answer(plan: Plan, job: Job, model: Predictor | None, local: ClientBench, up: Record | None = None) -> Answer:
     n, samples = (1, 0) if plan.privacy.hides_sizes else (local.n, local.samples[0])  # sizes reveal something too
     with local.clock("evaluation"):
-        test, val = (None, None) if model is None else _scores(plan, job.client, job.t, model)
+        test, val = (None, None) if model is None else measure_model(plan, job.client, job.t, model)
     flops = 0.0 if plan.privacy.hides_sizes else local.flops[0]
     return Answer(job.kind, job.client, n, up, test, val, samples, job.t, flops=flops)
 
 
-def _scores(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | None, Score | None]:
+def measure_model(plan: Plan, client: int, t: int, model: Predictor) -> tuple[Score | None, Score | None]:
     """Scores on the client's test and validation samples, in one pass."""
     data = plan.client(client, t)
-    test, val = data.test, data.val
+    test = data.test
+    val = data.val
     if not len(test) + len(val):
         return None, None
     x = move_to(torch.cat([test.x, val.x]), plan.device)
-    said = objective_of(plan.data.task).in_target_units(
-        passed(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
-    )
-    on_test, on_val = said[: len(test)], said[len(test) :]
-    on_parts = ((on_test, test.y), (on_val, val.y))
-    on_test, on_val = (score(z, y, plan.metrics, plan.task) if len(y) else None for z, y in on_parts)
+    outputs = compute_outputs(model, x, plan.experiment.evaluate.batch, fast=plan.fast).cpu()
+    z = objective_of(plan.data.task).in_target_units(outputs)
+    parts = ((z[: len(test)], test.y), (z[len(test) :], val.y))
+    on_test, on_val = (score(z, y, plan.metrics, plan.task) if len(y) else None for z, y in parts)
     return on_test, on_val

@@ -45,7 +45,7 @@ def decode_state(me: type[Record], data: bytes) -> ClientState:
     return ClientState(unpack(me, fields), Params(kept), trained, Params(model))
 
 
-def stored_state(me: type[Record], client: int, data: bytes) -> ClientState:
+def load_state(me: type[Record], client: int, data: bytes) -> ClientState:
     """The same for a state that a run stored: if it can't be read, the run is damaged."""
     try:
         return decode_state(me, data)
@@ -69,18 +69,19 @@ class States(Mapping[int, ClientState]):
     """The clients' states: in memory, or stored as bytes until they are needed."""
 
     def __init__(self, me: type[Record], cold: ColdStates | None = None) -> None:
-        self._me, self._cold = me, cold
+        self._me = me
+        self._cold = cold
         self._hot: dict[int, ClientState | bytes] = {}
         self._settled = 0
 
     def __getitem__(self, client: int) -> ClientState:
-        found = self._hot.get(client)
-        if isinstance(found, ClientState):
-            return found
-        data = self.encoded(client)
+        state = self._hot.get(client)
+        if isinstance(state, ClientState):
+            return state
+        data = self.encode(client)
         if data is None:
             raise KeyError(client)
-        return stored_state(self._me, client, data)
+        return load_state(self._me, client, data)
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted({*self._hot, *(self._cold or ())}))
@@ -89,16 +90,16 @@ class States(Mapping[int, ClientState]):
         return len(list(iter(self)))
 
     def __contains__(self, client: object) -> bool:
-        return isinstance(client, int) and (client in self._hot or self.encoded(client) is not None)
+        return isinstance(client, int) and (client in self._hot or self.encode(client) is not None)
 
     def __setitem__(self, client: int, state: ClientState | bytes) -> None:
         self._hot[client] = state
 
-    def encoded(self, client: int) -> bytes | None:
-        found = self._hot.get(client)
-        if found is None:
+    def encode(self, client: int) -> bytes | None:
+        state = self._hot.get(client)
+        if state is None:
             return self._cold.read(client) if self._cold else None
-        return found if isinstance(found, bytes) else encode_state(found)
+        return state if isinstance(state, bytes) else encode_state(state)
 
     def snapshot(self) -> States:
         other = States(self._me)

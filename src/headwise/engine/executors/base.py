@@ -72,7 +72,7 @@ def states_of(plan: Plan, states: States | None) -> States:
     return States(record_types(type(plan.method)).client) if states is None else states
 
 
-def balanced(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
+def balance(jobs: Sequence[Job], plan: Plan, workers: int) -> list[list[Job]]:
     """Jobs in groups of about equal work, the heaviest group first, so that no worker waits at the end of a round.
 
     Each job, longest first, joins the group with the least work; there are a few more groups than workers. A group's

@@ -58,7 +58,8 @@ class Crew:
     """
 
     def __init__(self, size: int, begin: Callable[[int], Work]) -> None:
-        self.size, self._begin = size, begin
+        self.size = size
+        self._begin = begin
         self._workers: dict[int, _Worker] = {}
         for number in range(size):
             self._start(number)
@@ -68,7 +69,8 @@ class Crew:
 
         Workers that are still busy when the caller stops iterating, or when another one fails, are killed.
         """
-        left, busy = deque(tasks), dict[Connection, int]()
+        left = deque(tasks)
+        busy: dict[Connection, int] = {}
         try:
             self._hand_out(left, busy)
             while busy:
@@ -147,7 +149,7 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int, environm
     os.environ.update(environment)  # the server may have begun with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which lets the round finish
     threading.Thread(target=_end_with_driver, daemon=True).start()
-    work = _begun(begin, number)
+    work = _begin(begin, number)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             task = pipe.recv()
@@ -158,8 +160,8 @@ def _serve(pipe: Connection, begin: Callable[[int], Work], number: int, environm
             pipe.send(result)
 
 
-def _begun(begin: Callable[[int], Work], number: int) -> Work:
-    """What does the tasks; if it can't begin, every task is told why."""
+def _begin(begin: Callable[[int], Work], number: int) -> Work:
+    """What does the tasks; if it can't begin, every task fails with the reason."""
     try:
         return begin(number)
     except Exception as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...records import Packed, Record, RecordError, pack, unpack
 from ...seeds import seed_of
-from ..client.jobs import Answer, Failure, Job, unanswered
+from ..client.jobs import Answer, Failure, Job, report_failure
 from ..plan import Plan
 from .base import Executor
 
@@ -23,10 +23,11 @@ class Faulty:
     """An executor whose clients fail in training as `faults.inject` says; evaluations are not affected."""
 
     def __init__(self, inner: Executor, plan: Plan) -> None:
-        self._inner, self._plan = inner, plan
+        self._inner = inner
+        self._plan = plan
         self.workers, self.states, self.clock = inner.workers, inner.states, inner.clock
-        self._asked: Counter[tuple[int, int]] = Counter()
-        """how often a client was asked in a round: a retry may succeed"""
+        self._attempts: Counter[tuple[int, int]] = Counter()
+        """how often a client trained in a round: a retry may succeed"""
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         deadline = self._plan.experiment.faults.deadline
@@ -35,15 +36,15 @@ class Faulty:
         held: list[Answer] = []
         for fault, job in faults.values():
             if fault == "error":
-                yield _failed(job, "raised", "it was told to fail")
+                yield _fail(job, "raised", "a failure was injected")
             elif fault == "slow" and deadline is not None:
-                yield _failed(job, "late", f"it took longer than {deadline:g} seconds")
+                yield _fail(job, "late", f"it took longer than {deadline:g} seconds")
         for answer in self._inner.run([job for fault, job in faults.values() if fault not in absent]):
             fault = faults[answer.client][0]
             if fault == "slow":
                 held.append(answer)
             else:
-                yield from _spoilt(answer, fault)
+                yield from _spoil_answer(answer, fault)
         yield from held
 
     def close(self) -> None:
@@ -53,26 +54,27 @@ class Faulty:
         """What goes wrong at this client now; an empty string for nothing."""
         if job.kind != "fit":
             return ""
-        seed, attempt = self._plan.experiment.seed, self._asked[job.client, job.t]
-        self._asked[job.client, job.t] += 1
-        at = _drawn(seed_of(seed, "fault", job.client, job.t, attempt))
+        seed = self._plan.experiment.seed
+        attempt = self._attempts[job.client, job.t]
+        self._attempts[job.client, job.t] += 1
+        at = _draw(seed_of(seed, "fault", job.client, job.t, attempt))
         for kind, low, high in self._plan.experiment.faults.inject.shares:
-            share = low + (high - low) * _drawn(seed_of(seed, "faults of a round", kind, job.t))
+            share = low + (high - low) * _draw(seed_of(seed, "faults of a round", kind, job.t))
             if at < share:
                 return kind
             at -= share
         return ""
 
 
-def _drawn(seed: int) -> float:
+def _draw(seed: int) -> float:
     return float(torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
 
 
-def _failed(job: Job, reason: str, what: str) -> Answer:
-    return unanswered(job, reason, f"client {job.client} failed in round {job.t}: {what}.")
+def _fail(job: Job, reason: str, what: str) -> Answer:
+    return report_failure(job, reason, f"client {job.client} failed in round {job.t}: {what}.")
 
 
-def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
+def _spoil_answer(answer: Answer, fault: str) -> Iterator[Answer]:
     """What the server receives instead of this answer."""
     if fault == "stale":
         yield replace(answer, t=answer.t - 1)
@@ -80,10 +82,10 @@ def _spoilt(answer: Answer, fault: str) -> Iterator[Answer]:
         yield replace(answer, n=int(HUGE))
     elif fault in _CHANGES and answer.up is not None and answer.failure is None:
         try:
-            yield replace(answer, up=_changed(answer.up, fault))
+            yield replace(answer, up=_spoil_record(answer.up, fault))
         except RecordError as error:  # as where records arrive as bytes
-            said = f"client {answer.client} did not send a valid record in round {answer.t}: {error}."
-            yield replace(answer, up=None, failure=Failure(fault, said))
+            detail = f"client {answer.client} did not send a valid record in round {answer.t}: {error}."
+            yield replace(answer, up=None, failure=Failure(fault, detail))
     else:
         yield answer
         if fault == "twice":
@@ -106,7 +108,7 @@ _CHANGES = {
 }
 
 
-def _changed(up: Record, fault: str) -> Record:
+def _spoil_record(up: Record, fault: str) -> Record:
     """The record with its first floating-point tensor spoilt; unchanged if it has none."""
     tensors, scalars = pack(up)
     name = next((k for k, t in tensors.items() if t.is_floating_point()), None)

@@ -17,15 +17,15 @@ from ...contract.method import RecordTypes, record_types
 from ...data.federated import Clients
 from ...errors import ClientError
 from ...records import Nothing, Record, decode, encode
-from ..client.jobs import Answer, Job, answered_with, handle, sent_with
-from ..client.state import States, encode_state, stored_state
+from ..client.jobs import Answer, Job, answer_type, handle, message_type
+from ..client.state import States, encode_state, load_state
 from ..host.clock import Clock, peak_memory
 from ..host.devices import device_of
 from ..host.process import keep_freed_memory
 from ..plan import Plan
-from .base import Setup, balanced, states_of
+from .base import Setup, balance, states_of
 from .crew import Crew, Work, WorkerLostError
-from .shelf import Handle, Shelf, shared
+from .shelf import Handle, Shelf, open_shared
 
 ATTEMPTS = 3  # how often jobs are tried whose worker was killed
 
@@ -75,13 +75,13 @@ class Pool:
         """Tasks for the workers; `sent` collects what was put on the shelf for them."""
         begun = time.perf_counter()
         tasks: list[list[_PackedJob]] = []
-        for group in balanced(jobs, self._plan, self.workers):
+        for group in balance(jobs, self._plan, self.workers):
             packed: list[_PackedJob] = []
             for job in group:
                 down, own = ("down", id(job.down)), ("state", job.client)
                 if down not in sent:  # the same record for many clients is written once
                     sent[down] = self._shelf.put(encode(job.down))
-                if own not in sent and (state := self.states.encoded(job.client)) is not None:
+                if own not in sent and (state := self.states.encode(job.client)) is not None:
                     sent[own] = self._shelf.put(state)
                 packed.append(_PackedJob(replace(job, down=Nothing()), sent[down], sent.get(own)))
             tasks.append(packed)
@@ -97,7 +97,7 @@ class Pool:
             yield (
                 answer
                 if up is None
-                else replace(answer, up=decode(answered_with(answer.kind, self._types), self._shelf.take(up)))
+                else replace(answer, up=decode(answer_type(answer.kind, self._types), self._shelf.take(up)))
             )
 
 
@@ -133,8 +133,8 @@ class _SharedData(NamedTuple):
         layouts = [(tuple(t.shape), t.stride(), t.dtype) for t in (data.x, data.y)]
         return cls(replace(data, x=empty, y=empty), layouts)
 
-    def opened(self, folder: Path) -> Clients:
-        x, y = (shared(folder / name, *layout) for name, layout in zip(("x", "y"), self.layouts, strict=True))
+    def open(self, folder: Path) -> Clients:
+        x, y = (open_shared(folder / name, *layout) for name, layout in zip(("x", "y"), self.layouts, strict=True))
         return replace(self.bare, x=x, y=y)
 
 
@@ -151,7 +151,7 @@ class _Process(NamedTuple):
 def _begin(rebuild: Callable[[Clients], Plan], folder: Path, data: _SharedData, number: int) -> Work:
     torch.set_num_threads(1)
     keep_freed_memory()
-    plan = rebuild(data.opened(folder))
+    plan = rebuild(data.open(folder))
     plan = replace(plan, device=device_of(number, plan.device))
     gc.freeze()  # all of this stays: the collector need not scan it in every round
     return partial(_work, _Process(plan, record_types(type(plan.method)), Shelf(folder), {}))
@@ -164,7 +164,7 @@ def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
     for each in packed:
         clock.to("transport")
         client = each.job.client
-        before = None if each.state is None else stored_state(types.client, client, shelf.look(each.state))
+        before = None if each.state is None else load_state(types.client, client, shelf.look(each.state))
         job = replace(each.job, down=_down(here, each))
         answer, after = handle(plan, job, before, clock)
         clock.to("transport")
@@ -176,7 +176,7 @@ def _work(here: _Process, packed: Sequence[_PackedJob]) -> _Finished:
 
 
 def _down(here: _Process, packed: _PackedJob) -> Record:
-    cls = sent_with(packed.job.kind, here.types)
+    cls = message_type(packed.job.kind, here.types)
     if isinstance(packed.down, bytes):
         return decode(cls, packed.down)
     if packed.down not in here.downs:

@@ -21,8 +21,10 @@ from torch import Tensor
 from ...disk.jsontext import to_json
 
 MEMORY = Path("/dev/shm")
-PREFIX, MARK = ".headwise-shelf-", "owner.json"
-"""how shelf folders are named, and the file in each that names its owner, who holds a lock on it"""
+PREFIX = ".headwise-shelf-"
+"""how shelf folders are named"""
+MARK = "owner.json"
+"""the file in each that names its owner, who holds a lock on it"""
 OURS = re.compile(r"x|y|[0-9]+-[0-9]+")
 """file names on a shelf"""
 SMALL = 64 * 1024
@@ -38,7 +40,8 @@ class Shelf:
     """Made by the driver, which holds its lock; workers open it by path."""
 
     def __init__(self, folder: Path, lock: IO[str] | None = None) -> None:
-        self.folder, self._lock = folder, lock
+        self.folder = folder
+        self._lock = lock
         self._numbers = itertools.count()
 
     @classmethod
@@ -77,8 +80,8 @@ class Shelf:
             (self.folder / handle).unlink(missing_ok=True)
 
     def share(self, name: str, t: Tensor) -> Tensor:
-        """A copy of the tensor that other processes open with `shared`."""
-        mapped = shared(self.folder / name, t.shape, t.stride(), t.dtype)
+        """A copy of the tensor that other processes open with `open_shared`."""
+        mapped = open_shared(self.folder / name, t.shape, t.stride(), t.dtype)
         mapped.copy_(t)
         return mapped
 
@@ -89,7 +92,7 @@ class Shelf:
             self._lock.close()
 
 
-def shared(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def open_shared(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A dense tensor whose memory is this file, shared by every process that opens it."""
     flat = torch.from_file(str(path), shared=True, size=max(math.prod(shape), 1), dtype=dtype)
     return flat.as_strided(shape, stride)
@@ -113,10 +116,10 @@ def _sweep(folder: Path) -> None:
             return
         with (folder / MARK).open("r+", encoding="utf-8") as mark:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a driver in another container has no pid here
-            said = json.loads(mark.read(200))
-            now = _owner(int(said["pid"]))
-            written_by_us = said["started"] is not None and said == {**now, "started": said["started"]}
-            if written_by_us and said["started"] != now["started"]:
+            owner = json.loads(mark.read(200))
+            now = _owner(int(owner["pid"]))
+            written_by_us = owner["started"] is not None and owner == {**now, "started": owner["started"]}
+            if written_by_us and owner["started"] != now["started"]:
                 _clear(folder)
 
 

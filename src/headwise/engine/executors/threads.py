@@ -14,7 +14,7 @@ from ..client.jobs import Answer, Handled, Job, handle
 from ..client.state import ClientState, States
 from ..host.clock import Clock
 from ..plan import Plan
-from .base import Setup, balanced, states_of
+from .base import Setup, balance, states_of
 
 
 class Threads:
@@ -27,13 +27,14 @@ class Threads:
                     f"engine.workers is 'threads:{workers}', but {type(model).__name__} draws random numbers, "
                     "and threads share one generator: use processes."
                 )
-        self.plan, self.workers = plan, workers
+        self.plan = plan
+        self.workers = workers
         self.states = states_of(plan, states)
         self.clock = Clock()
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
-        groups = balanced(list(jobs), self.plan, self.workers)
+        groups = balance(list(jobs), self.plan, self.workers)
         futures = [self._pool.submit(self._work, [(j, self.states.get(j.client)) for j in group]) for group in groups]
         try:
             for future in as_completed(futures):

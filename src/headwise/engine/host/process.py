@@ -1,17 +1,21 @@
-"""How a process computes: its threads, its memory, its garbage collector."""
+"""This process: its threads, its memory, its garbage collector, Ctrl-C and time limits."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # from <malloc.h>
+TRIM_THRESHOLD = -1  # from <malloc.h>
+MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> None:
@@ -49,3 +53,60 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def stop_after_round() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the round finish and leaves a resumable run; the second one stops at once."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def ask(*_: object) -> None:
+        if requested.is_set():
+            raise KeyboardInterrupt
+        requested.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield requested.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Late(Exception):  # noqa: N818 - it is what happened, not a mistake
+    """A client exceeded its time limit."""
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Raise `Late` after `seconds`: at once in a process's main thread, elsewhere when the client is done.
+
+    Python code can always be interrupted, but not a library call that never returns.
+    """
+    if seconds is None:
+        yield
+        return
+    late, begun = Late(f"it took longer than {seconds:g} seconds"), time.monotonic()
+    if threading.current_thread() is threading.main_thread():
+        with _alarm(seconds, late):
+            yield
+    else:
+        yield
+    if time.monotonic() - begun > seconds:
+        raise late
+
+
+@contextmanager
+def _alarm(seconds: float, late: Late) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise late
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -41,11 +41,11 @@ class Digests:
     def __init__(self, before: States, method: type[Any]) -> None:
         self.states: States = Receipts(record_types(method).client)
         for client in before:
-            if (data := before.encoded(client)) is not None:
+            if (data := before.encode(client)) is not None:
                 self.states[client] = data
 
     def digest(self, client: int) -> str:
-        data = self.states.encoded(client)
+        data = self.states.encode(client)
         return "" if data is None else str(from_bytes(data).scalars["digest"])
 
     def took(self, client: int, digest: str) -> None:

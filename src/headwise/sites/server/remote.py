@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...contract.method import record_types
 from ...disk.files import digest
-from ...engine.client.jobs import Answer, Job, unanswered
+from ...engine.client.jobs import Answer, Job, report_failure
 from ...engine.client.state import States
 from ...engine.host.clock import Clock
 from ...engine.plan import Plan
@@ -60,7 +60,7 @@ class LocalCopies:
 
     def digest(self, client: int) -> str:
         if client not in self._digests:
-            data = self.states.encoded(client)
+            data = self.states.encode(client)
             self._digests[client] = "" if data is None else digest(data)
         return self._digests[client]
 
@@ -110,7 +110,7 @@ class Remote:
             raise ClientError(f"clients {sorted(left)} gave no answer in {ATTEMPTS} attempts: {why}.")
         for job in left.values():
             lost = self._lost[job.client]
-            yield unanswered(job, lost.reason, f"client {job.client} gave no answer: {lost.why}.")
+            yield report_failure(job, lost.reason, f"client {job.client} gave no answer: {lost.why}.")
 
     def close(self) -> None:
         self._link.close()
@@ -145,7 +145,7 @@ class Remote:
                 if self._faults.reaction == "stop":
                     raise ClientError(str(error)) from error
                 for site_job in site_jobs[node]:
-                    yield unanswered(site_job.job, "refused", str(error))
+                    yield report_failure(site_job.job, "refused", str(error))
                 continue
             note(next((a.failure.detail for a, _ in report.answers if a.failure), None))
             yield from self._take(report.answers)
@@ -171,7 +171,7 @@ class Remote:
             self._link.renew([v.job.client for node in masked.silent for v in site_jobs[node]], patiently=False)
         for node, why in masked.refused.items():
             for site_job in site_jobs[node]:
-                yield unanswered(site_job.job, "refused", why)
+                yield report_failure(site_job.job, "refused", why)
         yield from self._take(answers)
 
     def _exchange(

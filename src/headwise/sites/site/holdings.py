@@ -12,7 +12,7 @@ from torch import nn
 
 from ...contract.method import record_types
 from ...disk.files import failing_clearly, write_bytes
-from ...engine.client.jobs import personal_model, trained_model
+from ...engine.client.jobs import make_personal_model, restore_trained_model
 from ...engine.client.state import decode_state
 from ...engine.host.process import one_thread
 from ...errors import RunError, nearest
@@ -112,8 +112,8 @@ def export(
     state = decode_state(types.client, kept.take(client, versions[-1].digest) or b"")
     down = decode(types.down, kept.download(client))
     with one_thread():
-        make_it = personal_model if moment == "pre" else trained_model
-        model = make_it(plan, client, versions[-1].t, state, down)
+        build = make_personal_model if moment == "pre" else restore_trained_model
+        model = build(plan, client, versions[-1].t, state, down)
     if model is None:
         raise RunError(f"{run} keeps no models as after training: evaluate.keep = ['post'] does.")
     if not isinstance(model, nn.Module):

@@ -93,7 +93,7 @@ class Site:
         new: dict[int, str] = {}
         for answer in answers:
             job, state = site_jobs[answer.client]
-            if answer.failure is None and job.kind in ("fit", "idle") and (data := states.encoded(job.client)):
+            if answer.failure is None and job.kind in ("fit", "idle") and (data := states.encode(job.client)):
                 new[job.client] = kept.put(job.client, job.t, data, state)
         named, masked = [(answer, new.get(answer.client, "")) for answer in answers], None
         if masking is not None:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
-from ...engine.client.jobs import Answer, Failure, Job, JobKind, answered_with, sent_with
+from ...engine.client.jobs import Answer, Failure, Job, JobKind, answer_type, message_type
 from ...errors import ClientError, ConfigError
 from ...log.schema import restore_score
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
@@ -148,7 +148,7 @@ def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
     with _reading("order"):
         values = json.loads(message.text)
         for given in (build(_PlainJob, v) for v in values["site_jobs"]):
-            cls = sent_with(given.kind, types)
+            cls = message_type(given.kind, types)
             at = (given.down, cls)
             if at not in downs:
                 downs[at] = decode(cls, message.records[given.down])
@@ -196,7 +196,7 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
             test, val = (restore_score(given.pop(part)) for part in ("test", "val"))
             plain = build(_PlainAnswer, given)
             failure = None if plain.failure is None else Failure(*plain.failure)
-            up = None if plain.up is None else decode(answered_with(plain.kind, types), message.records[plain.up])
+            up = None if plain.up is None else decode(answer_type(plain.kind, types), message.records[plain.up])
             parts = (plain.kind, plain.client, plain.n, up, test, val, plain.samples, plain.t, failure)
             answers.append((Answer(*parts, flops=plain.flops), plain.state))
         seconds = {str(k): float(v) for k, v in values["seconds"].items()}

@@ -1,5 +1,4 @@
-"""Kernels in C: plain SGD and predictions for chains of layers, with the same bits on every CPU.
+"""Kernels in C: SGD and predictions for chains of layers, with the same bits on every CPU.
 
-`build` compiles them, `library` finds them, `checking` compares them with torch, `program` describes a network to them,
-and `kernel` is what the engine uses.
+`build` compiles them, `library` finds them, `layers` is the table of layers, and `chain` runs a chain of them.
 """

@@ -257,8 +257,9 @@ static void lay_out_input(Stage *s, Arena *a, int rows, int image, int flat, int
     }
 }
 
-static void lay_out_convolution(Stage *s, Arena *a, int learning) {
+static void lay_out_convolution(Stage *s, Arena *a, int rows, int learning) {
     const Layer *l = s->l;
+    (void)rows;
     const int64_t places = l->oh * l->ow, run = UP(l->kw * l->c, UNIT);
     s->weights = l->oc * l->kh * run;
     s->chunks = take(a, sizeof(Chunk) * l->kh * (run / UNIT));
@@ -294,34 +295,6 @@ static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
     }
     if (a->base && s->owned)
         for (int o = 0; o < l->oc; o++) memcpy(s->w + o * s->width, l->weight + o * features, 4 * features);
-}
-
-/* Lays out all memory of a chain; if `a->base` is NULL, only computes its size. */
-static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Rates *rates, Layer *end, Arena *a) {
-    const Layer *last = layers + count - 1;
-    *end = (Layer){.kind = last->kind == LINEAR ? LINEAR : MAXIMUM, .c = last->oc, .h = 1, .w = 1};
-    if (is_image(last)) end->h = last->pooled ? last->qh : last->oh, end->w = last->pooled ? last->qw : last->ow;
-    memset(s, 0, sizeof(Stage) * (count + 1));
-    for (int i = 0; i <= count; i++) {
-        const Layer *l = s[i].l = i < count ? layers + i : end;
-        const int learning = rates != NULL, image = i ? is_image(layers + i - 1) : is_image(l);
-        lay_out_input(s + i, a, rows, image, l->kind == LINEAR, learning);
-        if (i == count) break;
-        s[i].outputs = UP(l->oc, UNIT);
-        if (l->kind == MAXIMUM || l->pooled) s[i].chosen = take(a, 4 * (rows * cells(l) * s[i].outputs + SLACK));
-        if (l->kind == MAXIMUM || l->kind == AVERAGE) continue;
-        s[i].b = floats(a, s[i].outputs);
-        if (l->kind == LINEAR)
-            lay_out_linear(s + i, a, rows, learning);
-        else
-            lay_out_convolution(s + i, a, learning);
-        if (a->base && l->bias) memcpy(s[i].b, l->bias, 4 * l->oc);
-        if (!learning || !l->trained) continue;
-        s[i].bg = floats(a, s[i].outputs);
-        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0 || rates->clip != 0)
-            s[i].g = floats(a, s[i].weights);
-        if (rates->momentum != 0) s[i].v = floats(a, s[i].weights), s[i].bv = floats(a, s[i].outputs);
-    }
 }
 
 /* ---- forward ---- */
@@ -470,32 +443,39 @@ static void linear(const Stage *s, const Stage *next, int n) {
     }
 }
 
-/* The first stage's input is set; each stage computes the next one's. */
-static void pass(Stage *s, int count, int n, int learning) {
-    for (int i = 0; i < count; i++) {
-        Stage *now = s + i, *next = s + i + 1;
-        const Layer *l = now->l;
-        if (l->kind == LINEAR) {
-            if (now->image) flatten(now, n, 0);
-            if (!i || now->image) turn(now, n);
-            linear(now, next, n);
-            if (learning && i + 1 < count) turn_back(next, n, next->flat, next->width);
-            continue;
-        }
-        for (int k = 0; k < n; k++) {
-            const float *image = now->image + k * now->size;
-            float *to = next->image + k * next->size + next->edge;
-            int32_t *chosen = now->chosen ? now->chosen + (int64_t)k * cells(l) * now->outputs : NULL;
-            if (l->kind == AVERAGE)
-                average(now, image, to, next->row);
-            else if (l->kind == MAXIMUM)
-                maximum(now, image, now->row, l->c, chosen, to, next->row);
-            else {
-                convolve(now, image, now->scores);
-                maximum(now, now->scores, now->outputs * l->ow, now->outputs, chosen, to, next->row);
-            }
-        }
+/* Each layer's forward pass: from its stage's input to that of the next stage, for n samples. */
+
+static void linear_forward(Stage *s, Stage *next, int n, int first, int learning) {
+    if (s->image) flatten(s, n, 0);
+    if (first || s->image) turn(s, n);
+    linear(s, next, n);
+    if (learning) turn_back(next, n, next->flat, next->width);
+}
+
+static int32_t *choices(const Stage *s, int k) {
+    return s->chosen ? s->chosen + (int64_t)k * cells(s->l) * s->outputs : NULL;
+}
+
+static void convolution_forward(Stage *s, Stage *next, int n, int first, int learning) {
+    (void)first, (void)learning;
+    for (int k = 0; k < n; k++) {
+        convolve(s, s->image + k * s->size, s->scores);
+        maximum(s, s->scores, s->outputs * s->l->ow, s->outputs, choices(s, k),
+                next->image + k * next->size + next->edge, next->row);
     }
+}
+
+static void maximum_forward(Stage *s, Stage *next, int n, int first, int learning) {
+    (void)first, (void)learning;
+    for (int k = 0; k < n; k++)
+        maximum(s, s->image + k * s->size, s->row, s->l->c, choices(s, k), next->image + k * next->size + next->edge,
+                next->row);
+}
+
+static void average_forward(Stage *s, Stage *next, int n, int first, int learning) {
+    (void)first, (void)learning;
+    for (int k = 0; k < n; k++)
+        average(s, s->image + k * s->size, next->image + k * next->size + next->edge, next->row);
 }
 
 static void take_sample(const Stage *s, const float *x, int i) {
@@ -618,8 +598,9 @@ static int list(Stage *s, const Stage *next, int k, int places) {
     return groups;
 }
 
-static void convolution_back(Stage *s, const Stage *next, int n, int needed) {
+static void convolution_back(Stage *s, const Stage *next, int n, int needed, const Rates *rates) {
     const Layer *l = s->l;
+    (void)rates;
     if (l->trained) memset(s->g, 0, 4 * s->weights), memset(s->bg, 0, 4 * s->outputs);
     for (int k = 0; k < n; k++) {
         const float *image = s->image + k * s->size;
@@ -711,8 +692,9 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
     if (needed && s->image) flatten(s, n, 1);
 }
 
-static void pool_back(const Stage *s, const Stage *next, int n) {
+static void pool_back(Stage *s, const Stage *next, int n, int needed, const Rates *rates) {
     const Layer *l = s->l;
+    (void)needed, (void)rates;
     memset(s->image_slope, 0, 4 * n * s->size);
     for (int64_t cell = 0; cell < (int64_t)n * l->oh * l->ow; cell++) {
         const int64_t k = cell / (l->oh * l->ow);
@@ -734,15 +716,52 @@ static void pool_back(const Stage *s, const Stage *next, int n) {
     }
 }
 
-static void pass_back(Stage *s, int count, int first, int n, const Rates *rates) {
-    for (int i = count - 1; i >= first; i--) {
-        if (s[i].l->kind == LINEAR)
-            linear_back(s + i, s + i + 1, n, i > first, rates);
-        else if (s[i].l->kind == CONVOLUTION)
-            convolution_back(s + i, s + i + 1, n, i > first);
-        else
-            pool_back(s + i, s + i + 1, n);
+/* ---- the kinds of layers ---- */
+
+/* `lay_out` is NULL for layers without weights; `backward` also takes the step where no gradient is stored. */
+static const struct {
+    void (*lay_out)(Stage *, Arena *, int rows, int learning);
+    void (*forward)(Stage *, Stage *next, int n, int first, int learning);
+    void (*backward)(Stage *, const Stage *next, int n, int needed, const Rates *);
+} KINDS[] = {
+    [CONVOLUTION] = {lay_out_convolution, convolution_forward, convolution_back},
+    [LINEAR] = {lay_out_linear, linear_forward, linear_back},
+    [MAXIMUM] = {NULL, maximum_forward, pool_back},
+    [AVERAGE] = {NULL, average_forward, pool_back},
+};
+
+/* Lays out all memory of a chain; if `a->base` is NULL, only computes its size. */
+static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Rates *rates, Layer *end, Arena *a) {
+    const Layer *last = layers + count - 1;
+    *end = (Layer){.kind = last->kind == LINEAR ? LINEAR : MAXIMUM, .c = last->oc, .h = 1, .w = 1};
+    if (is_image(last)) end->h = last->pooled ? last->qh : last->oh, end->w = last->pooled ? last->qw : last->ow;
+    memset(s, 0, sizeof(Stage) * (count + 1));
+    for (int i = 0; i <= count; i++) {
+        const Layer *l = s[i].l = i < count ? layers + i : end;
+        const int learning = rates != NULL, image = i ? is_image(layers + i - 1) : is_image(l);
+        lay_out_input(s + i, a, rows, image, l->kind == LINEAR, learning);
+        if (i == count) break;
+        s[i].outputs = UP(l->oc, UNIT);
+        if (l->kind == MAXIMUM || l->pooled) s[i].chosen = take(a, 4 * (rows * cells(l) * s[i].outputs + SLACK));
+        if (!KINDS[l->kind].lay_out) continue;
+        s[i].b = floats(a, s[i].outputs);
+        KINDS[l->kind].lay_out(s + i, a, rows, learning);
+        if (a->base && l->bias) memcpy(s[i].b, l->bias, 4 * l->oc);
+        if (!learning || !l->trained) continue;
+        s[i].bg = floats(a, s[i].outputs);
+        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0 || rates->clip != 0)
+            s[i].g = floats(a, s[i].weights);
+        if (rates->momentum != 0) s[i].v = floats(a, s[i].weights), s[i].bv = floats(a, s[i].outputs);
     }
+}
+
+/* The first stage's input is set; each stage computes the next one's. */
+static void pass(Stage *s, int count, int n, int learning) {
+    for (int i = 0; i < count; i++) KINDS[s[i].l->kind].forward(s + i, s + i + 1, n, !i, learning && i + 1 < count);
+}
+
+static void pass_back(Stage *s, int count, int first, int n, const Rates *rates) {
+    for (int i = count - 1; i >= first; i--) KINDS[s[i].l->kind].backward(s + i, s + i + 1, n, i > first, rates);
 }
 
 /* ---- steps ---- */

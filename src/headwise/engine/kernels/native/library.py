@@ -29,7 +29,7 @@ class Library(NamedTuple):
     predict: Callable[..., None]
 
 
-class Found(NamedTuple):
+class Lookup(NamedTuple):
     """The library, or why there is none."""
 
     library: Library | None
@@ -39,17 +39,17 @@ class Found(NamedTuple):
         return f"native, {self.library.build}" if self.library else f"torch: {self.why}"
 
 
-def find(limit: str, *, compiling: bool = True) -> Found:
+def find(limit: str, *, compiling: bool = True) -> Lookup:
     """The fastest build for this CPU, or the one that `limit` names; a missing library is compiled, if `compiling`."""
     if limit == "off":
-        return Found(None, f"{LIMIT} is off")
+        return Lookup(None, f"{LIMIT} is off")
     with _ONCE:  # threads of one process
         path = _path(compiling)
     if path is None and not compiling and build.compiler():
-        return Found(None, "there is no native library yet; it is compiled at first use, if the compiler can")
+        return Lookup(None, "there is no native library yet; it is compiled at first use, if the compiler can")
     if path is None:
-        return Found(None, "there is no native library, and no C compiler that can build it")
-    return _opened(path, limit)
+        return Lookup(None, "there is no native library, and no C compiler that can build it")
+    return _open(path, limit)
 
 
 @cache
@@ -77,18 +77,18 @@ def _cache() -> Path:
 
 
 @cache
-def _opened(path: Path, limit: str) -> Found:
+def _open(path: Path, limit: str) -> Lookup:
     try:
         lib = CDLL(str(path))
         lib.headwise_runs.argtypes = (c_char_p,)
         able = [name for name in build.builds() if lib.headwise_runs(name.encode())]
         if limit and limit not in able:
-            return Found(None, f"{LIMIT} is {limit!r}, but this CPU has: off, {', '.join(able)}")
+            return Lookup(None, f"{LIMIT} is {limit!r}, but this CPU has: off, {', '.join(able)}")
         if not able:
-            return Found(None, "this CPU has no fused multiply-add")
-        return Found(_functions(lib, limit or able[-1]), "")
+            return Lookup(None, "this CPU has no fused multiply-add")
+        return Lookup(_functions(lib, limit or able[-1]), "")
     except (OSError, AttributeError) as error:
-        return Found(None, f"the native library can't be loaded: {error}")
+        return Lookup(None, f"the native library can't be loaded: {error}")
 
 
 def _functions(lib: CDLL, name: str) -> Library:
@@ -98,8 +98,9 @@ def _functions(lib: CDLL, name: str) -> Library:
         "train": (None, (c_void_p, c_int64, c_void_p)),
         "predict": (None, (*layers, numbers, c_int64, c_int32, numbers, c_void_p)),
     }
-    found: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     for verb, (result, arguments) in kinds.items():
-        found[verb] = getattr(lib, f"headwise_{verb}_{name}")
-        found[verb].restype, found[verb].argtypes = result, arguments
-    return Library(name, **found)
+        function = functions[verb] = getattr(lib, f"headwise_{verb}_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return Library(name, **functions)

@@ -1,0 +1,93 @@
+"""A client's optimiser: what one step does to a weight.
+
+The arithmetic is that of `torch.optim.SGD`, `Adam` and `AdamW`, whose import would cost every worker a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Adam(NamedTuple):
+    """The settings of Adam, or of AdamW, where weight decay is not part of the gradient."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    decoupled: bool
+
+
+class Rates(NamedTuple):
+    """The settings of an optimiser."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    """maximum norm of a step's gradient"""
+    adam: Adam | None = None
+    """none: SGD"""
+
+
+class Optimizer:
+    """Starts fresh: momentum with the first gradient, and weights that the loss does not reach stay."""
+
+    def __init__(self, weights: Sequence[Tensor], rates: Rates) -> None:
+        self.weights = list(weights)
+        self.rates = rates
+        self._velocity: dict[int, Tensor] = {}
+        self._moments: dict[int, tuple[int, Tensor, Tensor]] = {}
+        """of Adam: steps so far, and the running means of the gradient and of its square"""
+
+    def step(self, loss: Tensor) -> None:
+        """Descend along the gradient of the loss."""
+        self.step_along(torch.autograd.grad(loss, self.weights, allow_unused=True))
+
+    @torch.no_grad()
+    def step_along(self, gradients: Sequence[Tensor | None]) -> None:
+        """Move all weights that have a gradient, after clipping their joint norm."""
+        reached = [(w, g) for w, g in zip(self.weights, gradients, strict=True) if g is not None]
+        for (w, _), g in zip(reached, _clip([g for _, g in reached], self.rates.clip), strict=True):
+            self._move(w, g)
+
+    def _move(self, weight: Tensor, gradient: Tensor) -> None:
+        """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w); or a step of Adam."""
+        lr, momentum, decay, _, adam = self.rates
+        if adam is not None:
+            self._move_by_moments(weight, gradient, adam)
+            return
+        if decay:
+            gradient = gradient.add(weight, alpha=decay)
+        if momentum:
+            before = self._velocity.get(id(weight))
+            gradient = gradient.clone() if before is None else before.mul_(momentum).add_(gradient)
+            self._velocity[id(weight)] = gradient
+        weight.add_(gradient, alpha=-lr)
+
+    def _move_by_moments(self, weight: Tensor, gradient: Tensor, adam: Adam) -> None:
+        """w <- w - lr m' / (sqrt(v') + eps), where m' and v' are the running means without their bias to zero."""
+        lr, _, decay, _, _ = self.rates
+        if decay and adam.decoupled:
+            weight.mul_(1 - lr * decay)
+        elif decay:
+            gradient = gradient.add(weight, alpha=decay)
+        known = self._moments.get(id(weight))
+        steps, m, v = known or (0, torch.zeros_like(weight), torch.zeros_like(weight))
+        m.lerp_(gradient, 1 - adam.beta1)
+        v.mul_(adam.beta2).addcmul_(gradient, gradient, value=1 - adam.beta2)
+        self._moments[id(weight)] = steps + 1, m, v
+        first, second = (1 - beta ** (steps + 1) for beta in (adam.beta1, adam.beta2))
+        weight.addcdiv_(m, v.sqrt().div_(second**0.5).add_(adam.eps), value=-lr / first)
+
+
+def _clip(gradients: Sequence[Tensor], clip: float | None) -> Sequence[Tensor]:
+    """The gradients of one step, scaled down together if their joint norm is above `clip`."""
+    if clip is None or not gradients:
+        return gradients
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    shrink = (clip / (norm + 1e-6)).clamp(max=1.0)
+    return [g * shrink for g in gradients]

@@ -1,0 +1,142 @@
+"""The two kernels, native and plain, and which of them trains what."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...tasks.base import Objective
+from ...tasks.classification import CROSS_ENTROPY
+from .native.chain import NativeRates, native, train_chain
+from .native.layers import chain_of, count_flops, weights_of
+from .native.library import Library
+from .optimizer import Optimizer, Rates
+
+
+class Feed(NamedTuple):
+    """A client's training samples, in the two forms that kernels use."""
+
+    batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+    """one batch after another, drawn lazily"""
+    whole: Callable[[], tuple[Tensor, Tensor, Tensor]]
+    """all samples and labels, and the indices of each step's batch: [steps, size], short batches padded with -1"""
+
+
+class Kernel(ABC):
+    """One phase of a client's training."""
+
+    name: ClassVar[str]
+    flops: float = 0.0
+    """floating-point operations of the training, counting zero gradients too; 0 if the kernel does not count"""
+
+    @abstractmethod
+    def train(self, feed: Feed) -> int:
+        """Train in place; return the steps taken."""
+
+
+def choose(
+    network: nn.Module,
+    parts: Sequence[nn.Module],
+    loss: Callable[[Tensor, Tensor], Tensor] | None,
+    rates: Rates,
+    *,
+    models: Sequence[nn.Module],
+    project: Callable[[], None] | None = None,
+    fast: bool = True,
+    objective: Objective = CROSS_ENTROPY,
+    whole: bool = True,
+) -> Kernel:
+    """The kernel for descent on `parts`, with the rest of `models` frozen.
+
+    Without a `loss`, it is the objective's, of the network's output. Only for that is there a native kernel, for SGD
+    without projection on a feed whose samples are the same in every step: a `whole` one. Everything else uses autograd.
+    """
+    usual = fast and loss is None and objective.flat and project is None
+    if usual and whole and rates.adam is None and (kernel := NativeKernel.of(network, parts, rates, objective)):
+        return kernel
+    optimizer = Optimizer([p for part in parts for p in part.parameters()], rates)
+    return PlainKernel(models, parts, loss or (lambda x, y: objective.loss(network(x), y)), optimizer, project)
+
+
+class NativeKernel(Kernel):
+    """Trains a network on the objective of its outputs, all steps of a phase in one call."""
+
+    name: ClassVar[str] = "native"
+
+    def __init__(
+        self, library: Library, layers: Sequence[nn.Module], trained: set[int], rates: Rates, objective: Objective
+    ) -> None:
+        self._library, self._layers, self._trained, self._objective = library, layers, trained, objective
+        self._rates = NativeRates(rates.lr, rates.momentum, rates.weight_decay, rates.clip or 0.0)
+
+    @staticmethod
+    def of(
+        network: nn.Module, parts: Sequence[nn.Module], rates: Rates, objective: Objective = CROSS_ENTROPY
+    ) -> NativeKernel | None:
+        """The kernel for this network; None unless it is a chain, some of it learns, and there is a library."""
+        layers = chain_of(network)
+        if layers is None or not isinstance(layers[-1], nn.Linear):
+            return None
+        weights, library = {*map(id, weights_of(layers))}, native().library
+        trained = weights if network in parts else {id(p) for part in parts for p in part.parameters()}
+        if library is None or trained.isdisjoint(weights):
+            return None
+        return NativeKernel(library, layers, trained, rates, objective)
+
+    def train(self, feed: Feed) -> int:
+        samples = feed.whole()
+        batches = samples[2]
+        if len(batches):
+            chain = train_chain(self._library, self._layers, self._trained, self._rates, self._objective, samples)
+            self.flops = count_flops(chain) * int((batches >= 0).sum())
+        return len(batches)
+
+
+class PlainKernel(Kernel):
+    """Trains by autograd, batch by batch: any network and any loss, with an optional projection after each step."""
+
+    name: ClassVar[str] = "plain"
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        parts: Sequence[nn.Module],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        optimizer: Optimizer,
+        project: Callable[[], None] | None,
+    ) -> None:
+        self._models, self._parts, self._loss = models, parts, loss
+        self._optimizer, self._project = optimizer, project
+
+    def train(self, feed: Feed) -> int:
+        """Parts without weights take no steps."""
+        if not self._optimizer.weights:
+            return 0
+        steps = 0
+        with learning(self._models, self._parts):
+            for x, y in feed.batches():
+                self._optimizer.step(self._loss(x, y))
+                if self._project is not None:
+                    with torch.no_grad():
+                        self._project()
+                steps += 1
+        return steps
+
+
+@contextmanager
+def learning(models: Sequence[nn.Module], parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Only `parts` get gradients. All modules are in evaluation mode, so that running statistics don't change."""
+    for m in models:
+        m.eval().requires_grad_(False)
+    for part in parts:
+        part.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for m in models:
+            m.eval().requires_grad_(True)
