@@ -145,9 +145,17 @@ def shared() -> nn.Sequential:
     return nn.Sequential(layer, layer)
 
 
+class OwnLinear(nn.Linear):
+    """Whose forward pass may be any."""
+
+
 @pytest.mark.parametrize(
     "network",
     [
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 4), OwnLinear(4, 2)),
+        nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)),
         nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2)),
         nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(2, 2)),
         nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.Flatten(), nn.Linear(2, 2)),
