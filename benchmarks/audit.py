@@ -64,7 +64,7 @@ def attacks(runs: list[Audited]) -> str:
         f"| attack | knowing | measure | guess | {' | '.join(r.head for r in runs)} |",
         "|---" * (4 + len(runs)) + "|",
     ]
-    by_run = [{(f.attack, f.knowing, f.measure): f.found for f in r.audit.findings} for r in runs]
+    by_run = [{(f.attack, f.knowing, f.measure): f.score for f in r.audit.findings} for r in runs]
     for f in runs[0].audit.findings:
         key = f.attack, f.knowing, f.measure
         found = [f"{values[key]:.2f}" if key in values else "" for values in by_run]
@@ -84,7 +84,7 @@ def quoted(page: str) -> dict[str, Any]:
                 "knowing": row[1],
                 "measure": row[2],
                 "guess": float(row[3]),
-                "found": [float(value) if value else None for value in row[4:]],
+                "score": [float(value) if value else None for value in row[4:]],
             }
             for row in rows
         ]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import headwise as hw
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
 

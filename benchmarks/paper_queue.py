@@ -144,8 +144,7 @@ def run_cell() -> int:
 
 def listed() -> Iterator[tuple[str, Any]]:
     """The cells of the list, each once, with the entry that it is from; Standalone is run only where it is listed."""
-    from headwise.papers.cells import ask_for, cells_of
-    from headwise.papers.variants import with_settings
+    from headwise.papers.cells import ask_for, cells_of, with_settings
 
     known: set[str] = set()
     for entry in tomllib.loads((code() / LIST).read_text())["cells"]:

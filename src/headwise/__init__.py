@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":  # files are locked, flushed and shared as POSIX does it
     raise ImportError("headwise runs on Linux and macOS; on Windows, install it in WSL.")
 
+from . import exports as exports  # registers what gives a run its models
+
 if TYPE_CHECKING:
     from .app.compare import compare
     from .app.fit import fit
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .errors import HeadwiseError
     from .exports.loading import load_model
     from .exports.model import TrainedModel
-    from .exports.personal import Models
+    from .exports.run_models import Models
     from .models.split import split
     from .runs.query import Run
     from .settings.experiment import Experiment
@@ -51,7 +53,7 @@ _HOMES = {
     "errors": ("HeadwiseError",),
     "exports.loading": ("load_model",),
     "exports.model": ("TrainedModel",),
-    "exports.personal": ("Models",),
+    "exports.run_models": ("Models",),
     "app.fit": ("fit",),
     "app.launch": ("resume", "run"),
     "app.tune": ("tune",),

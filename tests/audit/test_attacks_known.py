@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from headwise.audit.features import from_features
 from headwise.audit.findings import agreement, auc, best_match, correlation, f1
-from headwise.audit.gradients import first_layer, from_first_layer, from_whole_gradient
-from headwise.audit.members import losses
+from headwise.audit.inference import losses
+from headwise.audit.reconstruction import first_layer, from_features, from_first_layer, from_whole_gradient
 from headwise.data.federated import Samples
 from headwise.models.split import SplitModel
 from headwise.params import Params, gradient

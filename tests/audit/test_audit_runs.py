@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.audit import features, gradients, labels, members
+from headwise.audit import reconstruction
 from headwise.audit.auditing import Audit, audit
+from headwise.audit.inference import infer_labels, infer_members
 from headwise.audit.scene import scene_of, sent
 from headwise.cli import main
 from headwise.errors import RunError
@@ -28,14 +29,14 @@ def made(folder: Path, method: str, **settings: Any) -> Path:
 def value(found: Audit, attack: str, knowing: str = "", measure: str = "") -> float:
     chosen = [f for f in found.findings if attack in f.attack and knowing in f.knowing and measure in f.measure]
     assert len(chosen) == 1, found.findings
-    return chosen[0].found
+    return chosen[0].score
 
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps: enough to check that everything is connected."""
-    monkeypatch.setattr(gradients, "STEPS", 3)
-    monkeypatch.setattr(features, "STEPS", 3)
+    monkeypatch.setattr(reconstruction, "GRADIENT_STEPS", 3)
+    monkeypatch.setattr(reconstruction, "FEATURE_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -50,7 +51,7 @@ def test_every_method_can_be_audited(method: str, tmp_path: Path) -> None:
     replies = sum(len(row["clients"]) for row in rows)
     assert sum(sizes[n] for n in names) == pytest.approx(sum(row["bytes_up"] for row in rows) / replies)
     assert all(f.what for f in found.fields)
-    assert all(-1 <= f.found <= 1 + 1e-9 and f.cases > 0 for f in found.findings)
+    assert all(-1 <= f.score <= 1 + 1e-9 and f.cases > 0 for f in found.findings)
     assert [f for f in found.findings if f.attack == "membership inference"], "there is a model, whatever is sent"
 
 
@@ -75,11 +76,11 @@ def test_one_step_on_one_sample_gives_it_away_unless_there_is_noise(tmp_path: Pa
 @pytest.mark.usefixtures("quickly")
 def test_labels_leak_as_the_methods_say(tmp_path: Path) -> None:
     gmh = audit(made(tmp_path / "gmh", "fedgmh"), clients=5)
-    assert value(gmh, "label", "asked for", "F1") == 1.0
-    assert value(gmh, "label", "asked for", "agreement") < 1.0, "not how many of each"
+    assert value(gmh, "label", "requested", "F1") == 1.0
+    assert value(gmh, "label", "requested", "agreement") < 1.0, "not how many of each"
     gh = audit(made(tmp_path / "gh", "fedgh"), clients=5)
-    assert not [f for f in gh.findings if f.knowing == "what is asked for"]
-    assert "(asked for)" not in [f.name for f in gh.fields]
+    assert not [f for f in gh.findings if f.knowing == "what is requested"]
+    assert "(requested)" not in [f.name for f in gh.fields]
     proto = audit(made(tmp_path / "proto", "fedproto"), clients=5)
     assert value(proto, "label", "in the message", "agreement") == 1.0, "their counts are sent"
 
@@ -87,8 +88,8 @@ def test_labels_leak_as_the_methods_say(tmp_path: Path) -> None:
 def test_the_head_tells_which_single_class_a_client_holds(tmp_path: Path) -> None:
     run = made(tmp_path / "run", "fedavg", partition="pathological:1", clients=4)
     with scene_of(run) as scene:
-        found = labels.attack(scene, range(4))
-    assert [f.found for f in found] == [1.0, pytest.approx(1.0)]
+        found = infer_labels(scene, range(4))
+    assert [f.score for f in found] == [1.0, pytest.approx(1.0)]
     assert [f.cases for f in found] == [4, 4]
 
 
@@ -97,7 +98,7 @@ def test_members_are_found_where_models_know_them_by_heart(tmp_path: Path) -> No
     by_heart = made(tmp_path / "a", "standalone", train={"epochs": 100, "lr": 0.3}, rounds=4, **noisy)
     hardly = made(tmp_path / "b", "standalone", train={"epochs": 1, "lr": 1e-6}, rounds=1, **noisy)
     with scene_of(by_heart) as learned, scene_of(hardly) as fresh:
-        found = [members.attack(scene, range(2))[0].found for scene in (learned, fresh)]
+        found = [infer_members(scene, range(2))[0].score for scene in (learned, fresh)]
     assert found[0] > 0.75 > found[1]
 
 
@@ -115,7 +116,7 @@ def test_a_message_on_few_samples_is_of_those(tmp_path: Path) -> None:
 def test_feature_inversion_needs_the_body(tmp_path: Path) -> None:
     """With many dissimilar samples per class, the client's own body is worth more than others'."""
     with scene_of(made(tmp_path / "run", "fedgh", model="mlp:64", rounds=3)) as scene:
-        found = {(f.knowing, "up to" in f.attack): f.found for f in features.attack(scene, range(5))}
+        found = {(f.knowing, "up to" in f.attack): f.score for f in reconstruction.invert_features(scene, range(5))}
     assert found["the client's body", True] > 0.9
     assert found["the client's body", True] > found["the initial body", True]
 
@@ -138,7 +139,7 @@ def test_the_command_shows_fields_and_attacks(tmp_path: Path, capsys: pytest.Cap
     for f in found["fields"]:
         assert f"{f['name']:16}{f['bytes']:14,.0f}  yes" in shown
     for a in found["findings"]:
-        assert a["attack"] in shown and f"{a['found']:7.3f}{a['guess']:7.3f}" in shown
+        assert a["attack"] in shown and f"{a['score']:7.3f}{a['guess']:7.3f}" in shown
 
 
 def test_runs_that_cannot_be_audited(tmp_path: Path) -> None:
@@ -169,4 +170,4 @@ def test_an_audit_of_a_run_that_diverged_is_json(tmp_path: Path, capsys: pytest.
         main(["audit", str(run), "--clients", "2", "--json"])
     assert end.value.code == 0
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert None in [f["found"] for f in found["findings"]], "something could not be measured"
+    assert None in [f["score"] for f in found["findings"]], "something could not be measured"

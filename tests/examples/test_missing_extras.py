@@ -13,7 +13,7 @@ import pytest
 from headwise.app.tune import tune
 from headwise.data.own.readers import images, tables
 from headwise.errors import HeadwiseError
-from headwise.exports import loading, programs
+from headwise.exports import network, programs
 from headwise.methods.fedavg import FedAvg
 from headwise.privacy.rehearsal import rehearse
 from headwise.report.figures import write_figures
@@ -24,9 +24,9 @@ from headwise.trackers import trackers
 
 ROOT = Path(__file__).parents[2]
 ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
-    ("export", "onnx", lambda: programs.onnx_program(None)),  # type: ignore[arg-type]
-    ("export", "onnxscript", lambda: programs.onnx_program(None)),  # type: ignore[arg-type]
-    ("export", "onnxruntime", lambda: loading.program_answer(Path("model.onnx"), b"")),
+    ("export", "onnx", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
+    ("export", "onnxscript", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
+    ("export", "onnxruntime", lambda: programs.load_program(Path("model.onnx"), b"")),
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),
     ("images", "PIL", lambda: images.read_sizes([Path("a.png")])),

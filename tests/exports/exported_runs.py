@@ -15,7 +15,7 @@ from headwise.disk.files import digest, sealed, write_json
 from headwise.engine.client.scoring import score
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.log.metrics import metrics_to_measure
 
 
@@ -35,7 +35,7 @@ def raw(models: Models, client: int) -> Any:
 def measured(models: Models, model: TrainedModel, client: int) -> dict[str, float]:
     """The run's metrics on the client's test samples."""
     part = models.data.parts[client]
-    said = torch.from_numpy(model.say(raw(models, client)).scores[: len(part.test)])
+    said = torch.from_numpy(model.infer(raw(models, client)).scores[: len(part.test)])
     return score(
         said,
         torch.from_numpy(models.data.dataset.y[part.test]),

@@ -13,7 +13,7 @@ from exported_runs import small_run
 import headwise as hw
 from headwise.cli import main
 from headwise.errors import DataError, RunError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.settings.experiment import experiment_from
 
 
@@ -53,8 +53,8 @@ def test_bad_samples_get_a_sentence(tmp_path: Path) -> None:
     x, y = samples(run)
     for a, b, sentence in (
         (x, [*y[:-1], "none"], "label 59: 'none' is not one of the classes"),
-        (x, y[:-1], "there are 60 samples and 59 labels"),
-        (x[:0], y[:0], "there are 0 samples and 0 labels"),
+        (x, y[:-1], "x has 60 samples and y 59 labels"),
+        (x[:0], y[:0], "x has 0 samples and y 0 labels"),
         (x[:, :3], y, "samples are float32 of shape"),
     ):
         with pytest.raises(DataError, match=sentence):

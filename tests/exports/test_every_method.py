@@ -13,7 +13,7 @@ from exported_runs import measured, raw, small_run
 
 import headwise as hw
 from headwise.errors import ConfigError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.settings import catalog
 from waiting import PATIENCE
 

@@ -16,7 +16,7 @@ from exported_runs import raw, refused, rewrite, small_run
 import headwise as hw
 from headwise.errors import ConfigError, RunError
 from headwise.exports.card import MOST
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 
 
 @pytest.fixture(scope="module")

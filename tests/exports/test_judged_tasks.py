@@ -16,11 +16,10 @@ from headwise.cli import main
 from headwise.data.own.objects import store
 from headwise.engine.client.scoring import score
 from headwise.errors import DataError
-from headwise.exports.model import Said
-from headwise.exports.personal import Models
-from headwise.exports.quality import Measuring, each_of, quantities, residuals
-from headwise.exports.samples import read
-from headwise.exports.targets import expected
+from headwise.exports.model import Prediction
+from headwise.exports.quality import Totals, class_rows, quantity_rows, residuals
+from headwise.exports.run_models import Models
+from headwise.exports.samples import encode_targets, read_batches
 from headwise.log.metrics import TASKS as EVERY
 from headwise.log.metrics import Hits, Predictions, metrics
 
@@ -78,19 +77,19 @@ def hits(task: str, z: Any, y: Any) -> Hits:
 def test_figures_by_hand() -> None:
     """Two labels, three samples; then one quantity; then four pixels of two classes."""
     z, y = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [0, 1], [0, 0]])
-    rows = each_of("multilabel", ["a", "b"], hits("multilabel", z, y))
+    rows = class_rows("multilabel", ["a", "b"], hits("multilabel", z, y))
     wanted = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
     assert rows[0] == wanted
     assert rows[1]["F1"] == 1
-    (row,) = quantities(["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
+    (row,) = quantity_rows(["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
     assert [row[k] for k in ("mean", "mean error", "mean absolute error", "R²")] == [2, 1, 2, None]
     assert row["RMSE"] == pytest.approx(5**0.5)
     scores = np.array([[[[2.0, 2], [0, 0]], [[1, 1], [1, 1]]]])
-    rows = each_of("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
+    rows = class_rows("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
     found = [[*row.values()] for row in rows]
     assert found == [["sky", 1, 2, 0.5, 2 / 3], ["sea", 3, 2, 2 / 3, 0.8]]
     one = hits("classification", np.array([[1.0, 0]]), np.array([0]))
-    assert each_of("classification", ["a", "b"], one)[1]["recall"] is None
+    assert class_rows("classification", ["a", "b"], one)[1]["recall"] is None
 
 
 @pytest.mark.parametrize("task", EVERY)
@@ -103,9 +102,9 @@ def test_batches_give_what_all_samples_at_once_give(task: str, cuts: list[int]) 
     y = numbers[task].astype(np.float32) if task in numbers else rng.integers(0, 3, (12, *pixels))
     able = [m for m in metrics() if task in m.tasks and m.source == m.name]
     for wanted in (able, [m for m in able if m.needs != "all"]):
-        measured = Measuring(task, wanted)
+        measured = Totals(task, wanted)
         for part in np.split(np.arange(12), cuts):
-            measured.add(Said(z[part], torch.from_numpy(z[part]).softmax(1).numpy()), y[part])
+            measured.add(Prediction(z[part], torch.from_numpy(z[part]).softmax(1).numpy()), y[part])
         assert measured.scores() == pytest.approx(score(torch.from_numpy(z), torch.from_numpy(y), wanted, task))
         assert measured.bins[0].sum() == {"multilabel": 36, "regression": 0, "segmentation": 72}.get(task, 12)
     assert ("kept" in vars(measured)) == (task == "regression")
@@ -137,13 +136,13 @@ def card(task: str, classes: list[str], **reading: Any) -> dict[str, Any]:
 )
 def test_wrong_targets_get_a_sentence(told: dict[str, Any], y: Any, why: str) -> None:
     with pytest.raises(DataError, match=why):
-        expected(told, y, lambda i: f"label {i}", in_files=False)
+        encode_targets(told, y, lambda i: f"label {i}", in_files=False)
 
 
 def test_black_and_white_masks_and_numbers_of_public_classes() -> None:
     y = np.array([[[0, 255], [255, 0]]], np.uint8)
-    assert expected(card("segmentation", ["a", "b"]), y, str, in_files=False).tolist() == [[[0, 1], [1, 0]]]
-    assert expected(card("classification", ["a", "b"]), ["b", "0"], str, in_files=False).tolist() == [1, 0]
+    assert encode_targets(card("segmentation", ["a", "b"]), y, str, in_files=False).tolist() == [[[0, 1], [1, 0]]]
+    assert encode_targets(card("classification", ["a", "b"]), ["b", "0"], str, in_files=False).tolist() == [1, 0]
 
 
 TABLE = """who,age,kg,tags,old,tall
@@ -168,13 +167,13 @@ def test_targets_of_a_table(target: str, said: list[list[float]], tmp_path: Path
     text = f'format = "csv"\npath = "t.csv"\nclient = "who"\n{target}\n[features]\nnumber = ["age"]\n'
     (tmp_path / "data.toml").write_text(text)
     run = hw.run(hw.Experiment(method="fedavg", data=str(tmp_path / "data.toml"), rounds=1), tmp_path / "run")
-    (batch,) = read(tmp_path / "data.toml", run.model("a"), labelled=True)
+    (batch,) = read_batches(tmp_path / "data.toml", run.model("a"), labelled=True)
     assert batch.y is not None
     assert batch.y.tolist() == said == Models(run).data.dataset.y.tolist()
     assert batch.clients == ["a", "a", "b", "b"]
     (tmp_path / "t.csv").write_text(TABLE.replace("2.5,x;y,0", "heavy,z,few"))
     with pytest.raises(DataError, match=r"t.csv, row 2: (kg|old) is '(heavy|few)', but must be a number|'z' is not"):
-        list(read(tmp_path / "data.toml", run.model("a"), labelled=True))
+        list(read_batches(tmp_path / "data.toml", run.model("a"), labelled=True))
 
 
 def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,12 +194,12 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (said["scores"]["n"], said["clients"], np.sum(said["confusion"])) == (8, ["a", "b"], 8 * 64)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="is a table, but this model takes images: a folder of image files"):
-        list(read(tmp_path / "t.csv", hw.load_model(tmp_path / "model")))
+        list(read_batches(tmp_path / "t.csv", hw.load_model(tmp_path / "model")))
     (tmp_path / "home" / "b" / "masks" / "0.png").unlink()
     with pytest.raises(SystemExit) as end:
         main(["evaluate", str(tmp_path / "model"), str(tmp_path / "data.toml")])
     assert end.value.code == 2
-    assert "there is no mask" in capsys.readouterr().err
+    assert "is missing" in capsys.readouterr().err
 
 
 def test_stored_arrays_and_files_with_parts(tmp_path: Path) -> None:
@@ -209,13 +208,13 @@ def test_stored_arrays_and_files_with_parts(tmp_path: Path) -> None:
     mine = {name: (rng.normal(size=(12, 3)).astype(np.float32), np.array(["no", "yes"] * 6)) for name in ("a", "b")}
     data = store(mine, tmp_path / "stored")
     run = hw.run(hw.Experiment(method="fedavg", data=str(data), rounds=1), tmp_path / "run")
-    (batch,) = read(data, run.model("a"), labelled=True, client="b")
+    (batch,) = read_batches(data, run.model("a"), labelled=True, client="b")
     assert (batch.raw == mine["b"][0]).all()
     assert batch.y is not None
     assert (batch.clients, batch.y.tolist()) == (["b"] * 12, [0, 1] * 6)
     x, y = mine["a"]
     np.savez(tmp_path / "parts.npz", x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
-    batches = list(read(tmp_path / "parts.npz", run.model("a"), labelled=True))
+    batches = list(read_batches(tmp_path / "parts.npz", run.model("a"), labelled=True))
     assert [len(each.names) for each in batches] == [8, 4]
     with pytest.raises(DataError, match="has no samples of client 'c'"):
-        list(read(data, run.model("a"), client="c"))
+        list(read_batches(data, run.model("a"), client="c"))

@@ -17,10 +17,9 @@ from hospitals import write_patients
 
 import headwise as hw
 from headwise.cli import main
-from headwise.exports.making import encode_own
-from headwise.exports.personal import Models
-from headwise.exports.quality import Judged, binned, page_of, reliability
-from headwise.exports.ready import preparing
+from headwise.exports.network import build_preprocessing
+from headwise.exports.quality import Quality, count_in_bins, reliability, render_page
+from headwise.exports.run_models import Models, encode_run_samples
 from waiting import PATIENCE
 
 
@@ -54,11 +53,11 @@ def test_a_module_preprocesses_to_the_bit_as_the_run_did(home: Path) -> None:
     models = Models(hw.Run(home / "run"))
     for c in range(3):
         inputs, samples = models.of(c).inputs, models.data.parts[c].train
-        x = encode_own(models.data, inputs, models.data.dataset.x[samples])
+        x = encode_run_samples(models.data, inputs, models.data.dataset.x[samples])
         assert models.data.fitted is not None
         wanted = models.data.fitted.transform(models.data.dataset.x[samples], np.full(len(samples), c))
         assert np.isnan(x).any()
-        assert (preparing(inputs)(torch.from_numpy(x)).numpy() == wanted).all()
+        assert (build_preprocessing(inputs)(torch.from_numpy(x)).numpy() == wanted).all()
 
 
 def test_raw_cells_give_the_same_wherever_the_model_is(home: Path) -> None:
@@ -156,16 +155,16 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_reliability_by_hand() -> None:
-    bins = reliability(binned(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True])))
+    bins = reliability(count_in_bins(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True])))
     assert [(b.low, b.n, b.accuracy) for b in bins] == [(0.5, 2, 0.5), (0.9, 2, 1.0)]
     assert bins[0].confidence == pytest.approx(0.53)
 
 
 def test_names_of_classes_do_not_inject_markup(home: Path, tmp_path: Path) -> None:
     each = [{"class": "<b>", "samples": 1, "predicted": 1, "precision": 1.0, "recall": 1.0, "F1": 1.0}]
-    judged = Judged({"n": 1}, [], each, [[1, 0], [0, 0]], [], None, [])
+    judged = Quality({"n": 1}, [], each, [[1, 0], [0, 0]], [], None, [])
     title = "<script>alert(1)</script>"
-    page = page_of(title=title, task="classification", intro="", figures=[], classes=["<b>", "b"], judged=judged)
+    page = render_page(title=title, task="classification", intro="", figures=[], classes=["<b>", "b"], quality=judged)
     assert "<script>alert" not in page
     assert "<b>" not in page
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 import headwise as hw
 from headwise.errors import RunError
-from headwise.exports import loading
-from headwise.exports.operators import OPERATORS, WRITTEN, checked_program
+from headwise.exports import programs
+from headwise.exports.programs import OPERATORS, WRITTEN, check_program
 
 Program = Any
 
@@ -162,7 +162,7 @@ def strings(program: Program) -> None:
 def test_programs_with_more_than_a_model_needs(
     folder: Path, program: Program, change: Callable[[Program], None], why: str
 ) -> None:
-    assert checked_program(program.SerializeToString())
+    assert check_program(program.SerializeToString())
     change(program)
     rewrite(folder, files={"model.onnx": program.SerializeToString()})
     refused(folder, why)
@@ -211,7 +211,7 @@ def test_a_loop_without_end(folder: Path) -> None:
 def test_unknown_fields_do_not_reach_onnxruntime(program: Program) -> None:
     """It may know more fields than the package that parsed them."""
     data = program.SerializeToString()
-    assert checked_program(data + b"\xfa\x3e\x06secret") == checked_program(data)
+    assert check_program(data + b"\xfa\x3e\x06secret") == check_program(data)
 
 
 def test_huge_tensors_from_a_small_program(folder: Path) -> None:
@@ -240,8 +240,8 @@ def test_what_is_run_is_what_was_checked(program: Program, monkeypatch: pytest.M
     monkeypatch.setattr(
         onnxruntime, "InferenceSession", lambda data, *a, **k: given.append(data) or real(data, *a, **k)
     )
-    loading.program_answer(Path("model.onnx"), program.SerializeToString() + b"\xfa\x3e\x06secret")
-    assert given == [checked_program(program.SerializeToString())]
+    programs.load_program(Path("model.onnx"), program.SerializeToString() + b"\xfa\x3e\x06secret")
+    assert given == [check_program(program.SerializeToString())]
 
 
 def test_operators_are_ordinary() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import RunError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.tasks.registry import objective_of
 
 DATA = {
@@ -43,7 +43,7 @@ def test_a_model_says_what_its_run_measured_and_its_program_the_same(task: str, 
     elif task == "multilabel":
         assert line["accuracy"] == pytest.approx(float((found == y).mean()))
     loaded = hw.load_model(model.save(tmp_path / "out", "torch"))
-    np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)
+    np.testing.assert_allclose(loaded.infer(x).scores, model.infer(x).scores, atol=1e-4)
     assert (loaded.predict(x) == found).mean() > 0.99 or task == "regression"
 
 
@@ -56,4 +56,4 @@ def test_a_model_can_be_exported_to_onnx_before_it_was_asked_anything(task: str,
     objective_of.cache_clear()  # as in a fresh process
     loaded = hw.load_model(model.save(tmp_path / "out"))
     x = models.data.dataset.x[models.data.parts[1].test]
-    np.testing.assert_allclose(loaded.say(x).scores, model.say(x).scores, atol=1e-4)
+    np.testing.assert_allclose(loaded.infer(x).scores, model.infer(x).scores, atol=1e-4)

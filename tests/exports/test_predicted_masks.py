@@ -14,7 +14,7 @@ from headwise.cli import main
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
 from headwise.exports.predicting import predict_file
-from headwise.exports.quality import judge
+from headwise.exports.quality import measure_quality
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def model(room: Path) -> TrainedModel:
 
 
 def write(model: TrainedModel, data: Path, out: Path, client: str = "") -> int:
-    return predict_file(model, data, out, told=lambda n: None, client=client)
+    return predict_file(model, data, out, on_progress=lambda n: None, client=client)
 
 
 def predicted(model: TrainedModel, path: Path) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_a_mask_for_each_image_in_its_size(
         (tmp_path / "masks" / client).rename(tmp_path / "new" / client / "masks")
     text = (room / "data.toml").read_text().replace('"home"', '"new"')
     (tmp_path / "new.toml").write_text(text)
-    judged = judge(model, tmp_path / "new.toml")
+    judged = measure_quality(model, tmp_path / "new.toml")
     assert (judged.scores["accuracy"], judged.scores["n"]) == (1, 8)
 
 

@@ -11,7 +11,7 @@ from exported_runs import measured, raw, small_run
 
 import headwise as hw
 from headwise.errors import RunError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 
 FALLING: dict[str, Any] = {"rounds": 5, "train": {"lr": 1.0}, "seed": 2}
 """its second round is the best"""
@@ -56,7 +56,7 @@ def test_a_resumed_run_keeps_the_same_best_round(tmp_path: Path) -> None:
             for moment in ("pre", "post"):
                 ours, theirs = (Models(r).of(client, moment, "best") for r in (run, whole))
                 x = raw(Models(whole), client)
-                np.testing.assert_array_equal(ours.say(x).scores, theirs.say(x).scores)
+                np.testing.assert_array_equal(ours.infer(x).scores, theirs.infer(x).scores)
 
 
 def test_rounds_that_are_no_longer_the_best_leave_nothing(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_without_a_kept_round_or_model_there_is_a_sentence(tmp_path: Path) -> No
     with pytest.raises(RunError, match=r"keeps no best round: evaluate.keep = \['best'\] does"):
         run.model(0, round="best")
     (trained,) = run.rounds[0].get("clients", [])
-    with pytest.raises(RunError, match=r"keeps no models as after training: evaluate.keep = \['post'\] does"):
+    with pytest.raises(RunError, match=r"kept no post-training models: rerun with evaluate.keep = \['post'\]"):
         run.model(trained, moment="post")
     with pytest.raises(RunError, match="has not trained in 1 round:"):
         run.model((trained + 1) % 4, moment="post")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.disk.jsontext import to_json
 from headwise.errors import ConfigError, RunError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.packed import Packed, from_bytes, to_bytes
 from headwise.settings.experiment import experiment_from
 

@@ -35,7 +35,7 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
     from headwise.errors import ConfigError, DataError, HeadwiseError
     from headwise.exports.card import FILES
     from headwise.exports.loading import load_model
-    from headwise.exports.operators import checked_program
+    from headwise.exports.programs import check_program
     from headwise.params import Params
     from headwise.records import Record, RecordError, decode, encode, same
 
@@ -102,10 +102,10 @@ def batches(data: bytes) -> None:
 
 def programs(data: bytes) -> None:
     try:
-        program = checked_program(data)
+        program = check_program(data)
     except ValueError:
         return
-    assert checked_program(program) == program
+    assert check_program(program) == program
     used(ROOM / "models" / "onnx", data)
 
 

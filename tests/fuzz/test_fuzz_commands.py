@@ -20,7 +20,7 @@ from commands import GOOD, REFUSED_ANYWAY, SMALL, Case, drawn, every_case, furni
 import headwise as hw
 from headwise import testing
 from headwise.app import launch
-from headwise.audit import gradients
+from headwise.audit import auditing
 from headwise.cli import main
 from headwise.papers import reproduce
 from headwise.papers.cost import Costs
@@ -76,7 +76,7 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     for home, name in [
         (launch, "drive"),
         (reproduce, "run_or_resume"),
-        (gradients, "attack"),
+        (auditing, "invert_gradients"),
         (control, "run_server"),
         (RunningSite, "run"),
         (control, "run_flwr"),

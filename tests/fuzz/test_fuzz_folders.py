@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 import headwise as hw
 from comparing import rows
-from headwise.audit import features, gradients
+from headwise.audit import reconstruction
 from headwise.cli import main
 from headwise.engine.events import Event, RoundEnded
 from headwise.report.watch import watch_app
@@ -152,8 +152,8 @@ def figures(verbs: Verbs, folder: Path) -> dict[str, Any]:
 def test_damaged_folders(
     part: int, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradients, "STEPS", 1)
-    monkeypatch.setattr(features, "STEPS", 1)
+    monkeypatch.setattr(reconstruction, "GRADIENT_STEPS", 1)
+    monkeypatch.setattr(reconstruction, "FEATURE_STEPS", 1)
     verbs, wanted = Verbs(capsys), bits(runs / "finished")
     usual = figures(verbs, runs)
     for case in cases(COUNT)[part::4]:

@@ -20,8 +20,8 @@ import headwise as hw
 from headwise.disk.files import digest, sealed, write_json
 from headwise.errors import HeadwiseError
 from headwise.exports.card import FILES
-from headwise.exports.operators import OPERATORS
-from headwise.exports.quality import judge
+from headwise.exports.programs import OPERATORS
+from headwise.exports.quality import measure_quality
 from headwise.settings.experiment import experiment_from
 
 COUNT = int(os.environ.get("HEADWISE_FUZZ", "60")) // 3
@@ -97,7 +97,7 @@ def outcome(folder: Path, data: Path) -> str:
     try:
         model = hw.load_model(folder)
         model.predict(CELLS)
-        judge(model, data)
+        measure_quality(model, data)
     except HeadwiseError as error:
         return str(error) or "broken: it says nothing"
     except Exception as error:

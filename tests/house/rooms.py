@@ -40,7 +40,7 @@ def imports(path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             if module.startswith("headwise"):
-                yield from (_target(module, alias.name) for alias in node.names)
+                yield from (_target(module, alias.name) for alias in node.names if alias.name != "__version__")
             else:
                 yield module
 

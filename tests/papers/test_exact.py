@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
-from headwise.papers.arithmetic import CLAIMS
+from headwise.papers.arithmetic import CLAIMS, messages
 from headwise.papers.cells import ask_for
-from headwise.papers.counting import messages
 from headwise.papers.reproduce import exact_rows
+from headwise.papers.results import judge_accuracy, judge_exact, judge_rounds
 from headwise.papers.schema import CountedOn, Printed
-from headwise.papers.verdicts import of_accuracy, of_exact, of_rounds
 from headwise.settings.experiment import Choice, experiment_from
 
 MULTIPLIED = "agrees: printed rounds, our messages"
@@ -58,7 +57,7 @@ def test_formulas_hold_for_our_messages() -> None:
 
 
 def test_a_formula_that_does_not_hold_is_found() -> None:
-    assert of_exact(Printed("2 * Sigma = 100", 100.0), 98.0, 0.0) == "differs by -2.00"
+    assert judge_exact(Printed("2 * Sigma = 100", 100.0), 98.0, 0.0) == "differs by -2.00"
 
 
 def test_sizes_of_fedgmh_are_exact_but_for_a_product_of_a_rounded_one() -> None:
@@ -113,7 +112,7 @@ def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, said: str) -> None:
-    assert of_accuracy(Printed.parse(printed, ""), ours, floor) == said
+    assert judge_accuracy(Printed.parse(printed, ""), ours, floor) == said
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, 
     ],
 )
 def test_verdicts_on_rounds(ours: float | None, said: str) -> None:
-    assert of_rounds(Printed.parse("68", ""), ours, 300) == said
+    assert judge_rounds(Printed.parse("68", ""), ours, 300) == said
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 import headwise as hw
 from headwise.errors import ConfigError
 from headwise.papers.cells import ask_for, cells_of
-from headwise.papers.reproduce import reproduce, rows_of
+from headwise.papers.reproduce import measure_effort, reproduce, rows_of
+from headwise.papers.results import judge_ratio
 from headwise.papers.schema import Printed
-from headwise.papers.scores import effort
 from headwise.papers.tables import find
-from headwise.papers.verdicts import of_ratio
 
 TINY = (Path(__file__).parent / "tiny.toml").read_text(encoding="utf-8")
 TIMES = """
@@ -71,7 +70,7 @@ def test_a_run_has_converged_within_a_point_of_its_best(
     ]
     monkeypatch.setattr(hw.Run, "rounds", rows)
     ask, run = ask_for(table), hw.Run(Path("nowhere"))
-    all_in_all, per_round, rounds = (effort(run, ask, c, "pre") for c in ask.columns)
+    all_in_all, per_round, rounds = (measure_effort(run, ask, c, "pre") for c in ask.columns)
     assert (per_round, rounds) == (3.5, converged)
     assert all_in_all == (None if converged is None else 3.5 * converged)
 
@@ -87,5 +86,5 @@ def test_a_table_of_ratios_needs_fedavg(tmp_path: Path) -> None:
     [(1.5, 1.6, "within a tenth of print"), (1.5, 3.0, "100% above print"), (2.0, 1.0, "50% below print")],
 )
 def test_verdicts_on_ratios(printed: float, ours: float, said: str) -> None:
-    assert of_ratio(Printed("-", printed), ours) == said
-    assert of_ratio(Printed("-"), ours) == "nothing printed to compare with"
+    assert judge_ratio(Printed("-", printed), ours) == said
+    assert judge_ratio(Printed("-"), ours) == "nothing printed to compare with"

@@ -14,8 +14,7 @@ import pytest
 
 from headwise.errors import ConfigError
 from headwise.papers.cells import RUN, ask_for, cells_of, experiment_of, recipe_of
-from headwise.papers.describing import card
-from headwise.papers.tables import choose, find, load, merged, papers
+from headwise.papers.tables import choose, describe_table, find, load, merge, papers
 from headwise.settings.fields import changed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +58,7 @@ def test_each_number_is_that_of_the_source(source: Path) -> None:
             {"method": c["what"], "column": "value", "mean": c["value"], "std": None} for c in facts["claims"]
         ]
         for row in rows:
-            printed = found.printed(renamed(row["method"]), renamed(row["column"]))
+            printed = found.cell(renamed(row["method"]), renamed(row["column"]))
             assert (printed.mean, printed.std) == (pytest.approx(row["mean"]), row["std"]), (paper, table, row)
             count += 1
     assert count == sum(entry["rows"] for entry in json.loads((source / "index.json").read_text()).values())
@@ -92,7 +91,7 @@ def test_every_cell_of_every_table_can_be_made_an_experiment(name: str, rules: s
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_described(name: str) -> None:
     paper, table = find(name)
-    text = card(name)
+    text = describe_table(name)
     for word in (table.title, paper.citation, *table.methods, *(c.name for c in table.columns)):
         assert word in text
     for scale in paper.scales:
@@ -163,8 +162,8 @@ def test_a_column_varies_an_option_of_the_papers_method_only() -> None:
     ask = ask_for("fedafk/1", methods=["fedafk", "standalone"])
     options = {c.experiment.method.name: c.experiment.method.options for c in cells_of(ask)}
     assert options["standalone"] == {}
-    swept = [c.experiment.method.options["lam"] for c in cells_of(ask) if c.experiment.method.name == "fedafk"]
-    assert swept == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    with_sweep = [c.experiment.method.options["lam"] for c in cells_of(ask) if c.experiment.method.name == "fedafk"]
+    assert with_sweep == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
 
 def test_cells_are_shared_and_know_no_machine() -> None:
@@ -191,7 +190,7 @@ def test_roman_numbers_are_tables_too() -> None:
 
 
 def test_later_settings_win_and_tables_are_merged() -> None:
-    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}}, {"d": {"e": 5}}) == {
+    assert merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}}, {"d": {"e": 5}}) == {
         "a": {"b": 4, "c": 2},
         "d": {"e": 5},
     }

@@ -1,14 +1,13 @@
-"""Tables with settings that somebody set or swept: they reach the runs, and the page says so."""
+"""Tables with settings that somebody set or with_sweep: they reach the runs, and the page says so."""
 
 from __future__ import annotations
 
 import pytest
 
 from headwise.errors import ConfigError
-from headwise.papers.cells import Ask, ask_for, cells_of
+from headwise.papers.cells import Ask, ask_for, cells_of, with_settings, with_sweep
 from headwise.papers.results import Reproduction, Row
 from headwise.papers.schema import Printed
-from headwise.papers.variants import swept, with_settings
 
 GMH = {"columns": ["CIFAR-10 ExDir(2,0.5)"], "methods": ["FedPer", "FedGMH"]}
 
@@ -33,7 +32,7 @@ def test_a_scale_does_not_undo_what_was_set() -> None:
 
 
 def test_a_sweep_runs_each_value_and_standalone_once() -> None:
-    found = swept(ask(), "method.beta=0.1,0.3,0.5")
+    found = with_sweep(ask(), "method.beta=0.1,0.3,0.5")
     cells = [(c.method, c.experiment.method.options.get("beta")) for c in cells_of(found)]
     assert sorted(cells, key=repr) == [
         ("FedGMH", 0.1),
@@ -43,16 +42,16 @@ def test_a_sweep_runs_each_value_and_standalone_once() -> None:
         ("Standalone", None),
     ]
     assert [c.name for c in found.columns] == [f"CIFAR-10 ExDir(2,0.5), method.beta={v}" for v in (0.1, 0.3, 0.5)]
-    assert all(found.table.printed(m, c.name).missing for m in found.methods for c in found.columns)
+    assert all(found.table.cell(m, c.name).missing for m in found.methods for c in found.columns)
 
 
 def test_a_sweep_of_training_goes_through_all_methods() -> None:
-    found = swept(ask(), "train.epochs=1,4")
+    found = with_sweep(ask(), "train.epochs=1,4")
     assert sorted(c.experiment.train.epochs for c in cells_of(found)) == [1, 1, 1, 4, 4, 4]
 
 
 def test_the_page_says_what_was_set_by_hand() -> None:
-    plain, found = ask(), swept(with_settings(ask(), ["train.lr=0.1"]), "method.beta=0.1,0.3")
+    plain, found = ask(), with_sweep(with_settings(ask(), ["train.lr=0.1"]), "method.beta=0.1,0.3")
     row = Row("FedGMH", "a column", Printed("- not printed"), "nothing printed to compare with")
     page = Reproduction(found, (row,), "headwise reproduce fedgmh/2").markdown()
     assert "**Set by hand: train.lr=0.1, method.beta=0.1,0.3.**" in page
@@ -80,12 +79,12 @@ def test_a_setting_that_cannot_be_is_one_sentence(settings: str, said: str) -> N
 @pytest.mark.parametrize("sweep", ["method.beta", "method.beta=0.1", "method.beta=0.1,0.1", "method.beta="])
 def test_a_sweep_without_values_is_one_sentence(sweep: str) -> None:
     with pytest.raises(ConfigError, match=r"sweep is 'method.beta.*', but must look like method.beta=0.1,0.3"):
-        swept(ask(), sweep)
+        with_sweep(ask(), sweep)
 
 
 def test_a_sweep_of_what_is_not_trained_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="but nothing is trained in these columns of fedgh/2"):
-        swept(ask_for("fedgh/2"), "train.lr=0.1,0.2")
+        with_sweep(ask_for("fedgh/2"), "train.lr=0.1,0.2")
 
 
 def test_an_option_can_be_set_for_a_method_named_by_its_preset() -> None:

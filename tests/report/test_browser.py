@@ -10,8 +10,7 @@ from browser import Browser, browser
 from made_runs import make_run
 
 import headwise as hw
-from headwise.report.page import write_page
-from headwise.report.partition import render_partition
+from headwise.report.page import render_partition, write_page
 from headwise.report.results import collect
 from headwise.settings import catalog
 

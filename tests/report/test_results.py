@@ -11,8 +11,7 @@ from made_runs import make_run
 from headwise.cli.commands.run import show
 from headwise.errors import RunError
 from headwise.report.data import client_scores
-from headwise.report.page import render
-from headwise.report.partition import partition_table
+from headwise.report.page import partition_table, render
 from headwise.report.results import collect
 from headwise.report.tables import results
 from headwise.report.words import client_words, failure_words, words

@@ -16,7 +16,7 @@ import torch
 from small_runs import experiment, flip, snapshot, stop_after
 
 import headwise as hw
-from headwise.audit import features, gradients
+from headwise.audit import reconstruction
 from headwise.audit.auditing import audit
 from headwise.contract.method import record_types
 from headwise.disk.files import checksum
@@ -207,8 +207,8 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
         return opened(path, flags, *args, **more)
 
     monkeypatch.setattr(os, "open", refusing)
-    monkeypatch.setattr(gradients, "STEPS", 1)
-    monkeypatch.setattr(features, "STEPS", 1)
+    monkeypatch.setattr(reconstruction, "GRADIENT_STEPS", 1)
+    monkeypatch.setattr(reconstruction, "FEATURE_STEPS", 1)
 
 
 @pytest.mark.usefixtures("read_only")

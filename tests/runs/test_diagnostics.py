@@ -20,7 +20,7 @@ from headwise.methods.fedah import FedAH
 from headwise.methods.fedgmh import FedGMH, Heads
 from headwise.params import Params
 from headwise.runs.checkpoint import Checkpoints
-from headwise.runs.diagnostics import Diagnostics
+from headwise.runs.store import Diagnostics
 
 SHOWN = {
     "fedah": {"W": ["client", "class", "feature"]},

@@ -16,7 +16,7 @@ from headwise.app.going_on import going_on, values_of
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.records import encode
-from headwise.report.forgotten import forgotten_table
+from headwise.report.page import forgotten_table
 from headwise.settings.experiment import experiment_from
 
 DESCRIBED = """

@@ -15,8 +15,7 @@ from headwise.errors import ClientError, RunError
 from headwise.methods.fedavg import FedAvg
 from headwise.records import Nothing
 from headwise.report import words
-from headwise.report.page import write_page
-from headwise.report.partition import partition_table
+from headwise.report.page import partition_table, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run, number_of
 from headwise.settings.experiment import Experiment

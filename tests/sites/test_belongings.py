@@ -96,7 +96,7 @@ def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
     data = own_data(settings, home, plan.experiment)
     test = data.parts[3].test
-    right = (loaded.say(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]).mean()
+    right = (loaded.infer(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]).mean()
     lines = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
     last = next(line for line in lines if (line["round"], line["client"]) == (3, 3))
     assert right == last["pre"]["test"]["accuracy"]

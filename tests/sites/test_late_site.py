@@ -19,7 +19,7 @@ from headwise.contract.method import record_types
 from headwise.engine.joining import join
 from headwise.errors import HeadwiseError, RunError
 from headwise.exports.card import DOWN, write_folder
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.packed import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings import catalog

@@ -26,9 +26,9 @@ from headwise.data.preprocessing import (
     sums_to_json,
 )
 from headwise.errors import ConfigError, DataError, RunError
-from headwise.exports.personal import Models
-from headwise.exports.quality import judge
-from headwise.exports.targets import by_order
+from headwise.exports.quality import measure_quality
+from headwise.exports.run_models import Models
+from headwise.exports.samples import _name_classes
 from headwise.records import same
 from headwise.sites.offers import write_offer
 from headwise.sites.site.adapting import adapt
@@ -229,7 +229,7 @@ def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_p
     run = served(Inside({k: sites[k] for k in (0, 1)}), study, tmp_path / "out")
     model = run.global_model()
     assert model.classes == (tuple(named) or ("0", "1"))
-    judged = judge(model, tmp_path / "data0" / "data.toml")
+    judged = measure_quality(model, tmp_path / "data0" / "data.toml")
     assert np.sum(judged.confusion, axis=1).tolist() == [7, 13]
     write_offer(Models(run), tmp_path / "offer")
     late = adapt(sites[2], tmp_path / "offer", None, 1).model
@@ -240,8 +240,8 @@ def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_p
 def test_only_a_model_without_names_is_judged_by_the_order_of_classes() -> None:
     d = Description("csv", "x.csv", classes=("1", "0"))
     card: dict[str, Any] = {"classes": ["0", "1"], "reading": {"classes": []}, "of": {"kind": "personal"}}
-    assert by_order(card, d) == card
-    assert by_order({**card, "of": {"numbered": True}}, d)["reading"] == {"classes": ["1", "0"]}
+    assert _name_classes(card, d) == card
+    assert _name_classes({**card, "of": {"numbered": True}}, d)["reading"] == {"classes": ["1", "0"]}
 
 
 def test_a_site_declares_the_range_of_its_targets(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from federations import Inside, experiment, served, write_site
 import headwise as hw
 from headwise.cli import main
 from headwise.errors import RunError
-from headwise.exports.personal import Models
+from headwise.exports.run_models import Models
 from headwise.settings import catalog
 from headwise.sites.server import nodes
 from headwise.sites.site.holdings import export, holdings
@@ -38,18 +38,18 @@ def test_the_server_has_the_global_model_and_says_where_the_others_are(tmp_path:
     simulated = hw.run(experiment("fedavg", sampling={"ratio": 1.0}, rounds=1), tmp_path / "local")
     x = Models(simulated).data.dataset.x[:7]
     model = run.global_model()
-    assert np.array_equal(model.say(x).scores, simulated.global_model().say(x).scores)
+    assert np.array_equal(model.infer(x).scores, simulated.global_model().infer(x).scores)
     assert model.classes == ("0", "1", "2", "3"), "sites tell no names"
     with pytest.raises(SystemExit) as end:
         main(["export", str(run.path), "--global", "--format", "torch", "-o", str(tmp_path / "out")])
     assert end.value.code == 0
-    np.testing.assert_allclose(hw.load_model(tmp_path / "out").say(x).scores, model.say(x).scores, atol=1e-5)
+    np.testing.assert_allclose(hw.load_model(tmp_path / "out").infer(x).scores, model.infer(x).scores, atol=1e-5)
     with pytest.raises(RunError, match="at the sites that trained them: there, use headwise site export SITE") as told:
         run.model(2)
     name = re.findall(r"--run (\S+) --client 2", str(told.value))[0]
     export(tmp_path / "site2" / "site.toml", name, 2, tmp_path / "mine", "torch")
-    mine = hw.load_model(tmp_path / "mine").say(x).scores
-    np.testing.assert_allclose(mine, simulated.model(2).say(x).scores, atol=1e-5)
+    mine = hw.load_model(tmp_path / "mine").infer(x).scores
+    np.testing.assert_allclose(mine, simulated.model(2).infer(x).scores, atol=1e-5)
     with pytest.raises(RunError, match="at the sites that trained them"):
         run.adapt(x, [0] * 7)
 
@@ -77,6 +77,6 @@ def test_a_site_exports_its_own_model_of_every_method(method: str, tmp_path: Pat
     simulated = hw.run(experiment(method, sampling={"ratio": 1.0}, rounds=1), tmp_path / "local")
     data = Models(simulated).data
     test = data.parts[3].test
-    right = hw.load_model(tmp_path / "mine").say(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]
+    right = hw.load_model(tmp_path / "mine").infer(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]
     line = next(each for each in run.clients if (each["round"], each["client"]) == (1, 3))
     assert right.mean() == (line.get("pre", {}).get("test") or {})["accuracy"]

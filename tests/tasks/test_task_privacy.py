@@ -11,7 +11,7 @@ import torch
 import headwise as hw
 from headwise.app.prepare import prepare
 from headwise.audit.auditing import audit
-from headwise.audit.members import losses
+from headwise.audit.inference import losses
 from headwise.audit.scene import scene_of
 from headwise.cli import main
 from headwise.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
-from ..report.forgotten import write_forgotten
+from ..report.page import write_forgotten
 from ..runs.query import Run
 from ..settings.experiment import Experiment, experiment_from
 from .launch import Backend, data_folder, free_folder, here, run

@@ -26,10 +26,9 @@ from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_c
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
-from ..runs.diagnostics import Diagnostics
 from ..runs.manifest import INPUTS, describe, moved, portable, read_manifest
 from ..runs.query import Run
-from ..runs.store import RunStore, mend_partition, new_run
+from ..runs.store import Diagnostics, RunStore, mend_partition, new_run
 from ..settings.executors import find
 from ..settings.experiment import OWN, Experiment, experiment_from
 from ..settings.fields import dump

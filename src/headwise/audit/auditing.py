@@ -15,9 +15,9 @@ from ..errors import RunError
 from ..records import Record, fields_of
 from ..seeds import seed_of
 from ..settings.fields import field_help
-from . import features, gradients, labels, members
 from .findings import Finding
-from .labels import asked_for
+from .inference import infer_labels, infer_members, requested_shares
+from .reconstruction import invert_features, invert_gradients
 from .scene import Scene, scene_of, sent
 
 
@@ -42,11 +42,11 @@ def fields(scene: Scene) -> list[Field]:
     sizes = {name: sum(ups.get(name, 0) for ups in uploads) / max(replies, 1) for name in fields_of(up)}
     disclosed = [Field(name, _what(up, name), size, True) for name, size in sizes.items()]
     label_counts = [
-        len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := asked_for(scene, c)) is not None
+        len(shares.nonzero()) for c in range(len(scene.plan.data)) if (shares := requested_shares(scene, c)) is not None
     ]
     if label_counts:
         what = "the labels that it holds, to be sent what belongs to them"
-        disclosed.append(Field("(asked for)", what, 4 * fmean(label_counts), True))
+        disclosed.append(Field("(requested)", what, 4 * fmean(label_counts), True))
     many = max(range(len(scene.plan.data)), key=lambda c: len(scene.train(c)))
     same = sent(scene, many).n != len(scene.train(many))
     what = "the same number for everybody" if same else "how many samples it trained on"
@@ -80,8 +80,8 @@ def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed
             raise RunError(f"{folder} was trained on texts, but only runs on images or features can be audited.")
         rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))
         chosen = sorted(torch.randperm(len(scene.plan.data), generator=rng)[:clients].tolist())
-        findings = members.attack(scene, chosen)
+        findings = infer_members(scene, chosen)
         if kind == "classification":  # the others take a step of cross-entropy apart
-            more = gradients.attack(scene, chosen, seed), features.attack(scene, chosen), labels.attack(scene, chosen)
+            more = invert_gradients(scene, chosen, seed), invert_features(scene, chosen), infer_labels(scene, chosen)
             findings = [*chain(*more), *findings]
         return Audit(scene.run.method, kind, scene.t, scene.plan.privacy.protects, fields(scene), findings)

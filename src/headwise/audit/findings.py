@@ -1,4 +1,4 @@
-"""What an attack achieved, compared with guessing, and what audits of the built-in methods found."""
+"""What an attack achieved, compared with guessing, and what audits of the built-in methods recovered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
     knowing: str
     """what the attacker has, besides knowing the task"""
     measure: str
-    found: float
+    score: float
     guess: float
     """the same measure for someone who has seen no message"""
     cases: int
@@ -65,27 +65,27 @@ class KnownAttack:
     measure: str
     guess: float
     """what somebody reaches who has seen no message"""
-    found: float
+    score: float
     epsilon: float | None
     """how strongly what was attacked was protected; None: not at all"""
 
 
 @cache
-def audited() -> dict[str, Any]:
+def known_audits() -> dict[str, Any]:
     return read_json(SHIPPED)
 
 
 def strongest(method: str, epsilon: float | None) -> tuple[KnownAttack, ...]:
     """Of each kind of attack, the one that gains most over guessing, at no stronger protection than `epsilon`."""
-    known = audited()[method]
+    known = known_audits()[method]
     weaker = {e: k for k, e in enumerate(known["epsilon"]) if e is not None and epsilon is not None and e >= epsilon}
     column = weaker[min(weaker)] if weaker else known["epsilon"].index(None)
     best: dict[str, KnownAttack] = {}
     for row in known["attacks"]:
-        if (value := row["found"][column]) is None:
+        if (value := row["score"][column]) is None:
             continue
         now = KnownAttack(row["attack"], row["knowing"], row["measure"], row["guess"], value, known["epsilon"][column])
         kind = now.attack.split(",")[0]
-        if kind not in best or now.found - now.guess > best[kind].found - best[kind].guess:
+        if kind not in best or now.score - now.guess > best[kind].score - best[kind].guess:
             best[kind] = now
     return tuple(best.values())

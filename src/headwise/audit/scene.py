@@ -70,15 +70,15 @@ class ModelChange(NamedTuple):
     """what it sent back minus `before`"""
 
 
-class Asking(ServerBench):
-    """A server bench that records whose labels the method asks for."""
+class LabelRequests(ServerBench):
+    """A server bench that records which clients' labels the method requests."""
 
     def __init__(self, plan: Plan, t: int) -> None:
         ServerBench.__init__(self, plan, t)
-        self.asked: set[int] = set()
+        self.disclosed: set[int] = set()
 
     def labels(self, client: int) -> tuple[int, ...]:
-        self.asked.add(client)
+        self.disclosed.add(client)
         return ServerBench.labels(self, client)
 
 
@@ -94,8 +94,8 @@ def scene_of(folder: Path, data_dir: Path | None = None) -> Iterator[Scene]:
     if summary.hash != manifest["partition"]["hash"]:
         raise RunError(f"{folder} was run on different data from what is here now: it can't be audited.")
     with closing(Checkpoints(folder / "checkpoint", record_types(type(plan.method)))) as checkpoints, one_thread():
-        goes_on = run.ended == "unfinished"  # it may still be running, and replace files while they are read
-        checkpoint = checkpoints.look() if goes_on else checkpoints.load()
+        is_running = run.ended == "unfinished"  # it may still be running, and replace files while they are read
+        checkpoint = checkpoints.look() if is_running else checkpoints.load()
         if checkpoint is None:
             raise RunError(f"{folder} has no complete round to audit yet.")
         yield Scene(run, plan, checkpoint.progress.t, checkpoint.progress.server, checkpoint.states)

@@ -2,3 +2,22 @@
 
 Loading and predicting need numpy, `data` and `disk`; only what makes a model imports torch and `app`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import runs
+
+if TYPE_CHECKING:
+    from ..runs.query import Run
+    from .run_models import Models
+
+
+def _open_models(run: Run) -> Models:
+    from .run_models import Models
+
+    return Models(run)
+
+
+runs.open_models = _open_models

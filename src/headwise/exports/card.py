@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,9 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..disk.files import check_new_folder, failing_clearly, read_bytes, read_json, sealed, write_bytes, write_json
+from ..data.dataset import Dataset
+from ..data.own.description import read_description
+from ..disk.files import (
+    check_new_folder,
+    digest,
+    failing_clearly,
+    read_bytes,
+    read_json,
+    sealed,
+    write_bytes,
+    write_json,
+)
 from ..errors import ConfigError, RunError
 from ..runs.files import Judge, check, judge_of
+from ..runs.query import Run
+from ..settings.experiment import OWN, Choice, Experiment, experiment_from
+from ..settings.fields import dump
 from ..tasks.registry import TASKS
 
 FORMAT = 1
@@ -22,7 +35,8 @@ FORMAT = 1
 CARD = "card.json"
 FILES = {"onnx": "model.onnx", "torch": "weights.safetensors"}
 """by format: a program, or the weights of a network that the card names"""
-DOWN, WHOLE = "download.safetensors", "global.safetensors"
+DOWN = "download.safetensors"
+WHOLE = "global.safetensors"
 MOST = {CARD: 64 * 2**20, FILES["onnx"]: 2**28, FILES["torch"]: 2**34, DOWN: 2**34, WHOLE: 2**34}
 """bytes that a file may have; a program may take 80 times as many when it is parsed"""
 
@@ -53,10 +67,10 @@ def check_format(format: str) -> None:
 
 def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     with new_folder(folder) as draft:
-        told = {name: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for name, d in files.items()}
+        sizes = {name: {"bytes": len(d), "sha256": digest(d)} for name, d in files.items()}
         for name, data in files.items():
             write_bytes(draft / name, data)
-        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": told}))
+        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": sizes}))
 
 
 @contextmanager
@@ -77,7 +91,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def read_card(folder: Path) -> dict[str, Any]:
     """What a model's folder holds."""
-    card = read_note(folder, _SHAPE)
+    card = read_any_card(folder, _SHAPE)
     if not card["classes"]:
         raise RunError(f"{folder / CARD} is damaged: it names no classes.")
     if card["task"] not in TASKS:
@@ -85,7 +99,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-def read_note(folder: Path, shape: Judge) -> dict[str, Any]:
+def read_any_card(folder: Path, shape: Judge) -> dict[str, Any]:
     """The card of a folder, in this shape; raises `RunError` if this Headwise can't read it."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -105,16 +119,17 @@ def read_note(folder: Path, shape: Judge) -> dict[str, Any]:
 
 def read_file(folder: Path, card: Mapping[str, Any], name: str) -> bytes:
     """One of its files, which must be what the card says."""
-    path, told = folder / name, card["files"].get(name)
-    if told is None:
+    path = folder / name
+    entry = card["files"].get(name)
+    if entry is None:
         raise RunError(f"{folder / CARD} names no {name}.")
     if not path.exists():
         raise RunError(f"{folder} is incomplete: it has no {name}.")
     _check_size(path)
-    if (size := path.stat().st_size) != told["bytes"]:
-        raise RunError(f"{path} is damaged: it has {size:,} bytes, but its card says {told['bytes']:,}.")
+    if (size := path.stat().st_size) != entry["bytes"]:
+        raise RunError(f"{path} is damaged: it has {size:,} bytes, but its card says {entry['bytes']:,}.")
     data = read_bytes(path)
-    if hashlib.sha256(data).hexdigest() != told["sha256"]:
+    if digest(data) != entry["sha256"]:
         raise RunError(f"{path} is damaged: its sha256 is not what its card says.")
     return data
 
@@ -133,3 +148,57 @@ def _check_size(path: Path) -> None:
         size = path.stat().st_size
     if size > MOST[path.name]:
         raise RunError(f"{path} has {size:,} bytes, but no model has more than {MOST[path.name]:,}.")
+
+
+def make_run_card(
+    run: Run, dataset: Dataset, *, t: int, which: str, client: int | None = None, moment: str = "", licence: str = ""
+) -> dict[str, Any]:
+    """The card of a client's model, or of the global one, without its inputs and files."""
+    manifest = run.manifest
+    experiment = experiment_from(manifest["experiment"])
+    who = {} if client is None else {"client": client, "name": run.names[client] if run.names else str(client)}
+    of = {"kind": "global" if client is None else "personal", **who, "moment": moment, "round": t, "which": which}
+    card = make_card(experiment, experiment.data, dataset, of, licence)
+    card |= {"privacy": manifest.get("privacy"), "metric": run.metric.name}
+    card["training"] |= {
+        "rounds": t, "clients": manifest["experiment"]["clients"], "created": manifest.get("created"),
+        "headwise": manifest.get("headwise"), "partition": manifest["partition"]["hash"], "seed": experiment.seed,
+    }  # fmt: skip
+    if client is None:
+        row = next((r for r in run.rounds if r["round"] == t), {})
+        return {**card, "metrics": row.get("global"), "floor": run.floor}
+    card["training"]["samples"] = sum(run.partition["train"][client])
+    floor = run.floors[client] if run.floors else None
+    return {**card, "metrics": _scores(run, client, t, moment), "floor": floor}
+
+
+def make_card(
+    experiment: Experiment, data: Choice, dataset: Dataset, of: dict[str, Any], licence: str
+) -> dict[str, Any]:
+    """What is known wherever the model was made; `data` is where the samples come from."""
+    path = data.options.get("path") if data.name == OWN else None  # none at the server of a federation
+    description = read_description(Path(path)) if path else None
+    return {
+        "task": dataset.task,
+        "classes": list(dataset.classes),
+        "of": of,
+        "reading": {} if description is None else {**dump(description), "path": "", "sha256": ""},
+        "metrics": None,
+        "floor": None,
+        "training": {
+            "method": dump(experiment.method),
+            "model": dump(experiment.model),
+            "data": data.name,
+            "train": dump(experiment.train),
+        },
+        "privacy": None,
+        "licence": licence,
+    }
+
+
+def _scores(run: Run, client: int, t: int, moment: str) -> dict[str, Any] | None:
+    """What the run measured of this model; none if it did not."""
+    measured = {row["round"]: row.get(moment) for row in run.clients if row["client"] == client and moment in row}
+    rounds = [r for r in measured if r == t or (r < t and moment == "post")]  # the last training may be some rounds ago
+    parts = measured[max(rounds)] if rounds else None
+    return parts and {part: scores for part, scores in dict(parts).items() if scores}

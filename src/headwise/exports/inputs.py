@@ -55,8 +55,8 @@ class Inputs:
             raw = encode_samples(self.fitted, raw, self.missing, unknown)
         x = np.asarray(raw)
         if x.shape[1:] != self.shape or x.dtype.kind not in "buif":
-            given, wanted = f"{x.dtype} of shape {list(x.shape[1:])}", f"{self.dtype} of shape {list(self.shape)}"
-            raise DataError(f"samples are {given}, but the model takes {wanted}.")
+            given = f"{x.dtype} of shape {list(x.shape[1:])}"
+            raise DataError(f"samples are {given}, but the model takes {self.dtype} of shape {list(self.shape)}.")
         if np.dtype(self.dtype).kind in "ui" and not _are_whole(x, np.iinfo(self.dtype)):
             raise DataError(f"samples are {x.dtype} with values that are not {self.dtype}, which the model takes.")
         return x.astype(self.dtype)
@@ -81,12 +81,12 @@ class Inputs:
         if recipe.form == "array" and recipe.vocabulary:  # token numbers already
             return {"inside": [], "outside": []}
         kinds = {c.kind for c in recipe.columns} | ({recipe.form} if recipe.form != "table" else set())
-        found = [_STEPS[kind] for kind in _STEPS if kind in kinds]
-        return {"inside": [s for inside, _ in found for s in inside], "outside": [s for _, out in found for s in out]}
+        steps = [_STEPS[kind] for kind in _STEPS if kind in kinds]
+        return {"inside": [s for inside, _ in steps for s in inside], "outside": [s for _, out in steps for s in out]}
 
 
 def inputs_from(card: Mapping[str, Any]) -> Inputs:
-    """The same again; raises `ConfigError` or `ValueError` if it can't be."""
+    """The inputs of a card; raises `ConfigError` or `ValueError` if it is damaged."""
     state = card["preprocessing"]
     try:
         fitted = None if state is None else from_state(state)
@@ -121,7 +121,7 @@ def _check_fitted(fitted: Fitted, shape: tuple[int, ...]) -> None:
 
 
 def _is_array(raw: Any) -> bool:
-    """Whether these are numbers already; a tensor is, too."""
+    """Whether these are numbers already: an array or a tensor."""
     return hasattr(raw, "__array__") and hasattr(raw, "shape") and not hasattr(raw, "columns")
 
 

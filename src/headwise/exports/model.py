@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Format = Literal["onnx", "torch"]
 ROWS = 4096
-"""samples that a program answers at once"""
+"""samples predicted at once"""
 
 
-class Said(NamedTuple):
-    """What a model says about some samples."""
+class Prediction(NamedTuple):
+    """A model's outputs for some samples."""
 
     scores: NDArray[np.float32]
-    """[n, classes] or labels as the network says; [n, targets] in their units; or [n, classes, height, width]"""
+    """[n, classes, ...] or [n, labels] before softmax or sigmoid; [n, targets] in their units"""
     probabilities: NDArray[np.float32]
     """of the same shape; for quantities, the scores"""
 
@@ -38,14 +38,15 @@ class TrainedModel:
     card: dict[str, Any]
     """what it is: task, classes, inputs, metrics, how it was trained; as card.json has it"""
     inputs: Inputs
-    answer: Callable[[NDArray[Any]], Said]
+    answer: Callable[[NDArray[Any]], Prediction]
     """from encoded samples; see `inputs`"""
     network: nn.Module | None = None
     write: Callable[[Path, Format], None] | None = None
     """how to save it; none for one that was loaded"""
 
     def __repr__(self) -> str:
-        of, method = self.card["of"], self.card["training"].get("method", {}).get("name", "?")
+        of = self.card["of"]
+        method = self.card["training"].get("method", {}).get("name", "?")
         whose = f"of {of['name']}" if "name" in of else of.get("kind", "")
         return f"<TrainedModel {whose}: {method}, round {of.get('round')}, {self.card['task']}; see .card>"
 
@@ -60,7 +61,7 @@ class TrainedModel:
             raise RunError("this model was loaded from a folder with an ONNX program: it has no module.")
         return self.network
 
-    def say(self, raw: Any) -> Said:
+    def infer(self, raw: Any) -> Prediction:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
         unknown = Unknown()
         x = self.inputs.encode(raw, unknown)
@@ -71,19 +72,21 @@ class TrainedModel:
         """[n, classes]: the probability of each class, or of each label; of each pixel's classes."""
         if self.card["task"] == "regression":
             raise RunError("task is 'regression', which predicts quantities: there are no probabilities.")
-        return self.say(raw).probabilities
+        return self.infer(raw).probabilities
 
     def predict(self, raw: Any) -> NDArray[Any]:
         """[n] names of classes; [n, labels] 0 or 1; [n, targets] quantities; [n, height, width] numbers of classes."""
-        return self.named(self.say(raw))
+        return self.decide(self.infer(raw))
 
-    def named(self, said: Said) -> NDArray[Any]:
+    def decide(self, prediction: Prediction) -> NDArray[Any]:
+        """What `predict` returns, from scores that are known already."""
         task = self.card["task"]
+        scores = prediction.scores
         if task == "classification":
-            return np.array(self.classes, dtype=object)[said.scores.argmax(1)]
+            return np.array(self.classes, dtype=object)[scores.argmax(1)]
         if task == "multilabel":
-            return (said.scores > 0).astype(np.int64)
-        return said.scores if task == "regression" else said.scores.argmax(1)
+            return (scores > 0).astype(np.int64)
+        return scores if task == "regression" else scores.argmax(1)
 
     def save(self, folder: str | Path, format: Format = "onnx") -> Path:
         """Write a folder that `hw.load_model` reads: an ONNX program, or weights and the name of their network."""
@@ -93,12 +96,8 @@ class TrainedModel:
         return Path(folder)
 
 
-def in_parts(x: NDArray[Any], answer: Callable[[NDArray[Any]], Said]) -> Said:
-    """All answers, some samples at a time: memory must not grow with their number."""
-    parts = [answer(x[at : at + ROWS]) for at in starts(len(x))]
-    return Said(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-
-
-def starts(n: int) -> Iterator[int]:
-    """At least one part, which may be empty."""
-    yield from range(0, max(n, 1), ROWS)
+def predict_in_parts(x: NDArray[Any], answer: Callable[[NDArray[Any]], Prediction]) -> Prediction:
+    """Predict some samples at a time, so that memory does not grow with their number."""
+    starts = range(0, max(len(x), 1), ROWS)  # at least one part, which may be empty
+    parts = [answer(x[at : at + ROWS]) for at in starts]
+    return Prediction(*(np.concatenate(each) for each in zip(*parts, strict=True)))

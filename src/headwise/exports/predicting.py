@@ -18,7 +18,7 @@ from ..disk.jsontext import to_json
 from ..errors import ConfigError, DataError
 from .card import new_folder
 from .model import TrainedModel
-from .samples import Batch, place_of, read
+from .samples import Batch, place_of, read_batches
 
 MOST = 256
 """classes that a PNG's palette has room for"""
@@ -26,37 +26,41 @@ CLASSES = "classes.json"
 
 Write = Callable[[list[list[Any]]], None]
 """appends these columns"""
+Progress = Callable[[int], None]
+"""called with the number of samples so far"""
 
 
-def predict_file(model: TrainedModel, data: Path, out: Path, *, told: Callable[[int], None], client: str = "") -> int:
-    """Write a row for each sample: its place, what is predicted, and probabilities; or masks. Return how many."""
+def predict_file(model: TrainedModel, data: Path, out: Path, *, on_progress: Progress, client: str = "") -> int:
+    """Write a row for each sample: its place, its prediction and probabilities; or masks. Return how many."""
     if model.card["task"] == "segmentation":
-        return _predict_masks(model, data, out, told, client)
+        return _predict_masks(model, data, out, on_progress, client)
     kind = WRITERS.get(out.suffix.lower())
     if kind is None:
         raise ConfigError(f"-o is {str(out)!r}, but must end in {', '.join(WRITERS)}.")
-    whose = data.suffix.lower() == ".toml"  # then rows of several files may have the same number
-    n, head = 0, ["sample", *(["client"] if whose else []), *_head(model)]
+    has_clients = data.suffix.lower() == ".toml"  # then rows of several files may have the same number
+    head = ["sample", *(["client"] if has_clients else []), *_head(model)]
+    n = 0
     with replacing(out) as file, kind(file, head) as write:
-        for batch in read(data, model, client=client):
-            write([batch.names, *([batch.clients] if whose else []), *_columns(model, batch)])
+        for batch in read_batches(data, model, client=client):
+            write([batch.names, *([batch.clients] if has_clients else []), *_columns(model, batch)])
             n += len(batch.names)
-            told(n)
+            on_progress(n)
     return n
 
 
 def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
-    said = model.say(batch.raw)
-    task, found = model.card["task"], model.named(said)
-    several = [found.tolist()] if task == "classification" else found.T.tolist()
-    return [*several, *([] if task == "regression" else said.probabilities.T.tolist())]
+    prediction = model.infer(batch.raw)
+    labels = model.decide(prediction)
+    task = model.card["task"]
+    columns = [labels.tolist()] if task == "classification" else labels.T.tolist()
+    return [*columns, *([] if task == "regression" else prediction.probabilities.T.tolist())]
 
 
 def _head(model: TrainedModel) -> list[str]:
     """Names of columns: one prediction, or one for each label or quantity; then probabilities, where there are any."""
-    task, names = model.card["task"], model.classes
-    likely = [] if task == "regression" else [f"p({name})" for name in names]
-    return [*(["prediction"] if task == "classification" else names), *likely]
+    task = model.card["task"]
+    probabilities = [] if task == "regression" else [f"p({name})" for name in model.classes]
+    return [*(["prediction"] if task == "classification" else model.classes), *probabilities]
 
 
 @contextmanager
@@ -91,44 +95,46 @@ def _parquet(file: IO[bytes], head: list[str]) -> Iterator[Write]:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError("-o is Parquet, which needs pyarrow: pip install 'headwise[tables]'.") from None
-    made: list[Any] = []
+    writers: list[Any] = []
 
     def write(columns: list[list[Any]]) -> None:
         table = pa.table([pa.array(c) for c in columns], names=head)
-        if not made:
-            made.append(parquet.ParquetWriter(file, table.schema))
-        made[0].write_table(table)
+        if not writers:
+            writers.append(parquet.ParquetWriter(file, table.schema))
+        writers[0].write_table(table)
 
     yield write
-    for writer in made:
+    for writer in writers:
         writer.close()
 
 
 WRITERS = {".csv": _csv, ".json": _json, ".parquet": _parquet}
 
 
-def _predict_masks(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+def _predict_masks(model: TrainedModel, data: Path, out: Path, on_progress: Progress, client: str) -> int:
     """Write the class of each pixel of each sample; return how many samples there are."""
     if out.suffix.lower() == ".npz":
-        return _npz(model, data, out, told, client)
+        return _write_npz(model, data, out, on_progress, client)
     if out.suffix:
         raise ConfigError(f"-o is {str(out)!r}, but masks need a folder for PNG files, or a file that ends in .npz.")
-    return _pngs(model, data, out, told, client)
+    return _write_pngs(model, data, out, on_progress, client)
 
 
-def _npz(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+def _write_npz(model: TrainedModel, data: Path, out: Path, on_progress: Progress, client: str) -> int:
     """`masks` [n, height, width] as the model has them, the name of each in `samples`, and `classes`."""
-    names, found, root = list[str](), list[NDArray[Any]](), place_of(data, model)
+    root = place_of(data, model)
+    names = list[str]()
+    masks = list[NDArray[Any]]()
     with replacing(out) as file:
-        for batch in read(data, model, client=client):
+        for batch in read_batches(data, model, client=client):
             names += [_place(root, batch, name).as_posix() for name in batch.names]
-            found.append(_masks(model, batch))
-            told(len(names))
-        np.savez_compressed(file, samples=names, masks=np.concatenate(found), classes=list(model.classes))
+            masks.append(_masks(model, batch))
+            on_progress(len(names))
+        np.savez_compressed(file, samples=names, masks=np.concatenate(masks), classes=list(model.classes))
     return len(names)
 
 
-def _pngs(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None], client: str) -> int:
+def _write_pngs(model: TrainedModel, data: Path, out: Path, on_progress: Progress, client: str) -> int:
     """A file for each sample, named like it; those of image files have the size of their image."""
     try:
         from PIL import Image
@@ -136,9 +142,11 @@ def _pngs(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None
         raise ConfigError("masks are written as PNG, which needs pillow: pip install 'headwise[images]'.") from None
     if len(model.classes) > MOST:
         raise ConfigError(f"-o is {str(out)!r}, but a PNG has at most {MOST} classes: choose a file that ends in .npz.")
-    n, root, colours = 0, place_of(data, model), _palette(len(model.classes))
+    root = place_of(data, model)
+    colours = _palette(len(model.classes))
+    n = 0
     with new_folder(out) as draft:
-        for batch in read(data, model, client=client):
+        for batch in read_batches(data, model, client=client):
             for name, mask in zip(batch.names, _masks(model, batch), strict=True):
                 picture = Image.fromarray(mask).convert("L")
                 if _are_images(batch):
@@ -152,7 +160,7 @@ def _pngs(model: TrainedModel, data: Path, out: Path, told: Callable[[int], None
                     path.parent.mkdir(parents=True, exist_ok=True)
                     picture.save(path)
             n += len(batch.names)
-            told(n)
+            on_progress(n)
         write_json(draft / CLASSES, list(model.classes))
     return n
 

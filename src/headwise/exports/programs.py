@@ -1,111 +1,152 @@
-"""A model as an ONNX program, which onnxruntime runs anywhere."""
+"""ONNX programs from anywhere: parsed, checked against a list of fields and operators, and run in bounded memory."""
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import math
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.export import Dim, ExportedProgram, export
 
-from ..errors import RunError
-from .card import check_format
-from .ready import Ready
+from ..errors import ConfigError, RunError
+from .model import Prediction
 
-INPUT, OUTPUTS = "x", ("scores", "probabilities")
-MOST = 32
-"""graphs that are remembered"""
+Answer = Callable[[NDArray[Any]], Prediction]
+"""from encoded samples"""
+INPUT = "x"
+OUTPUTS = ("scores", "probabilities")
+
+WRITTEN = """
+Add BatchNormalization Cast CastLike Concat Constant Conv Div Equal Expand Gather GatherND Gemm Greater Identity
+InstanceNormalization IsNaN LayerNormalization MatMul Max MaxPool Mul Neg Range ReduceL2 ReduceMax ReduceMean
+ReduceSum Relu Reshape ScatterND Shape Sigmoid Slice Softmax Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"""
+"""written by our exporter, for all methods, models, tasks and kinds of samples"""
+ORDINARY = """
+Abs Acos Acosh And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool Ceil Celu Clip Compress ConstantOfShape
+ConvTranspose Cos Cosh CumSum DepthToSpace Einsum Elu Erf Exp EyeLike Flatten Floor GRU GatherElements Gelu
+GlobalAveragePool GlobalMaxPool GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Hardmax IsInf LRN
+LSTM LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool Mean MeanVarianceNormalization Min Mish Mod
+NonZero Not OneHot Or PRelu Pad Pow RNN Reciprocal ReduceL1 ReduceLogSum ReduceLogSumExp ReduceMin ReduceProd
+ReduceSumSquare Resize Round ScatterElements Selu Shrink Sign Sin Sinh Size Softplus Softsign SpaceToDepth Split Sum
+Tan Tanh ThresholdedRelu TopK Trilu Xor"""
+"""what a user's own network may need besides: from tensors to tensors, always the same, and with an end"""
+OPERATORS = frozenset((WRITTEN + ORDINARY).split())
+"""no Loop, If, Scan or SequenceMap, no strings, sequences, randomness or files"""
+OPSETS = range(17, 25)
+"""versions of ONNX's own operators; no others may be used"""
+FIELDS = {
+    "ModelProto": "ir_version producer_name producer_version model_version graph opset_import",
+    "OperatorSetIdProto": "domain version",
+    "GraphProto": "name node initializer input output value_info",
+    "NodeProto": "name op_type domain input output attribute",
+    "AttributeProto": "name type f i s t floats ints strings",
+    "TensorProto": "name dims data_type raw_data float_data int32_data int64_data double_data uint64_data",
+    "ValueInfoProto": "name type metadata_props",
+    "StringStringEntryProto": "key value",
+    "TypeProto": "tensor_type",
+    "Tensor": "elem_type shape",
+    "TensorShapeProto": "dim",
+    "Dimension": "dim_value dim_param",
+}
+"""what each message may hold: no functions, subgraphs, sparse tensors, training, nor tensors in other files"""
+NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
+"""types of a tensor's values: booleans, integers and floats, but no strings"""
+DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+NODES = 100_000
 
 
-class Translated(NamedTuple):
-    """A graph in ONNX, the values that it was made with, and the names of those that it holds as they are."""
-
-    graph: Any
-    values: dict[str, Tensor]
-    held: frozenset[str]
-
-
-_translated: dict[str, Translated] = {}
-"""by the text of the exported program: translating takes half a second, and clients' models have the same graph"""
-
-
-def exported(ready: Ready, example: NDArray[Any]) -> ExportedProgram:
-    """The program of a model, for any number of samples; raises a sentence for networks that torch can't trace."""
-    x = torch.from_numpy(np.concatenate([example[:1]] * 2))  # a single sample would be taken for the only number
+def check_program(data: bytes) -> bytes:
+    """The program in these bytes, written again from what was checked; `ValueError` if it holds anything else."""
     try:
-        with _quiet(), torch.no_grad():
-            return export(ready.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
-    except Exception as error:  # torch has no class for what it can't trace
-        said = " ".join(str(error).split())[:200]
-        raise RunError(f"torch can't export this network ({type(error).__name__}: {said}).") from error
-
-
-def onnx_program(program: ExportedProgram) -> bytes:
-    """For onnxruntime: input `x`, outputs `scores` and `probabilities`."""
-    check_format("onnx")
-    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
-
-    values = {**program.state_dict, **program.constants}
-    key = str(program.graph) + str({k: (t.dtype, t.shape) for k, t in values.items()})
-    known = _translated.get(key)
-    if known is None or not _fits(known, values):
-        graph, own = _translate(program), {k: t.detach().clone() for k, t in values.items()}
-        known = Translated(graph, own, frozenset(t.name for t in graph.graph.initializer if _holds(t, own)))
-        if len(_translated) >= MOST:
-            _translated.clear()
-        _translated[key] = known
-    for tensor in known.graph.graph.initializer:
-        if tensor.name in known.held:
-            array = values[tensor.name].detach().contiguous().numpy()
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return known.graph.SerializeToString(deterministic=True)
-
-
-def _fits(known: Translated, values: dict[str, Tensor]) -> bool:
-    """Whether only values differ that the graph holds as they are: it has computed with the others."""
-    return all(name in known.held or torch.equal(t, values[name]) for name, t in known.values.items())
-
-
-def _holds(tensor: Any, values: dict[str, Tensor]) -> bool:
-    """Whether an initializer is the value of this name; one that was merged with others may keep its name."""
-    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
-
-    return tensor.name in values and np.array_equal(onnx.numpy_helper.to_array(tensor), values[tensor.name].numpy())
-
-
-def _translate(program: ExportedProgram) -> Any:
+        import onnx  # pyright: ignore[reportMissingImports]
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        raise ConfigError("an ONNX program needs pip install 'headwise[export]'.") from None
     try:
-        with _quiet():
-            made = torch.onnx.export(
-                program, (), dynamo=True, verbose=False, external_data=False, optimize=False,
-                input_names=[INPUT], output_names=[*OUTPUTS],
-            )  # fmt: skip
-    except Exception as error:  # onnxscript has no class for what it can't translate
-        said = " ".join(str(error).split())[:200]
-        raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {said}).") from error
-    assert made is not None
-    graph = made.model_proto
-    inner = graph.graph
-    for part in (graph, inner, *inner.node, *inner.initializer, *inner.value_info, *inner.input, *inner.output):
-        part.ClearField("doc_string")  # where our files are, and their lines, is nobody's business
-        part.ClearField("metadata_props")
-    return graph
+        program = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"it is not ONNX ({error})") from error
+    program.DiscardUnknownFields()  # another version of ONNX might know them
+    if len(program.graph.node) > NODES:
+        raise ValueError(f"it has {len(program.graph.node):,} nodes, more than {NODES:,}")
+    _check_message(program)
+    if [each.version in OPSETS for each in program.opset_import] != [True]:
+        raise ValueError(f"it must use ONNX's operators of one version from {OPSETS[0]} to {OPSETS[-1]}")
+    return program.SerializeToString(deterministic=True)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch warns of its own deprecated parts, and of torchvision that is not installed."""
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)
+def _check_message(message: Any) -> None:
+    """This message and all that are in it."""
+    kind = message.DESCRIPTOR.name
+    for field, value in message.ListFields():
+        if field.name not in FIELDS.get(kind, "").split():
+            raise ValueError(f"it has the field {field.name} of {kind}, which no model needs")
+        if field.message_type is not None:
+            for each in [value] if hasattr(value, "ListFields") else value:
+                _check_message(each)
+    if kind in ("NodeProto", "OperatorSetIdProto") and message.domain not in ("", "ai.onnx"):
+        raise ValueError(f"it uses operators of the domain {message.domain[:60]!r}")
+    if kind == "NodeProto" and message.op_type not in OPERATORS:
+        raise ValueError(f"it uses the operator {message.op_type[:60]!r}, which is not allowed")
+    if kind == "TensorProto":
+        _check_tensor(message)
+
+
+def _check_tensor(tensor: Any) -> None:
+    held = max(len(tensor.raw_data), *(len(getattr(tensor, name)) for name in DATA))
+    if tensor.data_type not in NUMBERS or min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > held:
+        raise ValueError(f"it has no numbers for the tensor {tensor.name[:60]!r}")
+
+
+def load_program(path: Path, data: bytes) -> Answer:
+    """The program in these bytes, run by onnxruntime; `path` is for messages."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        log.setLevel(before)
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError(f"{path} is ONNX, which needs pip install 'headwise[export]'.") from None
+    try:
+        program = check_program(data)
+        _bound_memory()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, so they need not be logged
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        session = onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"])
+    except ConfigError:
+        raise
+    except Exception as error:  # its classes have no common base
+        raise unusable(path, error) from error
+
+    def answer(x: NDArray[Any]) -> Prediction:
+        try:
+            outputs: list[Any] = list(session.run([*OUTPUTS], {INPUT: x}))
+        except Exception as error:  # as above
+            raise unusable(path, error) from error
+        for output in outputs:
+            is_array = isinstance(output, np.ndarray) and output.dtype == np.float32 and output.ndim >= 2
+            if not is_array or len(output) != len(x):
+                what = f"it must answer {len(x)} samples with as many float32"
+                raise RunError(f"{path} can't be used as a model: {what}.")
+        return Prediction(*outputs)
+
+    return answer
+
+
+@cache
+def _bound_memory() -> None:
+    """Let programs use at most half of the machine's memory: a small one may ask for a huge tensor."""
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    limits = onnxruntime.OrtArenaCfg({"max_mem": half, "arena_extend_strategy": 1})  # 1: no more than needed
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), limits)
+
+
+def unusable(path: Path, error: Exception) -> RunError:
+    """One sentence about a model file, from whatever its library raised."""
+    reason = " ".join(str(error).split())[:200].rstrip(".")
+    return RunError(f"{path} can't be used as a model: {reason or type(error).__name__}.")

@@ -18,31 +18,35 @@ from ..disk.files import write_bytes
 from ..engine.client.scoring import score, score_predictions
 from ..errors import ConfigError, counted
 from ..log.metrics import Hits, Metric, Predictions, Score, Tally, main_metric, metrics, metrics_to_measure
-from ..report.page import render_judged
-from .model import Said, TrainedModel
-from .samples import read
+from ..report.page import render_quality
+from .model import Prediction, TrainedModel
+from .samples import read_batches
 
 Array = NDArray[Any]
 
 
-class Measuring:
-    """Counts and means of all batches; their scores only for quantities, and for metrics such as AUC."""
+class Totals:
+    """Counts and means of all batches; keeps their scores only for quantities, and for metrics such as AUC."""
 
-    def __init__(self, task: str, wanted: Sequence[Metric]) -> None:
-        self.task, self.wanted, self.tally, self.bins = task, wanted, Tally(task), np.zeros((3, BINS))
-        self._keeping = task == "regression" or any(m.needs == "all" for m in wanted)
+    def __init__(self, task: str, metrics: Sequence[Metric]) -> None:
+        self.task = task
+        self.metrics = metrics
+        self.tally = Tally(task)
+        self.bins = np.zeros((3, BINS))
+        self._keeps_scores = task == "regression" or any(m.needs == "all" for m in metrics)
         self._batches = list[tuple[Array, Array]]()
         self._sums = dict[str, float]()
 
-    def add(self, said: Said, y: Array) -> None:
-        batch = Predictions(torch.from_numpy(said.scores), torch.from_numpy(y), self.task)
-        found = score_predictions(batch, self._that_need("mean"))
-        self._sums = {m.name: self._sums.get(m.name, 0.0) + found[m.name] * batch.n for m in self._that_need("mean")}
+    def add(self, prediction: Prediction, y: Array) -> None:
+        batch = Predictions(torch.from_numpy(prediction.scores), torch.from_numpy(y), self.task)
+        means = self._metrics_on("mean")
+        scores = score_predictions(batch, means)
+        self._sums = {m.name: self._sums.get(m.name, 0.0) + scores[m.name] * batch.n for m in means}
         self.tally.add(batch)
         if self.task != "regression":
-            self.bins += binned(*certainty(self.task, said.probabilities, said.scores, y))
-        if self._keeping:
-            self._batches.append((said.scores, y))
+            self.bins += count_in_bins(*certainty(self.task, prediction, y))
+        if self._keeps_scores:
+            self._batches.append((prediction.scores, y))
 
     @cached_property
     def kept(self) -> tuple[Array, Array]:
@@ -52,15 +56,15 @@ class Measuring:
         return z, y
 
     def scores(self) -> Score:
-        found = score_predictions(self.tally, self._that_need("counts"))
-        found |= {name: total / self.tally.n for name, total in self._sums.items()}
-        if self._keeping:
+        scores = score_predictions(self.tally, self._metrics_on("counts"))
+        scores |= {name: total / self.tally.n for name, total in self._sums.items()}
+        if self._keeps_scores:
             z, y = map(torch.from_numpy, self.kept)
-            found |= score_predictions(Predictions(z, y, self.task), self._that_need("all"))
-        return found
+            scores |= score_predictions(Predictions(z, y, self.task), self._metrics_on("all"))
+        return scores
 
-    def _that_need(self, what: str) -> list[Metric]:
-        return [m for m in self.wanted if m.needs == what]
+    def _metrics_on(self, needs: str) -> list[Metric]:
+        return [m for m in self.metrics if m.needs == needs]
 
 
 BINS = 10
@@ -95,32 +99,33 @@ class Residuals(NamedTuple):
     """true and predicted values of some samples"""
 
 
-def each_of(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, Any]]:
+def class_rows(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, Any]]:
     """A row for each class or label, by headings; None where a figure is not defined."""
     counts = zip(*(each.long().tolist() for each in hits), strict=True)
-    return [_hits(task, name, *found) for name, found in zip(names, counts, strict=True)]
+    return [_class_row(task, name, *count) for name, count in zip(names, counts, strict=True)]
 
 
-def quantities(names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
+def quantity_rows(names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
     """A row for each quantity."""
-    return [_quantity(name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
+    return [_quantity_row(name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
 
 
-def _hits(task: str, name: str, both: int, true: int, said: int) -> dict[str, Any]:
-    what = {"classification": ("class", "samples"), "multilabel": ("label", "samples with it")}
-    one, all_of_it = what.get(task, ("class", "pixels"))
-    found = {one: name, all_of_it: true, "predicted": said}
-    overlap = _share(2 * both, true + said)
+def _class_row(task: str, name: str, both: int, true: int, predicted: int) -> dict[str, Any]:
+    headings = {"classification": ("class", "samples"), "multilabel": ("label", "samples with it")}
+    kind, count = headings.get(task, ("class", "pixels"))
+    row = {kind: name, count: true, "predicted": predicted}
+    overlap = _share(2 * both, true + predicted)
     if task == "segmentation":
-        return {**found, "IoU": _share(both, true + said - both), "Dice": overlap}
-    return {**found, "precision": _share(both, said), "recall": _share(both, true), "F1": overlap}
+        return {**row, "IoU": _share(both, true + predicted - both), "Dice": overlap}
+    return {**row, "precision": _share(both, predicted), "recall": _share(both, true), "F1": overlap}
 
 
-def _quantity(name: str, z: Array, y: Array) -> dict[str, Any]:
-    usual = metrics_to_measure("regression", (), None)
-    measured = score(torch.from_numpy(z), torch.from_numpy(y), usual, "regression")
-    figures = {m.label: measured.get(m.name) for m in usual if m.column}
-    mean, bias = (float(v.mean()) for v in (y.astype(np.float64), z.astype(np.float64) - y))
+def _quantity_row(name: str, z: Array, y: Array) -> dict[str, Any]:
+    default = metrics_to_measure("regression", (), None)
+    scores = score(torch.from_numpy(z), torch.from_numpy(y), default, "regression")
+    figures = {m.label: scores.get(m.name) for m in default if m.column}
+    mean = float(y.astype(np.float64).mean())
+    bias = float((z.astype(np.float64) - y).mean())
     return {"quantity": name, "mean": mean, "mean error": bias, **figures}
 
 
@@ -128,14 +133,15 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def certainty(task: str, probabilities: Array, z: Array, y: Array) -> tuple[Array, Array]:
+def certainty(task: str, prediction: Prediction, y: Array) -> tuple[Array, Array]:
     """The probability of each prediction, of a sample, label or pixel, and whether it is right."""
+    z, probabilities = prediction
     if task == "multilabel":
         return np.maximum(probabilities, 1 - probabilities).ravel(), ((z > 0) == (y > 0.5)).ravel()
     return probabilities.max(1).ravel(), (z.argmax(1) == y).ravel()
 
 
-def binned(sure: Array, right: Array) -> Array:
+def count_in_bins(sure: Array, right: Array) -> Array:
     """[3, bins] for equal intervals of probability: predictions, the sum of their probabilities, and those right."""
     place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     return np.stack([np.bincount(place, weights, BINS) for weights in (None, sure, right)])
@@ -149,33 +155,34 @@ def reliability(sums: Array) -> list[Bin]:
 
 def residuals(names: Sequence[str], z: Array, y: Array) -> list[Residuals]:
     """Of each quantity."""
-    found: list[Residuals] = []
-    for name, said, true in zip(names, z.T.astype(np.float64), y.T.astype(np.float64), strict=True):
-        counts, edges = np.histogram((said - true)[np.isfinite(said)], INTERVALS)
-        some = np.flatnonzero(np.isfinite(said))[:: -(-len(true) // POINTS)]
-        points = [(float(true[i]), float(said[i])) for i in some]
-        found.append(Residuals(name, edges.tolist(), counts.tolist(), points))
-    return found
+    rows: list[Residuals] = []
+    for name, predicted, true in zip(names, z.T.astype(np.float64), y.T.astype(np.float64), strict=True):
+        finite = np.isfinite(predicted)
+        counts, edges = np.histogram((predicted - true)[finite], INTERVALS)
+        some = np.flatnonzero(finite)[:: -(-len(true) // POINTS)]
+        points = [(float(true[i]), float(predicted[i])) for i in some]
+        rows.append(Residuals(name, edges.tolist(), counts.tolist(), points))
+    return rows
 
 
-SIDE, MARGIN = 360, 50
+SIDE = 360
+MARGIN = 50
 """of the pictures, in pixels"""
 
 
-def page_of(
-    *, title: str, task: str, intro: str, figures: Sequence[tuple[str, str]], classes: Sequence[str], judged: Any
+def render_page(
+    *, title: str, task: str, intro: str, figures: Sequence[tuple[str, str]], classes: Sequence[str], quality: Quality
 ) -> str:
-    """`judged` is as `judging.Judged`."""
-    return render_judged(
+    return render_quality(
         title=title,
         intro=intro,
         figures=figures,
         classes=classes,
-        judged=judged,
+        quality=quality,
         counted={"classification": "samples", "segmentation": "pixels", "multilabel": "labels"}.get(task, ""),
-        head=list(judged.each[0]),
-        rows=[[_cell(value, task) for value in row.values()] for row in judged.each],
-        pictures=[_picture(each) for each in judged.residuals],
+        head=list(quality.each[0]),
+        rows=[[_cell(value, task) for value in row.values()] for row in quality.each],
+        pictures=[_picture(each) for each in quality.residuals],
     )
 
 
@@ -187,30 +194,31 @@ def _cell(value: Any, task: str) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _picture(found: Any) -> dict[str, Any]:
+def _picture(quantity: Residuals) -> dict[str, Any]:
     """Pixels of a quantity's two drawings: predicted over true values, and how frequent errors are."""
-    values = [v for point in found.points for v in point] or [0.0]
-    low, wide = min(values), (max(values) - min(values)) or 1.0
-    most = max(found.counts) or 1
-    bars = [(MARGIN + k * SIDE / len(found.counts), SIDE * n / most, n) for k, n in enumerate(found.counts)]
+    values = [v for point in quantity.points for v in point] or [0.0]
+    low = min(values)
+    wide = (max(values) - low) or 1.0
+    most = max(quantity.counts) or 1
+    width = SIDE / len(quantity.counts)
+    edges = quantity.edges
+    quarters = [edges[0] + (edges[-1] - edges[0]) * k / 4 for k in range(5)]
     return {
-        "name": found.name,
-        "points": [(MARGIN + SIDE * (t - low) / wide, 30 + SIDE - SIDE * (s - low) / wide) for t, s in found.points],
+        "name": quantity.name,
+        "points": [(MARGIN + SIDE * (t - low) / wide, 30 + SIDE - SIDE * (s - low) / wide) for t, s in quantity.points],
         "values": [(SIDE * k / 4, f"{low + wide * k / 4:.4g}") for k in range(5)],
-        "bars": bars,
-        "width": SIDE / len(found.counts),
-        "errors": [(SIDE * k / 4, f"{e:.3g}") for k, e in enumerate(_quarters(found.edges))],
+        "bars": [(MARGIN + k * width, SIDE * n / most, n) for k, n in enumerate(quantity.counts)],
+        "width": width,
+        "errors": [(SIDE * k / 4, f"{e:.3g}") for k, e in enumerate(quarters)],
     }
 
 
-def _quarters(edges: Sequence[float]) -> list[float]:
-    return [edges[0] + (edges[-1] - edges[0]) * k / 4 for k in range(5)]
+class Quality(NamedTuple):
+    """How good a model is on some samples."""
 
-
-class Judged(NamedTuple):
     scores: Score
     clients: list[str]
-    """whose samples these were, where the data says it"""
+    """whose samples these were, where the data has clients"""
     each: list[dict[str, Any]]
     """figures of each class, label or quantity"""
     confusion: list[list[int]]
@@ -224,82 +232,85 @@ class Judged(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        told = {"bins": [b._asdict() for b in self.bins], "residuals": [r._asdict() for r in self.residuals]}
-        return {**self._asdict(), **told}
+        bins = [b._asdict() for b in self.bins]
+        return {**self._asdict(), "bins": bins, "residuals": [r._asdict() for r in self.residuals]}
 
 
-def judge(model: TrainedModel, data: Path, *, told: Callable[[int], None] = lambda n: None, client: str = "") -> Judged:
+def measure_quality(
+    model: TrainedModel, data: Path, *, on_progress: Callable[[int], None] = lambda n: None, client: str = ""
+) -> Quality:
     """Measure the model on these files, which must have the target.
 
     Scores are kept only for metrics that need all of them, such as AUC: a file may have more than memory holds.
     """
-    task, names, clients, n = model.card["task"], model.classes, set[str](), 0
-    measured = Measuring(task, _measured(model, task))
-    for batch in read(data, model, labelled=True, client=client):
-        assert batch.y is not None  # they were asked for
+    task = model.card["task"]
+    names = model.classes
+    totals = Totals(task, _metrics_of(model))
+    clients = set[str]()
+    n = 0
+    for batch in read_batches(data, model, labelled=True, client=client):
+        assert batch.y is not None  # because of `labelled`
         clients |= {name for name in batch.clients if name}
-        measured.add(model.say(batch.raw), batch.y)
-        told(n := n + len(batch.names))
-    scores, who = measured.scores(), sorted(clients)
+        totals.add(model.infer(batch.raw), batch.y)
+        n += len(batch.names)
+        on_progress(n)
+    scores = totals.scores()
+    who = sorted(clients)
     if task == "regression":
-        z, y = measured.kept
-        return Judged(scores, who, quantities(names, z, y), [], [], None, residuals(names, z, y))
-    tally, bins = measured.tally, reliability(measured.bins)
+        z, y = totals.kept
+        return Quality(scores, who, quantity_rows(names, z, y), [], [], None, residuals(names, z, y))
+    tally = totals.tally
+    bins = reliability(totals.bins)
     confusion = [] if task == "multilabel" else tally.confusion.long().tolist()
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / sum(b.n for b in bins)
-    return Judged(scores, who, each_of(task, names, tally.hits), confusion, bins, error, [])
+    return Quality(scores, who, class_rows(task, names, tally.hits), confusion, bins, error, [])
 
 
-def scored(model: TrainedModel, z: NDArray[Any], y: NDArray[Any]) -> Score:
-    """The usual metrics of these scores, and what else the run measured of this model."""
+def score_targets(model: TrainedModel, z: Array, y: Array) -> Score:
+    return score(torch.from_numpy(z), torch.from_numpy(y), _metrics_of(model), model.card["task"])
+
+
+def _metrics_of(model: TrainedModel) -> list[Metric]:
+    """The task's default metrics, and the others in the card, but for calibration: the page has its own."""
     task = model.card["task"]
-    return score(torch.from_numpy(z), torch.from_numpy(y), _measured(model, task), task)
+    default = metrics_to_measure(task, (), None)
+    measured = (model.card["metrics"] or {}).get("test")
+    names = measured if isinstance(measured, dict) else {}
+    more = [m for m in metrics() if m.name in names and m.label != "calibration error"]
+    return [*default, *(m for m in more if task in m.tasks and m.source == m.name and m not in default)]
 
 
-def _measured(model: TrainedModel, task: str) -> list[Metric]:
-    """Without the calibration error of the run's bins: the page has its own."""
-    usual = metrics_to_measure(task, (), None)
-    told = (model.card["metrics"] or {}).get("test")
-    told = told if isinstance(told, dict) else {}
-    more = [
-        m
-        for m in metrics()
-        if m.name in told and m.label != "calibration error" and task in m.tasks and m.source == m.name
-    ]
-    return [*usual, *(m for m in more if m not in usual)]
-
-
-def shown(judged: Judged) -> list[tuple[str, str]]:
+def format_scores(quality: Quality) -> list[tuple[str, str]]:
     """Each metric by its label, as tables show it."""
-    found = [(m.label, m.form(judged.scores[m.name])) for m in metrics() if m.name in judged.scores]
-    sure = [] if judged.calibration is None else [("calibration error", f"{judged.calibration * 100:.1f} %")]
-    return [*found, *sure]
+    rows = [(m.label, m.form(quality.scores[m.name])) for m in metrics() if m.name in quality.scores]
+    if quality.calibration is not None:
+        rows.append(("calibration error", f"{quality.calibration * 100:.1f} %"))
+    return rows
 
 
-def write_judged(model: TrainedModel, data: Path, judged: Judged, out: Path) -> None:
-    """One page with all of it."""
+def write_page(model: TrainedModel, data: Path, quality: Quality, out: Path) -> None:
     of = model.card["of"]
-    named = {"global": "The global model", "adapted": "The adapted model"}
-    whose = named.get(of.get("kind", ""), f"The model of client {of.get('name')}")
-    page = page_of(
-        title=f"{whose} on {data.name}",
+    titles = {"global": "The global model", "adapted": "The adapted model"}
+    title = titles.get(of.get("kind", ""), f"The model of client {of.get('name')}")
+    page = render_page(
+        title=f"{title} on {data.name}",
         task=model.card["task"],
-        intro=" ".join([measured_on(judged), *_floor(model)]),
-        figures=shown(judged),
+        intro=" ".join([count_samples(quality), *_floor(model)]),
+        figures=format_scores(quality),
         classes=model.classes,
-        judged=judged,
+        quality=quality,
     )
     write_bytes(out, page.encode())
 
 
-def measured_on(judged: Judged) -> str:
-    """How many samples of whom."""
-    several = f" of {len(judged.clients)} clients" if len(judged.clients) > 1 else ""
-    return f"{counted(int(judged.scores['n']), 'sample')}{several}."
+def count_samples(quality: Quality) -> str:
+    """How many samples, and of how many clients."""
+    several = f" of {len(quality.clients)} clients" if len(quality.clients) > 1 else ""
+    return f"{counted(int(quality.scores['n']), 'sample')}{several}."
 
 
 def _floor(model: TrainedModel) -> list[str]:
-    """What a model without inputs had in the run."""
+    """The score in the run of the best constant prediction."""
     floor = model.card.get("floor")
     try:
         metric = main_metric(model.card.get("metric"), model.card["task"])

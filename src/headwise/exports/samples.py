@@ -1,8 +1,13 @@
-"""Samples to predict, from files as a data.toml describes them: block by block, so that memory does not grow."""
+"""Samples and targets from files, as a data.toml describes them: block by block, so that memory does not grow.
+
+Targets have the type and shape that metrics take:
+classification  int64 [n], numbers of classes        multilabel    float32 [n, labels] of 0 and 1
+regression      float32 [n, quantities]              segmentation  int64 [n, height, width], numbers of classes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +22,11 @@ from ..data.own.load import read_raw
 from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.images import Pictures
 from ..data.own.readers.tables import blocks, columns_of
-from ..data.own.readers.values import cell_text
+from ..data.own.readers.values import cell_text, to_numbers
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
 from ..settings.fields import build
 from .model import ROWS, TrainedModel
-from .targets import by_order, expected, expected_cells
 
 
 class Batch(NamedTuple):
@@ -31,40 +35,41 @@ class Batch(NamedTuple):
     names: list[Any]
     """the number of each row in its file, after the name of its part if it has several; or the file of each image"""
     raw: Any
-    """as `TrainedModel.say` takes them"""
+    """as `TrainedModel.predict` takes them"""
     y: NDArray[Any] | None
-    """what the model should say, as `expected` has it, where it was asked for"""
+    """targets, as `encode_targets` gives them, if they are read"""
     clients: list[str]
     """whose each sample is; empty names unless a data.toml says it"""
     file: Path
     """that holds them; of images, their folder"""
 
 
-class Asked(NamedTuple):
-    """Whether targets are wanted, and whose samples; empty: everybody's."""
+class Selection(NamedTuple):
+    """Whether to read targets, and whose samples; empty: everybody's."""
 
     labelled: bool
     client: str
 
 
-def read(path: Path, model: TrainedModel, *, labelled: bool = False, client: str = "") -> Iterator[Batch]:
+def read_batches(path: Path, model: TrainedModel, *, labelled: bool = False, client: str = "") -> Iterator[Batch]:
     """The samples in a table, an NPZ file, an image or a folder of images, or in what a data.toml describes."""
-    d, found = _description(path, model), False
-    model = replace(model, card=by_order(model.card, d))
+    d = _describe(path, model)
+    model = replace(model, card=_name_classes(model.card, d))
     reader = {"npz": _npz, "arrays": _arrays, "images": _images}.get(d.format, _tables)
-    for batch in reader(d, model, Asked(labelled, client), _files(path, d, client)):
-        found = True
+    empty = True
+    for batch in reader(d, model, Selection(labelled, client), _files(path, d, client)):
+        empty = False
         yield batch
-    if not found:
+    if empty:
         raise DataError(f"{path} has no samples{f' of client {client!r}' if client else ''}.")
 
 
 def place_of(path: Path, model: TrainedModel) -> Path:
-    """Where the files are that `read` reads."""
-    return _description(path, model).place
+    """Where the files are that `read_batches` reads."""
+    return _describe(path, model).place
 
 
-def _description(path: Path, model: TrainedModel) -> Description:
+def _describe(path: Path, model: TrainedModel) -> Description:
     reading = model.card["reading"]
     if path.suffix.lower() == ".toml":
         return read_description(path)
@@ -100,32 +105,37 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
     if d.format == "arrays":
         return [Piece(d.place)]
     if d.format == "images":
-        found = [Piece(folder.path, folder.client) for folder in image_folders(d, raise_errors)]
+        files = [Piece(folder.path, folder.client) for folder in image_folders(d, raise_errors)]
     else:
-        found = pieces(d, raise_errors)
-    kept = [piece for piece in found if not client or piece.client in (None, client)]
+        files = pieces(d, raise_errors)
+    kept = [piece for piece in files if not client or piece.client in (None, client)]
     if not kept:
         raise DataError(f"{path} has no client {client!r}.")
     return kept
 
 
-def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
-    fitted, reading = model.inputs.fitted, model.card["reading"]
+def _tables(d: Description, model: TrainedModel, selection: Selection, files: Sequence[Piece]) -> Iterator[Batch]:
+    fitted = model.inputs.fitted
+    reading = model.card["reading"]
     if fitted is None or not reading or fitted.recipe.form == "array":
         raise DataError(f"{d.place} is a table, but this model takes arrays: an NPZ file with x.")
-    form, known = fitted.recipe.form, build(Description, {**reading, "path": ""})
+    form = fitted.recipe.form
+    known = build(Description, {**reading, "path": ""})
     single = {"image": known.features.image, "tokens": known.features.text}.get(form)
     columns = list(single) if single else [c.name for c in fitted.recipe.columns]
     if not columns:
         raise DataError(f"{d.place} is a table, but this model takes images: a folder of image files.")
-    targets, unknown = list(d.target or known.target) if asked.labelled else [], Unknown()
-    if asked.labelled and not targets:
+    targets = list(d.target or known.target) if selection.labelled else []
+    unknown = Unknown()
+    if selection.labelled and not targets:
         raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
         whose = [d.client] if piece.client is None else []
         for block in blocks(piece.path, d, [*columns, *targets, *whose], raise_errors):
             owners = list(map(cell_text, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
-            mine = [i for i, owner in enumerate(owners) if owner == asked.client or not (asked.client and whose)]
+            mine = [
+                i for i, owner in enumerate(owners) if owner == selection.client or not (selection.client and whose)
+            ]
             for at in range(0, len(mine), ROWS):
                 rows = np.array(mine[at : at + ROWS])
                 cells = {name: block.columns[name][rows] for name in columns}
@@ -134,63 +144,67 @@ def _tables(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
                     raw: Any = [piece.path.parent / str(c) for c in cells[columns[0]]]
                 else:
                     whole = form == "tokens"
-                    raw = list(cells[columns[0]]) if whole else _encoded(model, cells, piece.path, numbers, unknown)
-                said = [block.columns[name][rows] for name in targets]
-                y = expected_cells(model.card, d, said, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}")
+                    raw = list(cells[columns[0]]) if whole else _encode(model, cells, piece.path, numbers, unknown)
+                target_cells = [block.columns[name][rows] for name in targets]
+                y = encode_target_cells(
+                    model.card, d, target_cells, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}"
+                )
                 yield Batch(numbers, raw, y, [owners[i] for i in rows], piece.path)
     warn_of_unknown(unknown)
 
 
-def _encoded(
+def _encode(
     model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any], unknown: Unknown
 ) -> NDArray[Any]:
-    """Encoded here, where it is known which rows of the file these are."""
+    """Here, where it is known which rows of the file these are."""
     try:
         return model.inputs.encode(cells, unknown)
     except CellError as error:
         raise DataError(f"{path}, row {numbers[error.row]}, {error.problem}") from None
 
 
-def _npz(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
+def _npz(d: Description, model: TrainedModel, selection: Selection, files: Sequence[Piece]) -> Iterator[Batch]:
     """x and y of each file, or those of all three parts."""
     for piece in files:
-        found = load_npz(piece.path)
-        for end in [""] if "x" in found else [f"_{part}" for part in PARTS if f"x_{part}" in found] or [""]:
-            x, y = found.get(f"x{end}"), found.get(f"y{end}") if asked.labelled else None
-            if x is None or (asked.labelled and y is None):
-                needed = f"x{end} and y{end}" if asked.labelled else "x"
-                raise DataError(f"{piece.path} has {', '.join(found) or 'nothing'}, but must have {needed}.")
+        arrays = load_npz(piece.path)
+        for end in [""] if "x" in arrays else [f"_{part}" for part in PARTS if f"x_{part}" in arrays] or [""]:
+            x = arrays.get(f"x{end}")
+            y = arrays.get(f"y{end}") if selection.labelled else None
+            if x is None or (selection.labelled and y is None):
+                needed = f"x{end} and y{end}" if selection.labelled else "x"
+                raise DataError(f"{piece.path} has {', '.join(arrays) or 'nothing'}, but must have {needed}.")
             if y is not None and len(y) != len(x):
                 raise DataError(f"{piece.path} has {len(x)} samples in x{end}, but {len(y)} targets in y{end}.")
             for batch in _rows(piece.path, model, x, y, [piece.client or ""] * len(x)):
                 yield batch._replace(names=[f"{end[1:]}-{i}" for i in batch.names]) if end else batch
 
 
-def _arrays(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
+def _arrays(d: Description, model: TrainedModel, selection: Selection, files: Sequence[Piece]) -> Iterator[Batch]:
     """A folder that `headwise.fit` stored: all clients in one array."""
     raw = read_raw(d, raise_errors)
     y = raw.y if raw.y is not None else np.array([*raw.cells[0], ""], dtype=object)[raw.labels[0]]
     owners = np.array(raw.owners, dtype=object)[raw.owner]
-    mine = np.flatnonzero(owners == asked.client) if asked.client else np.arange(len(owners))
-    yield from _rows(d.place, model, raw.x[mine], y[mine] if asked.labelled else None, owners[mine].tolist())
+    mine = np.flatnonzero(owners == selection.client) if selection.client else np.arange(len(owners))
+    yield from _rows(d.place, model, raw.x[mine], y[mine] if selection.labelled else None, owners[mine].tolist())
 
 
 def _rows(
     path: Path, model: TrainedModel, x: NDArray[Any], y: NDArray[Any] | None, clients: list[str]
 ) -> Iterator[Batch]:
     for at in range(0, len(x), ROWS):
-        part, said = slice(at, at + ROWS), None if y is None else y[at : at + ROWS]
-        if said is not None:
-            said = expected(model.card, said, lambda i, at=at: f"{path}, sample {at + i}", in_files=True)
-        yield Batch(list(range(len(x))[part]), x[part], said, clients[part], path)
+        part = slice(at, at + ROWS)
+        targets = None
+        if y is not None:
+            targets = encode_targets(model.card, y[part], lambda i, at=at: f"{path}, sample {at + i}", in_files=True)
+        yield Batch(list(range(len(x))[part]), x[part], targets, clients[part], path)
 
 
-def _images(d: Description, model: TrainedModel, asked: Asked, files: Sequence[Piece]) -> Iterator[Batch]:
-    """A folder's images: where targets are asked for, in folders named by classes, or beside a folder of masks."""
+def _images(d: Description, model: TrainedModel, selection: Selection, files: Sequence[Piece]) -> Iterator[Batch]:
+    """A folder's images: where targets are read, in folders named by classes, or beside a folder of masks."""
     if model.inputs.fitted is None or model.inputs.fitted.recipe.form != "image":
         raise DataError(f"{d.place} holds images, but this model was not trained on image files.")
     task = model.card["task"]
-    if asked.labelled and task not in ("classification", "segmentation"):
+    if selection.labelled and task not in ("classification", "segmentation"):
         raise DataError(f"{d.place} holds images, but targets of {task} must be columns of a table with their paths.")
     for piece in files:
         pixels = task == "segmentation" and (piece.path / "images").is_dir()
@@ -202,7 +216,7 @@ def _images(d: Description, model: TrainedModel, asked: Asked, files: Sequence[P
             raise DataError(f"{piece.path} has no images.")
         for at in range(0, len(paths), ROWS // 16):
             part = paths[at : at + ROWS // 16]
-            y = _image_targets(model, part) if asked.labelled else None
+            y = _image_targets(model, part) if selection.labelled else None
             yield Batch([str(p) for p in part], part, y, [piece.client or ""] * len(part), piece.path)
 
 
@@ -214,14 +228,112 @@ def _is_mask(path: Path, task: str) -> bool:
 def _image_targets(model: TrainedModel, paths: Sequence[Path]) -> NDArray[Any]:
     """The names of the images' folders, or the masks of the same names."""
     if model.card["task"] == "classification":
-        said = np.array([p.parent.name for p in paths], dtype=object)
-        return expected(model.card, said, lambda i: str(paths[i]), in_files=True)
-    pictures, masks = Pictures(model.inputs.shape[1:], model.inputs.shape[0]), list[NDArray[np.int64]]()
+        names = np.array([p.parent.name for p in paths], dtype=object)
+        return encode_targets(model.card, names, lambda i: str(paths[i]), in_files=True)
+    pictures = Pictures(model.inputs.shape[1:], model.inputs.shape[0])
+    masks = list[NDArray[np.int64]]()
     for path in paths:
         beside = path.parent.parent / "masks" / path.name
         if not beside.is_file():
-            raise DataError(f"{path}: there is no mask {beside}.")
+            raise DataError(f"{path}: its mask {beside} is missing.")
         mask = pictures.read_mask(beside, raise_errors)
         assert mask is not None  # `raise_errors` raises
         masks.append(mask)
-    return expected(model.card, np.stack(masks), lambda i: str(paths[i]), in_files=True)
+    return encode_targets(model.card, np.stack(masks), lambda i: str(paths[i]), in_files=True)
+
+
+Where = Callable[[int], str]
+"""names a sample in a message, by its number"""
+
+
+def _name_classes(card: Mapping[str, Any], d: Description) -> dict[str, Any]:
+    """The card with the class names of this data.toml, if the model knows its classes by number only."""
+    if not card["of"].get("numbered") or len(d.classes) != len(card["classes"]):
+        return dict(card)
+    return {**card, "reading": {**card["reading"], "classes": list(d.classes)}}
+
+
+def encode_targets(card: Mapping[str, Any], y: Any, where: Where, *, in_files: bool) -> NDArray[Any]:
+    """The targets `y` of a model with this card; classes are written as in its files, or by their names."""
+    task = card["task"]
+    names = list(card["classes"])
+    y = np.asarray(y)
+    if task == "classification":
+        return _encode_classes(y, *_places(card, in_files), where)
+    if task == "segmentation":
+        return _encode_masks(y, len(names), tuple(card["inputs"]["shape"][1:]), where)
+    targets = y.reshape(-1, 1) if y.ndim == 1 and len(names) == 1 else y
+    if targets.ndim != 2 or targets.shape[1] != len(names) or targets.dtype.kind not in "biuf":
+        what = f"{y.dtype} of shape {list(y.shape[1:])}"
+        raise DataError(f"targets are {what}, but this model needs {len(names)} numbers a sample: {', '.join(names)}.")
+    right = np.isin(targets, (0, 1)) if task == "multilabel" else np.isfinite(targets)
+    for i, k in np.argwhere(~right)[:1]:
+        must = "0 or 1" if task == "multilabel" else "a finite number"
+        raise DataError(f"{where(int(i))}: {names[k]} is {targets[i, k]:g}, but must be {must}.")
+    return targets.astype(np.float32)
+
+
+def encode_target_cells(
+    card: Mapping[str, Any], d: Description, cells: Sequence[NDArray[Any]], where: Where
+) -> NDArray[Any] | None:
+    """The same from the target columns of a table; None if there are none."""
+    if not cells:
+        return None
+    if card["task"] == "multilabel" and len(cells) == 1:
+        separator = d.separator or card["reading"].get("separator", "")
+        return _encode_labels(cells[0], separator, *_places(card, True), where)
+    if card["task"] == "classification":
+        return encode_targets(card, cells[0], where, in_files=True)
+    if card["task"] == "segmentation":
+        raise DataError(f"{d.place} is a table, but masks must be images or an NPZ file with y.")
+    names = card["classes"]
+
+    def wrong(i: int, k: int) -> None:
+        raise DataError(f"{where(i)}: {names[k]} is {cells[k][i]!r}, but must be a number.")
+
+    numbers = [to_numbers(each, d.missing, lambda i, k=k: wrong(i, k)) for k, each in enumerate(cells)]
+    return encode_targets(card, np.stack(numbers, 1), where, in_files=True)
+
+
+def _places(card: Mapping[str, Any], in_files: bool) -> tuple[dict[str, int], list[str]]:
+    """The number of each class or label by all its names, and those that messages list."""
+    names = list(card["classes"])
+    reading = card["reading"]
+    in_cells = list(reading.get("classes") or names) if reading else [str(k) for k in range(len(names))]
+    known = in_cells if in_files else names
+    numbers = {} if reading else {str(k): k for k in range(len(names))}  # public data sets number their classes
+    return numbers | {name: k for k, name in enumerate(known)}, known
+
+
+def _encode_classes(y: NDArray[Any], place: Mapping[str, int], known: list[str], where: Where) -> NDArray[np.int64]:
+    if y.ndim != 1:
+        raise DataError(f"targets have the shape {list(y.shape)}, but must be one class a sample.")
+    numbers = np.array([place.get(cell_text(cell), -1) for cell in y.tolist()], np.int64)
+    for i in np.flatnonzero(numbers < 0)[:1]:
+        raise DataError(f"{where(int(i))}: {y.tolist()[i]!r} is not one of the classes: {', '.join(known[:20])}.")
+    return numbers
+
+
+def _encode_labels(
+    cells: NDArray[Any], separator: str, place: Mapping[str, int], known: list[str], where: Where
+) -> NDArray[np.float32]:
+    y = np.zeros((len(cells), len(known)), np.float32)
+    for i, cell in enumerate(cells.tolist()):
+        parts = cell if isinstance(cell, list | tuple) else str(cell).split(separator) if separator else [cell]
+        for label in filter(None, map(cell_text, parts)):
+            if label not in place:
+                raise DataError(f"{where(i)}: {label!r} is not one of the labels: {', '.join(known[:20])}.")
+            y[i, place[label]] = 1
+    return y
+
+
+def _encode_masks(y: NDArray[Any], classes: int, size: tuple[int, ...], where: Where) -> NDArray[np.int64]:
+    if y.dtype.kind not in "biu" or y.shape[1:] != size:
+        what = f"{y.dtype} of shape {list(y.shape[1:])}"
+        raise DataError(f"targets are {what}, but must be masks: whole numbers of shape {list(size)}.")
+    y = y.astype(np.int64)
+    if classes == 2 and y.size and np.isin(y, (0, 255)).all():  # the usual encoding of black and white
+        y = y // 255
+    for i in np.flatnonzero(((y < 0) | (y >= classes)).any((1, 2)))[:1]:
+        raise DataError(f"{where(int(i))}: its mask has the value {y[i].max()}, but must have 0 to {classes - 1}.")
+    return y

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from statistics import fmean
 
+import numpy as np
+from torch import nn
+
 from ..contract.formulas import evaluate
+from ..data.dataset import Dataset
+from ..data.federated import FederatedData
+from ..data.splits import Parts
+from ..engine.driver import drive
+from ..engine.events import Event, RoundEnded
+from ..engine.executors.serial import Serial
+from ..engine.host.process import one_thread
+from ..engine.plan import Plan
+from ..log.schema import Round
+from ..models import base
 from ..models.split import SplitModel
 from ..settings.experiment import Choice, Experiment
+from ..settings.options import Evaluate
 from .cells import Ask, experiment_of, recipe_of
-from .counting import SCALAR, build, messages, weight, widths
 from .schema import Column, CountedOn, Printed
 from .tables import find
 
-KB, MB = 1024, 2**20
+KB = 1024
+MB = 2**20
+SCALAR = 4
+"""bytes of a float32, and of a label"""
 TWO_DIGITS = 0.005
 """sizes and claims are printed with two decimals, even where our copy lost trailing zeros"""
 
 
-def computed(ask: Ask, method: str, column: Column) -> tuple[float | str, Printed, float]:
+def compute(ask: Ask, method: str, column: Column) -> tuple[float | str, Printed, float]:
     """Our value, the printed one, and the tolerance."""
-    printed = ask.table.printed(method, column.name)
+    printed = ask.table.cell(method, column.name)
     match column.measure:
         case "traffic":
-            return _counted(ask, method, column) / KB, printed, printed.last_digit / 2
+            return _count_bytes(ask, method, column) / KB, printed, printed.last_digit / 2
         case "total":
             assert column.task is not None
-            clients_rounds = column.task.clients * (ask.table.printed(method, column.rounds).mean or 0)
-            return _counted(ask, method, column) / KB * clients_rounds, printed, printed.last_digit / 2
+            clients_rounds = column.task.clients * (ask.table.cell(method, column.rounds).mean or 0)
+            return _count_bytes(ask, method, column) / KB * clients_rounds, printed, printed.last_digit / 2
         case "parameters":
-            return _counted(ask, method, column) / SCALAR, _formula(ask, method, column), 0.0
+            return _count_bytes(ask, method, column) / SCALAR, _formula(ask, method, column), 0.0
         case "width":
             both = [str(widths(_network(method, classes))[column.layer]) for classes in (10, 100)]
             return "/".join(dict.fromkeys(both)), printed, 0.0
@@ -46,7 +63,7 @@ def agreement(ask: Ask, column: Column) -> str:
     return "follows from the printed tables" if ask.name in PRINTED else "exact"
 
 
-def _counted(ask: Ask, method: str, column: Column) -> float:
+def _count_bytes(ask: Ask, method: str, column: Column) -> float:
     """Bytes per client and round, down and up, without what the paper does not count."""
     recipe, task = recipe_of(ask, method), column.task
     assert task is not None
@@ -57,7 +74,7 @@ def _counted(ask: Ask, method: str, column: Column) -> float:
 def _formula(ask: Ask, method: str, column: Column) -> Printed:
     """The printed formula with its symbols filled in."""
     assert column.task is not None
-    printed = ask.table.printed(method, column.name)
+    printed = ask.table.cell(method, column.name)
     experiment = experiment_of(ask, column, recipe_of(ask, method))
     value = round(evaluate(printed.text, _symbols(experiment, column.task)))
     return Printed(f"{printed.text} = {value:,}", value)
@@ -80,7 +97,7 @@ def _network(name: str, classes: int) -> SplitModel:
 
 def _mean(table: str, method: str, columns: Sequence[str]) -> float:
     """The mean of a method's printed values in these columns."""
-    printed = [find(table)[1].printed(method, c).mean for c in columns]
+    printed = [find(table)[1].cell(method, c).mean for c in columns]
     return fmean(v for v in printed if v is not None)
 
 
@@ -94,7 +111,7 @@ def _fall(method: str) -> float:
     return _mean("fedah/4", method, ["rho=1"]) - _mean("fedah/4", method, ["rho~U[0.1,1]"])
 
 
-def _saving() -> float:
+def _traffic_saved() -> float:
     """How much less FedGH sends than FedProto until both reach the target, in percent."""
     column = ["CIFAR-100 KB to target"]
     return (1 - _mean("fedgh/3", "FedGH", column) / _mean("fedgh/3", "FedProto", column)) * 100
@@ -118,7 +135,7 @@ def _psi() -> float:
     return (weight(build(CNN, CIFAR10)) - weight(build(CNN, CIFAR10).body)) / SCALAR / KB
 
 
-def _sent(task: CountedOn) -> tuple[float, float]:
+def _message_sizes(task: CountedOn) -> tuple[float, float]:
     down, up = messages(Experiment(method=Choice("fedgmh"), model=(CNN,)), task)
     return down / KB, up / KB
 
@@ -128,11 +145,11 @@ SIZES: dict[str, Callable[[], float]] = {
     "4-layer CNN model size KB": _model,
     "feature extractor KB": _body,
     "psi vector KB": _psi,
-    "one mean feature vector KB": lambda: _sent(CIFAR10)[1] - LABEL,
-    "upload with 100 labels KB": lambda: _sent(CIFAR100)[1],
+    "one mean feature vector KB": lambda: _message_sizes(CIFAR10)[1] - LABEL,
+    "upload with 100 labels KB": lambda: _message_sizes(CIFAR100)[1],
     "of which labels KB": lambda: 100 * LABEL,
-    "download with 100 labels KB": lambda: 100 * _sent(CIFAR10)[0],
-    "extra storage with 100 labels %": lambda: (100 * _sent(CIFAR10)[0] + _psi()) / _model() * 100,
+    "download with 100 labels KB": lambda: 100 * _message_sizes(CIFAR10)[0],
+    "extra storage with 100 labels %": lambda: (100 * _message_sizes(CIFAR10)[0] + _psi()) / _model() * 100,
     "extra storage of a two-model method %": lambda: _model() / _model() * 100,
     "extra storage of a multi-extractor method %": lambda: _body() / _model() * 100,
 }
@@ -144,7 +161,7 @@ GAINS: dict[str, Callable[[], float]] = {
     "model-homogeneous CIFAR-100": lambda: _gain("fedgh/1", *(f"{n} CIFAR-100" for n in HOMOGENEOUS)),
     "model-heterogeneous CIFAR-10": lambda: _gain("fedgh/3", "CIFAR-10 accuracy"),
     "model-heterogeneous CIFAR-100": lambda: _gain("fedgh/3", "CIFAR-100 accuracy"),
-    "communication saving vs FedProto, CIFAR-100 (%)": _saving,
+    "communication saving vs FedProto, CIFAR-100 (%)": _traffic_saved,
 }
 FALLS: dict[str, Callable[[], float]] = {
     "FedAH minus FedALA, CIFAR-100, Dir(0.1) (absolute points)": lambda: (
@@ -159,3 +176,49 @@ CLAIMS = {
     (table, what): how for table, claims in {"fedgmh/sizes": SIZES, **PRINTED}.items() for what, how in claims.items()
 }
 """every claim in a text, and how to compute it from our models and messages or from printed tables"""
+
+
+def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
+    """Bytes down and up per client in the second round, when every client has replied once."""
+    rows: list[Round] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            rows.append(event.row)
+
+    counted = Experiment(rounds=2, train=experiment.train, evaluate=Evaluate(every=2, moments=()))
+    plan = Plan(
+        counted,
+        method=experiment.method.make("method"),
+        models=tuple(build(m, task) for m in experiment.model),
+        data=_federation(task).clients(),
+        server_model=experiment.server_model and build(experiment.server_model, task),
+    )
+    with one_thread():
+        drive(plan, Serial(plan), (keep,))
+    last, clients = rows[-1], len(plan.data)
+    return last["bytes_down"] / clients, last["bytes_up"] / clients
+
+
+def build(choice: Choice, task: CountedOn) -> SplitModel:
+    return choice.make("model").build(base.Task(task.shape, task.classes)).eval()
+
+
+def weight(module: nn.Module) -> int:
+    """Bytes of all parameters."""
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def widths(module: nn.Module) -> list[int]:
+    """Filters or units of each layer, from the first to the last."""
+    return [p.shape[0] for name, p in module.named_parameters() if name.endswith("weight")]
+
+
+@cache
+def _federation(task: CountedOn) -> FederatedData:
+    """Every client holds two random samples of each of its classes."""
+    own = [(np.arange(task.own) + c * task.own) % task.classes for c in range(task.clients)]
+    y = np.repeat(np.concatenate(own), 2).astype(np.int64)
+    x = np.random.default_rng(0).standard_normal((len(y), *task.shape), dtype=np.float32)
+    parts = [Parts(block, block[:0], block[:0]) for block in np.split(np.arange(len(y)), task.clients)]
+    return FederatedData(Dataset(x, y, tuple(map(str, range(task.classes)))), parts)

@@ -14,8 +14,9 @@ from ..errors import ConfigError, nearest
 from ..settings.experiment import Choice, Experiment, experiment_from, find_class
 from ..settings.fields import changed, field_types
 from ..settings.options import Workers
-from .schema import NONE, RATIOS, UNIT, Changes, Column, Metric, Moment, Paper, Recipe, Scale, Table
-from .tables import choose, find, merged
+from ..settings.overrides import override
+from .schema import NONE, RATIOS, UNIT, Changes, Column, Metric, Moment, Paper, Printed, Recipe, Scale, Table
+from .tables import choose, find, merge
 
 Rules = Literal["paper", "code"]
 STANDALONE = Recipe("Standalone", "standalone", moment="stale")
@@ -116,9 +117,9 @@ def ask_for(
     names = [c.name for c in table.columns]
     chosen = choose(columns, names, "columns") if columns else names
     known = list(dict.fromkeys((*table.methods, *(r.name for r in paper.methods), STANDALONE.name)))
-    wanted = choose(methods, known, "methods") if methods else table.methods
-    found = tuple(c for c in table.columns if c.name in chosen)
-    return Ask(paper, table, found, tuple(wanted), scales[scale], "code" if rules == "code" else "paper", seeds)
+    rows = choose(methods, known, "methods") if methods else table.methods
+    chosen_columns = tuple(c for c in table.columns if c.name in chosen)
+    return Ask(paper, table, chosen_columns, tuple(rows), scales[scale], "code" if rules == "code" else "paper", seeds)
 
 
 def recipe_of(ask: Ask, method: str) -> Recipe:
@@ -128,7 +129,7 @@ def recipe_of(ask: Ask, method: str) -> Recipe:
 
 def cells_of(ask: Ask) -> list[Cell]:
     """All runs that the requested cells need, each experiment once; what a column is compared with comes first."""
-    found: dict[str, Cell] = {}
+    cells: dict[str, Cell] = {}
     for column in ask.columns:
         if column.measure not in RUN:
             continue
@@ -136,8 +137,8 @@ def cells_of(ask: Ask) -> list[Cell]:
         for recipe in (beside, *(recipe_of(ask, m) for m in ask.methods)):
             for seed in range(ask.seeds):
                 cell = cell_of(ask, column, recipe, seed)
-                found.setdefault(cell.key, cell)
-    return list(found.values())
+                cells.setdefault(cell.key, cell)
+    return list(cells.values())
 
 
 def cell_of(ask: Ask, column: Column, recipe: Recipe, seed: int) -> Cell:
@@ -152,22 +153,22 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     if ask.rules == "code" and ask.paper.code:
         layers += [ask.paper.code.changes, ask.table.code, column.code]
         method = recipe.code or method
-    values = merged(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
-    asked = merged(ask.settings.values, column.sweep.values)
-    values = merged(values, {k: v for k, v in asked.items() if k != "method"})
+    values = merge(ask.paper.changes.values, *(layer.values for layer in (*layers, ask.scale.changes)))
+    own = merge(ask.settings.values, column.sweep.values)
+    values = merge(values, {k: v for k, v in own.items() if k != "method"})
     options = column.options.values if recipe.name in ask.table.methods else {}  # not of a method run beside them
     chosen = Choice.parse(method, "method")
-    values["method"] = merged(chosen.plain(), options, _options(chosen.name, asked.get("method", {})))
+    values["method"] = merge(chosen.plain(), options, _options(chosen.name, own.get("method", {})))
     values["seed"] = seed
-    found = experiment_from(values).resolved()
-    batch = max(1, round(found.train.batch * ask.scale.batch))
-    return dataclasses.replace(found, train=dataclasses.replace(found.train, batch=batch))
+    experiment = experiment_from(values).resolved()
+    batch = max(1, round(experiment.train.batch * ask.scale.batch))
+    return dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, batch=batch))
 
 
-def _options(method: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The requested options that this method has."""
-    known = field_types(find_class("method", method.partition("@")[0])) if asked else {}
-    return {k: v for k, v in asked.items() if k in known}
+def _options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that this method has."""
+    known = field_types(find_class("method", method.partition("@")[0])) if options else {}
+    return {k: v for k, v in options.items() if k in known}
 
 
 def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
@@ -175,3 +176,51 @@ def on_workers(experiment: Experiment, workers: Workers | None) -> Experiment:
     if workers is None:
         return experiment
     return dataclasses.replace(experiment, engine=dataclasses.replace(experiment.engine, workers=workers))
+
+
+CHOSEN = {"seed": "--seeds", "method": "--methods", "engine": "--workers"}
+"""settings with a command-line option of their own"""
+
+
+def with_settings(ask: Ask, settings: Sequence[str]) -> Ask:
+    """Every cell with these settings, each like ``train.lr=0.1``."""
+    tree = _tree(ask, settings, "set")
+    return dataclasses.replace(ask, settings=Changes(tree), set_by_hand=(*ask.set_by_hand, *settings))
+
+
+def with_sweep(ask: Ask, sweep: str) -> Ask:
+    """Each trained column, once per value of ``method.beta=0.1,0.3``; the paper prints nothing for these."""
+    path, sign, values = sweep.partition("=")
+    each = [f"{path.strip()}={v.strip()}" for v in values.split(",") if v.strip()]
+    if not sign or len(each) < 2 or len({*each}) < len(each):
+        raise ConfigError(f"sweep is {sweep!r}, but must look like method.beta=0.1,0.3: two values or more, each once.")
+    columns = tuple(
+        dataclasses.replace(c, name=f"{c.name}, {text}", sweep=Changes(_tree(ask, [text], "sweep")))
+        for c in ask.columns
+        if c.measure in RUN
+        for text in each
+    )
+    if not columns:
+        raise ConfigError(f"sweep is {sweep!r}, but nothing is trained in these columns of {ask.name}.")
+    nothing = (Printed("- not printed"),) * len(columns)
+    names = {c.name for c in columns}
+    rows = tuple((Printed(method), *nothing) for method in ask.table.methods)
+    notes = tuple(n for n in ask.table.notes if not n.columns or names & {*n.columns})
+    table = dataclasses.replace(ask.table, columns=columns, rows=rows, notes=notes)
+    return dataclasses.replace(ask, table=table, columns=columns, set_by_hand=(*ask.set_by_hand, sweep))
+
+
+def _tree(ask: Ask, settings: Sequence[str], what: str) -> dict[str, Any]:
+    """The settings as tables; a method's option must exist in at least one of the methods that are run."""
+    tree = override({}, settings)
+    for name, instead in CHOSEN.items():
+        if name in tree and not (name == "method" and isinstance(tree[name], Mapping)):
+            raise ConfigError(f"{what} is {settings[0]!r}, but {name} is chosen by {instead}.")
+    for option in tree.get("method", {}):
+        if not any(option in field_types(find_class("method", _name(ask, m))) for m in ask.methods):
+            raise ConfigError(f"{what} is 'method.{option}', but none of {', '.join(ask.methods)} has that option.")
+    return tree
+
+
+def _name(ask: Ask, method: str) -> str:
+    return Choice.parse(recipe_of(ask, method).method, "method").name.partition("@")[0]  # without its preset

@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, laid_out
 from ..settings.experiment import Choice, Experiment, find_class
-from .counting import messages
+from .arithmetic import messages
 from .schema import CountedOn
 
 PATIENCE = 1.0
@@ -81,9 +81,9 @@ class Costs:
         name = repr(choice)
         if name not in self._facts:
             source: Source = choice.make("data")
-            found = source.load(self.data_dir)
-            task = Task(tuple(found.x.shape[1:]), len(found.classes), found.vocabulary)
-            self._facts[name] = Facts(len(found.y), task, Choice(source.default_model))
+            dataset = source.load(self.data_dir)
+            task = Task(tuple(dataset.x.shape[1:]), len(dataset.classes), dataset.vocabulary)
+            self._facts[name] = Facts(len(dataset.y), task, Choice(source.default_model))
         return self._facts[name]
 
     def _speed(self, experiment: Experiment) -> Speed:
@@ -91,13 +91,13 @@ class Costs:
         choices = experiment.model or (facts.usual,)
         key = (repr(experiment.data), repr(choices), batch)
         if key not in self._speeds:
-            timed = [timing(c.make("model").build(facts.task), facts.task, batch) for c in choices]
+            timed = [time_steps(c.make("model").build(facts.task), facts.task, batch) for c in choices]
             train, forward = ([getattr(s, what) for s in timed] for what in ("train", "forward"))
             self._speeds[key] = Speed(fmean(train), fmean(forward), _overhead(experiment, choices, facts.task))
         return self._speeds[key]
 
 
-def timing(model: SplitModel, task: Task, batch: int) -> Speed:
+def time_steps(model: SplitModel, task: Task, batch: int) -> Speed:
     """Time steps of plain SGD, and forward passes, on random samples."""
     x = torch.randint(task.vocabulary, (batch, *task.shape)) if task.vocabulary else torch.randn(batch, *task.shape)
     y = torch.randint(task.classes, (batch,))
@@ -133,8 +133,8 @@ def _time(do: Callable[[], object], seconds: float) -> float:
 
 def parse_budget(text: str) -> float:
     """Seconds from ``30m``, ``1h30m`` or ``90s``."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip(), re.ASCII)
-    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip(), re.ASCII)
+    seconds = sum(int(n or 0) * unit for n, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
     if not seconds:
         raise ConfigError(f"budget is {text!r}, but must be a time such as 30m, 1h30m or 90s.")
     return float(seconds)

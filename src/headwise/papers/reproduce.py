@@ -10,28 +10,31 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import Any
 
 from ..app.compare import Watch
 from ..app.launch import data_folder, run_or_resume
 from ..disk.files import failing_clearly, write_bytes, write_json
 from ..errors import ConfigError, RunError
+from ..log.metrics import ACCURACY
+from ..log.schema import Seconds, figures
 from ..report.page import write_page
 from ..report.results import collect
 from ..runs.query import Run
 from ..settings.options import Workers
-from . import arithmetic, scores, verdicts
+from .arithmetic import agreement, compute
 from .cells import RUN, STANDALONE, Ask, Cell, cell_of, cells_of, on_workers, recipe_of
 from .cost import Costs, clock
-from .results import Reproduction, Row
-from .schema import RATIOS, UNIT, Column, Printed, Recipe
+from .results import Reproduction, Row, judge_accuracy, judge_exact, judge_ratio, judge_rounds
+from .schema import RATIOS, UNIT, Column, Moment, Printed, Recipe
 
 CELLS = Path("runs/reproduce/cells")
 
 
 def open_cells(ask: Ask, cells: Path) -> list[Cell]:
     """The cells that are not finished yet."""
-    return [c for c in cells_of(ask) if not _finished(cells / c.folder)]
+    return [c for c in cells_of(ask) if not _is_finished(cells / c.folder)]
 
 
 def estimate(asks: Sequence[Ask], cells: Path, workers: Workers | None, data_dir: Path | None) -> list[list[float]]:
@@ -69,9 +72,12 @@ def reproduce(
     command: str = "",
 ) -> Reproduction:
     """Run the open cells and write the table after each; `seconds` are the open cells' estimates."""
-    waiting, exact = open_cells(ask, cells), exact_rows(ask)
-    found = _written(ask, cells, exact, command, out)  # before training: `out` may not be writable
-    left, begun, done = [*seconds] or [0.0] * len(waiting), time.monotonic(), 0.0
+    waiting = open_cells(ask, cells)
+    exact = exact_rows(ask)
+    table = _write(ask, cells, exact, command, out)  # before training: `out` may not be writable
+    left = [*seconds] or [0.0] * len(waiting)
+    begun = time.monotonic()
+    done = 0.0
     for number, cell in enumerate(waiting):
         pace = (time.monotonic() - begun) / done if done else 1.0
         rest = f", {clock(sum(left[number:]) * pace)} left for all" if seconds else ""
@@ -82,10 +88,10 @@ def reproduce(
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): run the same command again to continue.")
         done += left[number]
-        found = _written(ask, cells, exact, command, out)
-    if finished := [f for cell in cells_of(ask) if _finished(f := cells / cell.folder)]:
+        table = _write(ask, cells, exact, command, out)
+    if finished := [f for cell in cells_of(ask) if _is_finished(f := cells / cell.folder)]:
         write_page(collect(finished), out / "report.html")
-    return found
+    return table
 
 
 Exact = Mapping[tuple[str, str], Row]
@@ -106,31 +112,31 @@ def rows_of(ask: Ask, cells: Path, exact: Exact) -> tuple[Row, ...]:
 
 
 def _exact_row(ask: Ask, method: str, column: Column) -> Row:
-    printed = ask.table.printed(method, column.name)
+    printed = ask.table.cell(method, column.name)
     if printed.missing:
         return Row(method, column.name, printed, "nothing printed to compare with")
-    ours, beside, tolerance = arithmetic.computed(ask, method, column)
-    verdict = verdicts.of_exact(beside, ours, tolerance, arithmetic.agreement(ask, column))
+    ours, beside, tolerance = compute(ask, method, column)
+    verdict = judge_exact(beside, ours, tolerance, agreement(ask, column))
     if isinstance(ours, str):
         return Row(method, column.name, printed, verdict, text=ours)
     return Row(method, column.name, beside, verdict, ours=(ours,))
 
 
 def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
-    recipe, printed = recipe_of(ask, method), ask.table.printed(method, column.name)
+    recipe, printed = recipe_of(ask, method), ask.table.cell(method, column.name)
     moment = ask.moment(recipe, column)
     runs, alone = (_runs(ask, column, r, cells) for r in (recipe, STANDALONE))
     if not runs:
         return Row(method, column.name, printed, "not run yet")
-    values = [scores.measured(run, ask, column, moment) for run in runs]
+    values = [best_score(run, ask, column, moment) for run in runs]
     ours = tuple(v for v in values if v is not None)
-    rounds, floor = runs[0].manifest["experiment"]["rounds"], scores.floor(runs[0], ask)
+    rounds, floor = runs[0].manifest["experiment"]["rounds"], floor_of(runs[0], ask)
     if column.measure == "rounds":
         ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
-        verdict, floor = verdicts.of_rounds(printed, fmean(ours) if ours else None, rounds), None
+        verdict, floor = judge_rounds(printed, fmean(ours) if ours else None, rounds), None
     else:
-        verdict = verdicts.of_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
-    beside = [scores.measured(run, ask, column, "stale") for run in alone if column.moment is None]
+        verdict = judge_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
+    beside = [best_score(run, ask, column, "stale") for run in alone if column.moment is None]
     known = [v for v in beside if v is not None]
     others = "" if column.moment else _others(ask, column, runs, moment)
     refused = [n.text for n in ask.table.notes if not n.comparable and n.applies(method, column.name)]
@@ -144,14 +150,14 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
 def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     """Seed by seed, ours divided by FedAvg's; what is printed, by the printed one of FedAvg."""
     recipe, unit = recipe_of(ask, method), recipe_of(ask, UNIT)
-    printed, whole = (ask.table.printed(m, column.name) for m in (method, UNIT))
+    printed, whole = (ask.table.cell(m, column.name) for m in (method, UNIT))
     if printed.mean and whole.mean:
         printed = Printed(f"{printed.mean / whole.mean:.2f} x {UNIT} ({printed.text})", printed.mean / whole.mean)
     both = [_runs(ask, column, r, cells) for r in (recipe, unit)]
     if min(map(len, both)) < ask.seeds:
         return Row(method, column.name, printed, "not run yet")
     values = [
-        [scores.effort(run, ask, column, ask.moment(r, column)) for run in runs]
+        [measure_effort(run, ask, column, ask.moment(r, column)) for run in runs]
         for r, runs in zip((recipe, unit), both, strict=True)
     ]
     ours = tuple(a / b for a, b in zip(*values, strict=True) if a and b)
@@ -159,36 +165,79 @@ def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     if len(ours) < ask.seeds:
         verdict = f"still rising after {rounds} rounds"
         return Row(method, column.name, printed, verdict, seeds=ask.seeds, rounds=rounds)
-    verdict = verdicts.of_ratio(printed, fmean(ours)) + (" (scaled)" if ask.scaled else "")
+    verdict = judge_ratio(printed, fmean(ours)) + (" (scaled)" if ask.scaled else "")
     return Row(method, column.name, printed, verdict, ours, seeds=ask.seeds, rounds=rounds)
 
 
 def _others(ask: Ask, column: Column, runs: list[Run], moment: str) -> str:
     """The same figure at the other moments of these runs."""
-    said: list[str] = []
+    figures: list[str] = []
     for other in ("pre", "stale"):
-        values = [scores.measured(run, ask, column, other) for run in runs if other != moment]
+        values = [best_score(run, ask, column, other) for run in runs if other != moment]
         known = [v for v in values if v is not None]
-        said += [f"{other} {fmean(known):,.2f}"] if known else []
-    return ", ".join(said)
+        figures += [f"{other} {fmean(known):,.2f}"] if known else []
+    return ", ".join(figures)
 
 
 def _runs(ask: Ask, column: Column, recipe: Recipe, cells: Path) -> list[Run]:
     """The finished runs, one per seed."""
     folders = [cells / cell_of(ask, column, recipe, seed).folder for seed in range(ask.seeds)]
-    return [Run(f) for f in folders if _finished(f)]
+    return [Run(f) for f in folders if _is_finished(f)]
 
 
-def _finished(folder: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     return (folder / "manifest.json").exists() and Run(folder).complete
 
 
-def _written(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
+def _write(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
     """Write the table as Markdown, CSV and JSON, from the runs so far; add further formats here."""
-    found = Reproduction(ask, rows_of(ask, cells, exact), command)
+    table = Reproduction(ask, rows_of(ask, cells, exact), command)
     with failing_clearly(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_bytes(out / "table.md", found.markdown().encode())
-    write_bytes(out / "table.csv", found.csv().encode())
-    write_json(out / "table.json", found.plain())
-    return found
+    write_bytes(out / "table.md", table.markdown().encode())
+    write_bytes(out / "table.csv", table.csv().encode())
+    write_json(out / "table.json", table.plain())
+    return table
+
+
+NEAR = 0.01
+"""a run has converged in the first round this close to its best accuracy"""
+
+
+def curve(run: Run, moment: Moment, metric: str) -> list[tuple[int, float]]:
+    """Rounds and accuracies at this moment."""
+    rows = [(row["round"], figures(row, moment)) for row in run.rounds]
+    return [(t, values[metric]) for t, values in rows if metric in values]
+
+
+def best_score(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
+    """The best accuracy in percent, or the first round at the target; None if nothing was measured or reached."""
+    points = curve(run, moment, ask.metric)
+    if column.measure == "rounds":
+        return next((float(t) for t, value in points if value >= (column.target or 0)), None)
+    last = run.manifest["experiment"]["rounds"]
+    values = [v for t, v in points if ask.window is None or t > last - ask.window]
+    return max(values) * 100 if values else None
+
+
+def measure_effort(run: Run, ask: Ask, column: Column, moment: Moment) -> float | None:
+    """Seconds per round without evaluation, rounds to convergence, or their product; None if it still rises."""
+    pace = median(_seconds(row["seconds"]) for row in run.rounds if row["round"])
+    if column.measure == "pace":
+        return pace
+    points = curve(run, moment, ask.metric)
+    best = max((value for _, value in points), default=0.0)
+    t = next((t for t, value in points[:-1] if value >= best - NEAR), None)
+    return None if t is None else t * (pace if column.measure == "duration" else 1)
+
+
+def _seconds(spent: Seconds) -> float:
+    workers = {k: v for k, v in spent["workers"].items() if k not in ("evaluation", "idle")}
+    return spent.get("server", 0.0) + sum(workers.values())
+
+
+def floor_of(run: Run, ask: Ask) -> float | None:
+    """What guessing each client's most frequent class scores, in percent, averaged as in the paper."""
+    floors: dict[str, Any] = run.manifest["partition"]["floor"]
+    value = floors["weighted" if ask.metric == ACCURACY.name else "mean"]
+    return None if value is None else value * 100

@@ -84,30 +84,33 @@ class Reproduction:
     def plain(self) -> dict[str, Any]:
         """One JSON object."""
         ask = self.ask
-        said = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
-        said["set"] = list(ask.set_by_hand)
-        return {**said, "rows": [row.plain() for row in self.rows], "words": self.words()}
+        how = {"table": ask.name, "scale": ask.scale.name, "scaled": ask.scaled, "rules": ask.rules}
+        how["set"] = list(ask.set_by_hand)
+        return {**how, "rows": [row.plain() for row in self.rows], "words": self.words()}
 
     def words(self) -> list[str]:
         """What a reader must know: scale, rules, what is open, and the notes on these cells."""
         ask = self.ask
-        said = [f"Scaled variant {ask.scale.name}: {ask.scale.words}. Differences from print include the scale."]
-        said = said if ask.scaled and any(row.seeds for row in self.rows) else []
-        said += [f"Set by hand, not the paper's: {text}." for text in ask.set_by_hand]
-        if any(row.seeds for row in self.rows):
-            said += ask.paper.open
+        was_run = any(row.seeds for row in self.rows)
+        sentences = list[str]()
+        if ask.scaled and was_run:
+            scale = f"Scaled variant {ask.scale.name}: {ask.scale.words}."
+            sentences.append(f"{scale} Differences from print include the scale.")
+        sentences += [f"Set by hand, not the paper's: {text}." for text in ask.set_by_hand]
+        if was_run:
+            sentences += ask.paper.open
             if ask.rules == "code" and ask.paper.code:
-                said += [f"Rules of the public code: {text}" for text in ask.paper.code.words]
-        return said + self._notes()
+                sentences += [f"Rules of the public code: {text}" for text in ask.paper.code.words]
+        return sentences + self._notes()
 
     def _notes(self) -> list[str]:
-        said: list[str] = []
+        sentences: list[str] = []
         for note in self.ask.table.notes:
             cells = [(r.method, r.column) for r in self.rows if note.applies(r.method, r.column)]
             if cells:
                 about = ", ".join(note.methods) or ", ".join(dict.fromkeys(c for _, c in cells))
-                said.append(f"{about}: {note.text}")
-        return said
+                sentences.append(f"{about}: {note.text}")
+        return sentences
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows for people, without columns that are empty."""
@@ -122,7 +125,7 @@ class Reproduction:
         table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         how = f"Made by `{self.command}`: scale {ask.scale.name}, rules of the {ask.rules}. " if self.command else ""
         how += f"**Set by hand: {', '.join(ask.set_by_hand)}.** " if ask.set_by_hand else ""
-        about = f"{how}{_measured(ask)}"
+        about = f"{how}{_describe_measures(ask)}"
         words = "".join(f"- {text}\n" for text in self.words())
         title = f"# {ask.paper.name}, {ask.table.name}: {ask.table.title}"
         return "\n\n".join([title, f"{ask.paper.citation}.", about, table, words])
@@ -135,7 +138,7 @@ class Reproduction:
         return text.getvalue()
 
 
-def _measured(ask: Ask) -> str:
+def _describe_measures(ask: Ask) -> str:
     which = "over all test samples" if ask.metric == "accuracy" else "as the mean over the clients"
     best = f"the best of the last {ask.window} rounds" if ask.window else "the best round"
     return (
@@ -146,3 +149,57 @@ def _measured(ask: Ask) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.2f}"
+
+
+SPREAD = 2
+"""how many published standard deviations count as the published spread"""
+
+
+def judge_accuracy(printed: Printed, ours: float, floor: float | None) -> str:
+    below = floor is not None and ours < floor
+    as_printed = below and printed.mean is not None and printed.mean < (floor or 0)
+    tail = f", below the floor{' as in print' if as_printed else ''}" if below else ""
+    if printed.mean is None:
+        return f"nothing printed to compare with{tail}"
+    return _distance(printed, ours) + tail
+
+
+def _distance(printed: Printed, ours: float) -> str:
+    assert printed.mean is not None
+    gap = abs(ours - printed.mean)
+    if printed.std is not None and gap <= max(SPREAD * printed.std, printed.last_digit):
+        return "within the published spread"
+    if gap <= 1:
+        return "within 1 point"
+    side = "above" if ours > printed.mean else "below"
+    spread = f", {gap / printed.std:.0f} published standard deviations" if printed.std else ""
+    return f"off: {gap:.2f} points {side}{spread}"
+
+
+def judge_rounds(printed: Printed, ours: float | None, rounds: int) -> str:
+    if ours is None:
+        return f"not reached in {rounds} rounds"
+    if printed.mean is None:
+        return "nothing printed to compare with"
+    gap = ours - printed.mean
+    if not gap:
+        return "the same round"
+    return f"{abs(gap):g} rounds {'later' if gap > 0 else 'earlier'}"
+
+
+def judge_ratio(printed: Printed, ours: float) -> str:
+    if printed.mean is None:
+        return "nothing printed to compare with"
+    share = ours / printed.mean - 1
+    if abs(share) <= 0.1:
+        return "within a tenth of print"
+    return f"{abs(share):.0%} {'above' if share > 0 else 'below'} print"
+
+
+def judge_exact(printed: Printed, ours: float | str, tolerance: float, agrees: str = "exact") -> str:
+    """Nothing is trained: it must agree to the last printed digit. Only a quantity of our own can be `exact`."""
+    if isinstance(ours, str) or printed.mean is None:
+        return agrees if ours == printed.text else f"differs: {ours}"
+    if abs(ours - printed.mean) <= tolerance + 1e-9:
+        return agrees
+    return f"differs by {ours - printed.mean:+.2f}"

@@ -54,12 +54,12 @@ class Printed(Parsed):
     def parse(cls, value: Any, at: str) -> Self:
         if not isinstance(value, str):
             raise ConfigError(f"{at} is {value!r}, but must be a text such as '88.30 ± 0.95'.")
-        found = re.fullmatch(r"(\d+(?:\.(\d+))?)(?: ± (\d+(?:\.\d+)?))?(?: (KB|MB))?", value)
-        if found is None:
+        match = re.fullmatch(r"(\d+(?:\.(\d+))?)(?: ± (\d+(?:\.\d+)?))?(?: (KB|MB))?", value)
+        if match is None:
             return cls(value)
-        unit = 1024.0 if found[4] == "MB" else 1.0
-        digit = unit * 10.0 ** -len(found[2] or "")
-        return cls(value, float(found[1]) * unit, float(found[3]) if found[3] else None, digit)
+        unit = 1024.0 if match[4] == "MB" else 1.0
+        digit = unit * 10.0 ** -len(match[2] or "")
+        return cls(value, float(match[1]) * unit, float(match[3]) if match[3] else None, digit)
 
     def plain(self) -> str:
         return self.text
@@ -175,7 +175,7 @@ class Table:
     """further changes under the rules of the public code"""
     notes: tuple[Note, ...] = ()
 
-    def printed(self, method: str, column: str) -> Printed:
+    def cell(self, method: str, column: str) -> Printed:
         """The printed cell; `-` for a method that is not in the table."""
         place = [c.name for c in self.columns].index(column)
         return next((row[place + 1] for row in self.rows if row[0].text == method), Printed("-"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,7 +15,18 @@ from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
 from ..errors import counted
-from .data import FEDERATION_COLUMNS, command, federation, joined_table, page_data
+from ..log.metrics import ACCURACY, Metric, percent
+from ..runs.query import Run, client_label
+from .data import (
+    FEDERATION_COLUMNS,
+    command,
+    federation,
+    in_table,
+    joined_table,
+    metric_data,
+    page_data,
+    parts_with_samples,
+)
 from .results import Setting
 from .tables import Table, results
 from .words import client_words, failure_words, words
@@ -99,9 +111,9 @@ def render_list(root: str, rows: Sequence[dict[str, Any]]) -> str:
     return _templates().get_template("list.html.j2").render(root=root, rows=rows, css=Markup(_asset("report.css")))
 
 
-def render_judged(**more: Any) -> str:
+def render_quality(**more: Any) -> str:
     """How good one model is."""
-    template = _templates().get_template("judged.html.j2")
+    template = _templates().get_template("quality.html.j2")
     return template.render(**more, css=Markup(_asset("report.css")), version=__version__)
 
 
@@ -171,3 +183,99 @@ def _templates() -> Environment:
 @cache
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
+
+
+Histograms = dict[str, list[list[int]]]
+"""each client's sample counts by class, for each part"""
+
+
+def partition_words(summary: dict[str, Any]) -> list[str]:
+    """How much data there is, how uneven it is, and what guessing would score."""
+    sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
+    who = f"{summary['clients']} clients share" if summary["clients"] > 1 else "One client has"
+    sentences = [
+        f"{who} {summary['train']:,} training, {summary['val']:,} validation and {summary['test']:,} test samples.",
+        f"A client has {sizes['median']:g} samples (median), from {sizes['min']:g} to {sizes['max']:g}, of "
+        f"{classes['median']:g} classes, from {classes['min']:g} to {classes['max']:g}.",
+    ]
+    if floor is not None:
+        sentences.append(
+            f"Always guessing a client's most frequent class is right for {percent(floor)} of the test samples: "
+            f"a model must beat that."
+        )
+    return [*sentences, f"The partition's fingerprint is {summary['hash'][:12]}."]
+
+
+def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
+    """A row per client: its number, its name if it has one, and its samples, those for training by class."""
+    parts = parts_with_samples(counts)
+    head = ["client", *(["name"] if names else []), *parts, *classes]
+    rows = [
+        [
+            str(c),
+            *names[c : c + 1],
+            *(str(sum(part[c])) for part in parts.values()),
+            *(str(n) if n else "·" for n in train),
+        ]
+        for c, train in enumerate(counts["train"])
+    ]
+    return head, rows
+
+
+def render_partition(
+    title: str, summary: dict[str, Any], counts: Histograms, classes: list[str], names: Sequence[str] = ()
+) -> str:
+    data = {
+        "title": title,
+        "metric": metric_data(ACCURACY),
+        "lines": [],
+        "order": [],
+        "classes": classes,
+        "names": list(names) or None,
+        "floor": None,
+        "floors": [],
+        "partition": parts_with_samples(counts),
+    }
+    parts = {name: PARTS[name] for name in ("summary", "partition")}
+    setting = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
+    return render_page(title=title, subtitle="nothing trained yet", parts=parts, settings=[setting], data=[data])
+
+
+MOMENTS = {"pre": "after a download", "stale": "after its last training"}
+
+
+def forgotten_table(before: Run, after: Run) -> Table:
+    """The run's metric of each other client in both runs, and the difference; their mean comes last."""
+    metric = after.metric
+    then, now = before.last_scores(), after.last_scores()
+    moments = [m for m in MOMENTS if m in then and m in now]
+    head = ["client", "test samples"]
+    head += [f"{MOMENTS[m]}, {what}" for m in moments for what in ("with", "without", "change")]
+    others = sorted({c for m in moments for c in now[m]})
+    sizes = [sum(row) for row in after.partition["test"]]
+    rows: list[list[str]] = []
+    for c in others:
+        cells = [cell for m in moments for cell in _cells(then[m].get(c), now[m].get(c), metric)]
+        rows.append([client_label(c, after.names), str(sizes[c]), *cells])
+    means = [_cells(_mean(then[m], others), _mean(now[m], others), metric) for m in moments if others]
+    return head, [*rows, ["mean", str(sum(sizes[c] for c in others)), *(cell for cells in means for cell in cells)]]
+
+
+def write_forgotten(before: Run, after: Run, out: Path) -> Path:
+    head, rows = forgotten_table(before, after)
+    gone = ", ".join(after.manifest["experiment"]["without"])
+    same = "the others keep their numbers, samples and random draws"
+    metric = f"{capital(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
+    intro = f"The run {before.path.name} as if {gone} had never been there: {same}. {metric}."
+    text = render_table(f"{before.method} without {gone}", intro, head, rows)
+    write_bytes(out, text.encode())
+    return out
+
+
+def _mean(scores: dict[int, float], clients: list[int]) -> float:
+    return fmean(scores[c] for c in clients if c in scores)
+
+
+def _cells(then: float | None, now: float | None, metric: Metric) -> list[str]:
+    cells = ["" if v is None else in_table(v, metric) for v in (then, now)]
+    return [*cells, "" if then is None or now is None else in_table(now - then, metric, "+")]

@@ -2,3 +2,9 @@
 
 Imports `log`, `disk` and the engine's events, which `store` observes.
 """
+
+from collections.abc import Callable
+from typing import Any
+
+open_models: Callable[[Any], Any]
+"""gives a run its models; `exports` registers it, because reading a run must not import what trains"""

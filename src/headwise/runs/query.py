@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
+from .. import runs
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError, nearest
 from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics_over_clients
@@ -18,7 +19,8 @@ from .files import JOINED, PARTITION, RESULT, Extent, check, parse
 from .manifest import guarantee, read_manifest
 
 if TYPE_CHECKING:
-    from .. import Models, TrainedModel
+    from ..exports.model import TrainedModel
+    from ..exports.run_models import Models
 
 
 LISTED = 1000
@@ -398,17 +400,15 @@ class Run:
 
     def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
         """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""
-        return self._models.adapted(x, y, epochs)
+        return self._models.adapt(x, y, epochs)
 
     def global_model(self, *, round: str = "last") -> TrainedModel:
         """The one model for everybody, of methods that have one."""
-        return self._models.world(round)
+        return self._models.global_model(round)
 
     @cached_property
     def _models(self) -> Models:
-        from .. import Models  # by its public name: reading a run must not import what trains
-
-        return Models(self)
+        return runs.open_models(self)
 
     @property
     def privacy(self) -> str:

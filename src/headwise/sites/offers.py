@@ -18,8 +18,8 @@ from ..disk.jsontext import to_json
 from ..engine.joining import Offer, offer
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
-from ..exports.card import CARD, DOWN, WHOLE, read_file, read_note, write_folder
-from ..exports.personal import Models
+from ..exports.card import CARD, DOWN, WHOLE, read_any_card, read_file, write_folder
+from ..exports.run_models import Models
 from ..packed import Packed, RecordError, from_bytes, to_bytes
 from ..params import Params
 from ..records import Record, decode, encode, fields_of
@@ -86,7 +86,7 @@ def write_offer(models: Models, folder: Path) -> str:
 
 def read_offer(folder: Path, expected: str = "") -> Handed:
     """The offer, whose fingerprint must begin as `expected`."""
-    card = read_note(folder, _SHAPE)
+    card = read_any_card(folder, _SHAPE)
     if not card["checksum"].startswith(expected.lower()):
         raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {card['checksum']}.")
     text = to_json(card["experiment"])

@@ -51,7 +51,7 @@ def command(
     that are not trained on.
     """
     from ...exports.adapting import adapt_files
-    from ...exports.personal import Models
+    from ...exports.run_models import Models
     from ...runs.query import Run
 
     if out and out.exists():

@@ -44,6 +44,6 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")
     if result.task != "classification":
         click.echo(f"\nOf a run on {result.task}, only membership is attacked: the other attacks need classes.")
-    click.echo(f"\n{'attack':60}{'knowing':46}{'found':>7}{'guess':>7}{'cases':>7}  measure")
+    click.echo(f"\n{'attack':60}{'knowing':46}{'score':>7}{'guess':>7}{'cases':>7}  measure")
     for a in result.findings:
-        click.echo(f"{a.attack:60}{a.knowing:46}{a.found:7.3f}{a.guess:7.3f}{a.cases:7}  {a.measure}")
+        click.echo(f"{a.attack:60}{a.knowing:46}{a.score:7.3f}{a.guess:7.3f}{a.cases:7}  {a.measure}")

@@ -46,7 +46,7 @@ def show(
     from ...app.launch import data_folder
     from ...app.prepare import divided
     from ...disk.files import write_bytes
-    from ...report.partition import partition_words, render_partition
+    from ...report.page import partition_words, render_partition
     from ...runs.query import title_of
     from ...settings.fields import dump
 
@@ -72,7 +72,7 @@ def show(
 
 def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequence[str]) -> None:
     """A table where it fits a terminal."""
-    from ...report.partition import partition_table
+    from ...report.page import partition_table
     from ..output import table_text
 
     head, rows = partition_table(counts, classes, names)

@@ -32,9 +32,9 @@ def command(what: str) -> None:
     Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes.
     """
     if "/" in what and not what.endswith(".py"):
-        from ...papers.describing import card
+        from ...papers.tables import describe_table
 
-        click.echo(card(what))
+        click.echo(describe_table(what))
     else:
         _method(what)
 

@@ -23,17 +23,17 @@ from .predict import CLIENT, DATA, MODEL, telling
 def command(model: Path, data: Path, out: Path | None, client: str, as_json: bool, quiet: bool) -> None:
     """Measure the exported MODEL on DATA, which has the target, by the run's metrics. DATA is as for predict."""
     from ...exports.loading import load_model
-    from ...exports.quality import judge, measured_on, shown, write_judged
+    from ...exports.quality import count_samples, format_scores, measure_quality, write_page
 
     loaded = load_model(model)
-    judged = judge(loaded, data, told=telling(quiet or as_json), client=client)
+    quality = measure_quality(loaded, data, on_progress=telling(quiet or as_json), client=client)
     if out is not None:
-        write_judged(loaded, data, judged, out)
+        write_page(loaded, data, quality, out)
     if as_json:
-        click.echo(to_json({**judged.plain(), "classes": loaded.classes}))
+        click.echo(to_json({**quality.plain(), "classes": loaded.classes}))
         return
-    click.echo(measured_on(judged))
-    for name, value in shown(judged):
+    click.echo(count_samples(quality))
+    for name, value in format_scores(quality):
         click.echo(f"{name:20} {value}")
     if out is not None:
         click.echo(f"The page is in {out}.")

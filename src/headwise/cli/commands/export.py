@@ -53,7 +53,7 @@ def command(
     One model is written to DIR itself, several to folders below it.
     """
     from ...exports.card import check_format
-    from ...exports.personal import Models
+    from ...exports.run_models import Models
     from ...runs.query import Run
 
     trained = Run(run)
@@ -72,7 +72,7 @@ def command(
     for folder, _ in targets:
         check_new_folder(folder)
     if world:
-        models.world(which, licence).save(out if single else out / "global", format)
+        models.global_model(which, licence).save(out if single else out / "global", format)
     for folder, c in targets:
         models.of(c, moment, which, licence).save(folder, format)
         if not quiet and not single:

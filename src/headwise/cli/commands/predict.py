@@ -40,5 +40,5 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
 
     if out.is_file():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    n = predict_file(load_model(model), data, out, told=telling(quiet), client=client)
+    n = predict_file(load_model(model), data, out, on_progress=telling(quiet), client=client)
     click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))

@@ -13,8 +13,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
-from ...papers.cells import Ask, ask_for
-from ...papers.variants import swept, with_settings
+from ...papers.cells import Ask, ask_for, with_settings, with_sweep
 from ...settings.experiment import literal
 from ...settings.fields import Seeds, convert
 from ...settings.options import Workers
@@ -74,7 +73,7 @@ def command(
         seeds=convert(literal(seeds), Seeds, "seeds"),
     )
     ask = with_settings(ask, changes) if changes else ask
-    ask = swept(ask, sweep) if sweep else ask
+    ask = with_sweep(ask, sweep) if sweep else ask
     if budget and scale:
         raise ConfigError(
             f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."

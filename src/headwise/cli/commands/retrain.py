@@ -23,7 +23,7 @@ def command(
 ) -> None:
     """Repeat RUN exactly as if these clients had never been there, and show what that changes for the others."""
     from ...app.forgetting import PAGE, retrain
-    from ...report.forgotten import forgotten_table
+    from ...report.page import forgotten_table
     from ...runs.query import Run
     from ..display import watching
 

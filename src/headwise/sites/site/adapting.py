@@ -18,9 +18,9 @@ from ...engine.host.process import one_thread
 from ...engine.joining import Offer, accept, measure_client
 from ...engine.plan import Plan
 from ...errors import RunError
-from ...exports.about import card_of
-from ...exports.making import make
+from ...exports.card import make_card
 from ...exports.model import TrainedModel
+from ...exports.run_models import make_model
 from ...log.metrics import Metric, Score
 from ...settings.experiment import Choice
 from ..offers import read_offer
@@ -58,10 +58,10 @@ def adapt(
     scores = {e: measure_client(plan, given.client, model) for e, model in made.items()}
     of = {"kind": "adapted", "moment": "join", "round": given.t, "which": "last", "epochs": epochs}
     source = Choice.parse(own.source, "data")
-    card = card_of(plan.experiment, source, data.dataset, {**of, "client": own.id, "name": str(own.id)}, licence)
+    card = make_card(plan.experiment, source, data.dataset, {**of, "client": own.id, "name": str(own.id)}, licence)
     n = len(data.parts[given.client].train)
     card["training"] |= {"rounds": given.t, "run": given.run, "site": settings.name, "samples": n}
-    model = make(plan, data, made[epochs], card, given.client)
+    model = make_model(plan, data, made[epochs], card, given.client)
     return AdaptedHere(model, plan.metric, n, {e: score for e, score in scores.items() if score}, given.fingerprint)
 
 

@@ -16,10 +16,9 @@ from ...engine.client.jobs import make_personal_model, restore_trained_model
 from ...engine.client.state import decode_state
 from ...engine.host.process import one_thread
 from ...errors import RunError, nearest
-from ...exports.about import card_of
-from ...exports.card import check_format
-from ...exports.making import make
+from ...exports.card import check_format, make_card
 from ...exports.model import Format
+from ...exports.run_models import make_model
 from ...records import Packed, decode, to_bytes
 from ...settings.experiment import Choice
 from ..states import SiteStates, runs_in
@@ -125,10 +124,10 @@ def export(
     source = next(Choice.parse(each.source, "data") for each in settings.clients if each.id == client)
     data = own_data(settings, home, plan.experiment)
     of = {"kind": "personal", "client": client, "name": str(client), "moment": moment, "round": versions[-1].t}
-    card = card_of(plan.experiment, source, data.dataset, {**of, "which": "last"}, licence)
+    card = make_card(plan.experiment, source, data.dataset, {**of, "which": "last"}, licence)
     card["training"] |= {"run": run, "site": settings.name, "samples": len(data.parts[client].train)}
     card["privacy"] = next(each._asdict() for each in spent(path) if each.client == client)
-    make(plan, data, model, card, client).save(out, format)
+    make_model(plan, data, model, card, client).save(out, format)
 
 
 def erase(path: Path, run: str, client: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...audit.findings import KnownAttack, audited, strongest
+from ...audit.findings import KnownAttack, known_audits, strongest
 from ...contract.method import record_types
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, counted
@@ -74,7 +74,7 @@ def review(asked: Experiment, home: Path | None) -> Review:
     said = " ".join((inspect.getdoc(up) or "").split()).rstrip(".")
     sent = {name: field_help(up).get(name, said) for name in fields_of(up)}
     known = experiment.method.name.partition("@")[0]
-    like = known if known in audited() else ""
+    like = known if known in known_audits() else ""
     bare = Review(experiment, sent, method.stays, like=like, attacks=strongest(like, None) if like else ())
     if home is None:
         return bare

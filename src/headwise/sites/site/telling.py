@@ -87,8 +87,8 @@ def _revealed(found: Review) -> Iterator[str]:
     noise = f"without noise{added}" if strength is None else f"with noise, at epsilon {strength:g} of a client"
     yield f"found by the audit of {found.like} on public data, {noise} (1 is everything):"
     for each in found.attacks:
-        gain = "more than guessing" if each.found > each.guess else "no more than guessing"
-        figures = f"{each.found:.2f}, guessing {each.guess:.2f}; {each.measure}"
+        gain = "more than guessing" if each.score > each.guess else "no more than guessing"
+        figures = f"{each.score:.2f}, guessing {each.guess:.2f}; {each.measure}"
         yield f"{each.attack}, knowing {each.knowing}: {gain} ({figures})"
     if found.experiment.secure.sums:
         yield "these attacks read single messages, which masks hide from the server"

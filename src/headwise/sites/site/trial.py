@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...audit.scene import Asking
+from ...audit.scene import LabelRequests
 from ...contract.calls import aggregate, broadcast, server_init
 from ...contract.method import Reply, record_types
 from ...data.federated import Clients
@@ -76,7 +76,7 @@ def _play(plan: Plan, own: int) -> tuple[int, list[Record], list[Record], bool]:
         replies = [_reply(handle(plan, Job("census", c, 0, Nothing(), measure=False), None)[0]) for c in everyone]
         server, census = method.answered(server, replies, ServerBench(plan, 0, "census")), nbytes(replies[own].up)
     for t in range(1, min(ROUNDS, plan.experiment.rounds) + 1):
-        central, replies = Asking(plan, t), list[Reply[Any]]()
+        central, replies = LabelRequests(plan, t), list[Reply[Any]]()
         for c in everyone:
             down = broadcast(method, server, c, central)
             answer, states[c] = handle(plan, Job("fit", c, t, down, measure=False), states.get(c))
@@ -85,7 +85,7 @@ def _play(plan: Plan, own: int) -> tuple[int, list[Record], list[Record], bool]:
                 downs.append(down)
         server = aggregate(method, server, replies, central)
         ups.append(replies[own].up)
-        asks |= bool(central.asked)
+        asks |= bool(central.disclosed)
     return census, ups, downs, asks
 
 

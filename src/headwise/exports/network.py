@@ -1,21 +1,27 @@
-"""Preprocessing, network and probabilities as one module: what is exported, and what answers raw samples here.
+"""Preprocessing, network and probabilities as one module, and its two formats.
 
-The torch format stores its weights, and a network that our own code, or the user's, builds again.
+As ONNX, the whole module becomes a program. The torch format stores the weights of the network, which our own code, or
+the user's, builds again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
 
 from ..data.own.readers.values import BAG, LENGTH
 from ..data.preprocessing import Fitted
-from ..errors import ConfigError
+from ..errors import ConfigError, RunError
 from ..memory import check_memory
 from ..models.base import Model, Task
 from ..models.network import title
@@ -28,22 +34,26 @@ from ..settings.networks import NETWORK
 from ..tasks.base import Objective
 from ..tasks.registry import objective_of
 from ..tasks.regression import SquaredError
+from .card import check_format
 from .inputs import Inputs
+from .programs import INPUT, OUTPUTS
 
 
-class Ready(nn.Module):
+class InferenceModule(nn.Module):
     """From encoded samples (`Inputs.encode`) to scores and probabilities."""
 
     def __init__(self, inputs: Inputs, network: nn.Module, task: Task) -> None:
         super().__init__()
-        self.inputs, self.prepare, self.network = inputs, preparing(inputs), network
-        self.objective = objective_of(task)  # now: made while torch traces, its tensors would be fakes, and remembered
+        self.inputs = inputs
+        self.prepare = build_preprocessing(inputs)
+        self.network = network
+        self.objective = objective_of(task)  # not in `forward`: while torch traces, it would remember fake tensors
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return meaning(self.network(self.prepare(x)), self.objective)
+        return decode_outputs(self.network(self.prepare(x)), self.objective)
 
 
-def meaning(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def decode_outputs(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The outputs as scores, and the probabilities of classes, labels or pixels; quantities stand in both places."""
     scores = objective.in_target_units(outputs)
     if isinstance(objective, SquaredError):
@@ -51,8 +61,8 @@ def meaning(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     return scores, objective.probabilities(outputs)
 
 
-def preparing(inputs: Inputs) -> nn.Module:
-    """The run's own preprocessing, to the bit, as a module."""
+def build_preprocessing(inputs: Inputs) -> nn.Module:
+    """The run's own preprocessing as a module; it gives the same bits."""
     fitted = inputs.fitted
     if fitted is None:
         return Scaling(inputs.mean, inputs.std, torch.float32) if inputs.mean else Casting(inputs.dtype == "int64")
@@ -93,16 +103,18 @@ class Scaling(nn.Module):
         fill: list[float] | None = None,
     ) -> None:
         super().__init__()
-        self.unit, self.filled, self.dtype = unit, fill is not None, dtype
+        self.unit = unit
+        self.fills = fill is not None
+        self.dtype = dtype
         for name, values in (("mean", mean), ("std", std), ("fill", fill or [0.0])):
             self.register_buffer(name, torch.tensor(values, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        over = (1, -1) + (1,) * (x.dim() - 2)
+        channels = (1, -1) + (1,) * (x.dim() - 2)
         x = x.to(self.dtype) / 255 if self.unit else x.to(self.dtype)
-        if self.filled:
-            x = torch.where(x.isnan(), self.fill.view(over), x)
-        return ((x - self.mean.view(over)) / self.std.view(over)).float()
+        if self.fills:
+            x = torch.where(x.isnan(), self.fill.view(channels), x)
+        return ((x - self.mean.view(channels)) / self.std.view(channels)).float()
 
 
 class Encoding(nn.Module):
@@ -131,9 +143,9 @@ class Encoding(nn.Module):
         parts: list[Tensor] = []
         if len(self.numbers):
             numbers = x[:, self.numbers]
-            gone = numbers.isnan()
-            scaled = (torch.where(gone, self.fill, numbers) - self.mean) / self.std
-            parts += [scaled.float(), gone[:, self.flags].float()]
+            missing = numbers.isnan()
+            scaled = (torch.where(missing, self.fill, numbers) - self.mean) / self.std
+            parts += [scaled.float(), missing[:, self.flags].float()]
         for at, size in self.categories:  # one that is missing or unknown has no place, so its row is zero
             parts.append((x[:, at : at + 1] == torch.arange(size, dtype=x.dtype)).float())
         parts += [_bag(x[:, at : at + width], self.buckets) for at, width in self.texts]
@@ -151,24 +163,27 @@ def _bag(tokens: Tensor, buckets: int) -> Tensor:
 
 def _order(fitted: Fitted, buckets: int) -> list[int]:
     """Where each place of an encoded row is in numbers, flags, categories and texts one after the other."""
-    scaled, flagged = fitted.recipe.scaled, np.cumsum(fitted.flags) - 1
-    found, k, at = list[int](), 0, scaled + int(fitted.flags.sum())
+    scaled = fitted.recipe.scaled
+    flagged = np.cumsum(fitted.flags) - 1
+    order = list[int]()
+    at = scaled + int(fitted.flags.sum())
+    k = 0
     for column, _ in fitted.recipe.places():
         if column.kind == "number":
-            found += [k, *([scaled + int(flagged[k])] if fitted.flags[k] else [])]
+            order += [k, *([scaled + int(flagged[k])] if fitted.flags[k] else [])]
             k += 1
         else:
             width = len(fitted.values[column.name]) if column.kind == "category" else buckets
-            found += range(at, at + width)
+            order += range(at, at + width)
             at += width
-    return found
+    return order
 
 
 def is_ours(choice: Choice) -> bool:
     return choice.name in catalog.included("model")
 
 
-def described(choice: Choice, task: Task) -> dict[str, Any]:
+def describe_network(choice: Choice, task: Task) -> dict[str, Any]:
     """For a card: one of our models by name and numbers, or what the user's own is called."""
     if is_ours(choice):
         model = choice.resolved("model").plain()
@@ -180,18 +195,19 @@ def described(choice: Choice, task: Task) -> dict[str, Any]:
     return {"model": model, "vocabulary": task.vocabulary, "centre": list(task.centre), "spread": list(task.spread)}
 
 
-def stored(network: nn.Module) -> bytes:
+def pack_weights(network: nn.Module) -> bytes:
     return to_bytes(Packed({name: t.detach() for name, t in network.state_dict().items()}, {}))
 
 
-def rebuilt(card: Mapping[str, Any], inputs: Inputs, weights: bytes, network: Any = None) -> Ready:
-    """The card's network with these weights, or `network`, as `hw.fit` takes it; `ValueError` if they don't fit."""
+def rebuild(card: Mapping[str, Any], inputs: Inputs, weights: bytes, network: Any = None) -> InferenceModule:
+    """The card's network, or `network`, as `hw.fit` takes it, with these weights; `ValueError` if they don't fit."""
     values = from_bytes(weights).tensors
     task = _task(card, inputs)
-    model = _ours(card["network"]["model"], task) if network is None else _own(card["network"]["model"], network, task)
+    plain = card["network"]["model"]
+    model = _build_ours(plain, task) if network is None else _build_own(plain, network, task)
     _check_layout(model.state_dict(), values)
     model.load_state_dict(values, assign=True)
-    return Ready(inputs, laid_out(model.eval().requires_grad_(False)), task).eval()
+    return InferenceModule(inputs, laid_out(model.eval().requires_grad_(False)), task).eval()
 
 
 def layout(state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -199,18 +215,19 @@ def layout(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _task(card: Mapping[str, Any], inputs: Inputs) -> Task:
-    told, classes = card["network"], len(card["classes"])
-    shape, vocabulary = inputs.shape, told["vocabulary"]
+    network = card["network"]
+    classes = len(card["classes"])
+    shape, vocabulary = inputs.shape, network["vocabulary"]
     if inputs.fitted is not None:
         shape, vocabulary = inputs.fitted.shape, inputs.fitted.recipe.vocabulary
-    scale = tuple(told["centre"]), tuple(told["spread"])
+    scale = tuple(network["centre"]), tuple(network["spread"])
     if {*map(len, scale)} not in ({0}, {classes}):
         raise ValueError(f"its centre and spread must be of {classes} targets")
     return Task(shape, classes, vocabulary, card["task"], *scale)
 
 
-def _ours(plain: dict[str, Any], task: Task) -> SplitModel:
-    """Without memory for its weights, so that its size can be compared with those that there are."""
+def _build_ours(plain: dict[str, Any], task: Task) -> SplitModel:
+    """Without memory for its weights, so that their sizes can be compared with the stored ones first."""
     if plain["name"] == NETWORK:
         called = plain.get("called", "a network of your own")
         how = f"load it with hw.load_model(folder, network={called}), or export it as ONNX"
@@ -234,7 +251,7 @@ def _check_activations(model: SplitModel, task: Task) -> None:
     check_memory(8 * max(sizes), "its network")
 
 
-def _own(plain: dict[str, Any], network: Any, task: Task) -> SplitModel:
+def _build_own(plain: dict[str, Any], network: Any, task: Task) -> SplitModel:
     if isinstance(network, Model):
         return network.build(task)
     choice = Choice.parse(network, "model")
@@ -244,8 +261,102 @@ def _own(plain: dict[str, Any], network: Any, task: Task) -> SplitModel:
 
 
 def _check_layout(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    wanted, given = layout(state), layout(values)
-    for name in dict.fromkeys([*wanted, *given]):
-        if wanted.get(name) != given.get(name):
-            there = given.get(name, "missing")
-            raise ValueError(f"its weight {name[:60]!r} is {there}, but in the network {wanted.get(name, 'missing')}")
+    needed = layout(state)
+    stored = layout(values)
+    for name in dict.fromkeys([*needed, *stored]):
+        ours, theirs = needed.get(name, "missing"), stored.get(name, "missing")
+        if ours != theirs:
+            raise ValueError(f"its weight {name[:60]!r} is {theirs}, but in the network {ours}")
+
+
+GRAPHS = 32
+"""translated graphs that are kept"""
+
+
+class OnnxGraph(NamedTuple):
+    """A graph in ONNX, and the values that it was made with."""
+
+    graph: Any
+    values: dict[str, Tensor]
+    kept: frozenset[str]
+    """names of the values that the graph holds unchanged; the translation has computed with the others"""
+
+
+_graphs: dict[str, OnnxGraph] = {}
+"""by the text of the exported program: translating takes half a second, and clients' models have the same graph"""
+
+
+def trace_program(module: InferenceModule, example: NDArray[Any]) -> ExportedProgram:
+    """The program of a model, for any number of samples; raises a sentence for networks that torch can't trace."""
+    x = torch.from_numpy(np.concatenate([example[:1]] * 2))  # torch would take a batch of one for the only size
+    try:
+        with _quiet(), torch.no_grad():
+            return export(module.eval(), (x,), dynamic_shapes={INPUT: {0: Dim("n", min=1)}})
+    except Exception as error:  # torch has no class for what it can't trace
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"torch can't export this network ({type(error).__name__}: {reason}).") from error
+
+
+def to_onnx(program: ExportedProgram) -> bytes:
+    """As an ONNX program with the input `x` and the outputs `scores` and `probabilities`."""
+    check_format("onnx")
+    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
+
+    values = {**program.state_dict, **program.constants}
+    key = str(program.graph) + str({k: (t.dtype, t.shape) for k, t in values.items()})
+    known = _graphs.get(key)
+    if known is None or not _fits(known, values):
+        graph = _translate(program)
+        own = {k: t.detach().clone() for k, t in values.items()}
+        known = OnnxGraph(graph, own, frozenset(t.name for t in graph.graph.initializer if _holds(t, own)))
+        if len(_graphs) >= GRAPHS:
+            _graphs.clear()
+        _graphs[key] = known
+    for tensor in known.graph.graph.initializer:
+        if tensor.name in known.kept:
+            array = values[tensor.name].detach().contiguous().numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return known.graph.SerializeToString(deterministic=True)
+
+
+def _fits(known: OnnxGraph, values: dict[str, Tensor]) -> bool:
+    return all(name in known.kept or torch.equal(t, values[name]) for name, t in known.values.items())
+
+
+def _holds(tensor: Any, values: dict[str, Tensor]) -> bool:
+    """Whether an initializer is the value of this name; one that was merged with others may keep its name."""
+    import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
+
+    return tensor.name in values and np.array_equal(onnx.numpy_helper.to_array(tensor), values[tensor.name].numpy())
+
+
+def _translate(program: ExportedProgram) -> Any:
+    try:
+        with _quiet():
+            translated = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, external_data=False, optimize=False,
+                input_names=[INPUT], output_names=[*OUTPUTS],
+            )  # fmt: skip
+    except Exception as error:  # onnxscript has no class for what it can't translate
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"torch can't write this network as ONNX ({type(error).__name__}: {reason}).") from error
+    assert translated is not None
+    graph = translated.model_proto
+    inner = graph.graph
+    for part in (graph, inner, *inner.node, *inner.initializer, *inner.value_info, *inner.input, *inner.output):
+        part.ClearField("doc_string")  # these name our source files and lines
+        part.ClearField("metadata_props")
+    return graph
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide torch's warnings about its own deprecated parts and about torchvision."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        log.setLevel(before)

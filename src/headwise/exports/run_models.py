@@ -1,0 +1,355 @@
+"""A run's models, made exactly as its evaluations made them."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ..app.launch import data_folder
+from ..app.objects import with_remembered
+from ..app.prepare import divided, plan_for
+from ..contract.method import record_types
+from ..data.dataset import Dataset
+from ..data.federated import FederatedData, clients_at_sites, task_at_sites
+from ..data.own.description import MISSING, Description, Features
+from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_state
+from ..disk.files import digest, read_bytes, read_json
+from ..engine.client.jobs import make_personal_model, restore_trained_model
+from ..engine.client.scoring import compute_outputs
+from ..engine.host.devices import move_to
+from ..engine.host.process import one_thread
+from ..engine.plan import Plan
+from ..engine.server_bench import ServerBench, broadcasts
+from ..errors import ConfigError, RunError, counted
+from ..memory import aligned
+from ..models.base import Task
+from ..models.split import channels_last
+from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.query import Run, client_label
+from ..settings.experiment import OWN, Choice, Experiment, experiment_from
+from ..settings.fields import dump
+from ..tasks.registry import objective_of
+from .card import FILES, MOST, check_format, make_run_card, write_folder
+from .inputs import Inputs
+from .loading import answer_with, load_weights
+from .model import Format, Prediction, TrainedModel
+from .network import (
+    InferenceModule,
+    build_preprocessing,
+    decode_outputs,
+    describe_network,
+    is_ours,
+    layout,
+    pack_weights,
+    to_onnx,
+    trace_program,
+)
+from .programs import load_program
+
+DEPLOYED = "flower"
+"""the engine of runs with sites; in a simulation of sites, all clients are here"""
+FACTS = ("shape", "classes", "vocabulary", "sizes", "kind")
+"""that sites report about each client's data"""
+
+
+class Models:
+    """All models of one run. Its data are read once: some methods make a client's model from its samples."""
+
+    def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
+        self.run = run
+        self._data_dir = data_dir
+        self.deployed = run.manifest["experiment"]["engine"]["kind"] == DEPLOYED
+        self._checkpoints: dict[tuple[str, ...], Checkpoint] = {}
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return with_remembered(experiment_from(self.run.manifest["experiment"]), self.run.path)
+
+    @cached_property
+    def data(self) -> FederatedData:
+        manifest = self.run.manifest
+        if self.deployed:
+            refuse_deployed(self.run)
+        data = divided(self.experiment, data_folder(self._data_dir or manifest["data_dir"]))
+        if (now := data.summary.hash) != (before := manifest["partition"]["hash"]):
+            raise RunError(f"{self.run.path} was run on partition {before[:12]}, but the data now gives {now[:12]}.")
+        return data
+
+    @cached_property
+    def _served(self) -> Served:
+        return Served(self.run)
+
+    @cached_property
+    def plan(self) -> Plan:
+        if self.deployed:
+            return self._served.plan
+        return plan_for(self.experiment, self.data)
+
+    def of(self, client: int, moment: str = "pre", round: str = "last", licence: str = "") -> TrainedModel:
+        """The model of the client with this number, after a download or as after its last training."""
+        if self.deployed:
+            refuse_deployed(self.run, client)
+        if moment not in ("pre", "post"):
+            raise RunError(f"moment is {moment!r}, but must be 'pre' or 'post'.")
+        checkpoint = self.checkpoint(round)
+        t = checkpoint.progress.t
+        state = checkpoint.states.get(client)
+        central = ServerBench(self.plan, t, "evaluate")
+        down = broadcasts(self.plan, checkpoint.progress.server, [client], central)[client]
+        with one_thread():
+            if moment == "pre":
+                network = make_personal_model(self.plan, client, t, state, down)
+            elif state is None:
+                raise RunError(
+                    f"client {client_label(client, self.run.names)} has not trained in {counted(t, 'round')}: "
+                    "it only has a model before training."
+                )
+            else:
+                network = restore_trained_model(self.plan, client, t, state, down)
+        if network is None:
+            raise RunError(f"{self.run.path} kept no post-training models: rerun with evaluate.keep = ['post'].")
+        module = require_module(self.plan, network)
+        card = make_run_card(
+            self.run, self.data.dataset, client=client, moment=moment, t=t, which=round, licence=licence
+        )
+        return make_model(self.plan, self.data, module, card, client)
+
+    def global_model(self, round: str = "last", licence: str = "") -> TrainedModel:
+        """The one model for everybody."""
+        checkpoint = self.checkpoint(round)
+        t = checkpoint.progress.t
+        network = self.plan.method.global_model(checkpoint.progress.server, ServerBench(self.plan, t, "evaluate"))
+        if network is None:
+            raise RunError(f"{self.run.method} has no global model: each client has its own.")
+        if self.deployed:
+            served = self._served
+            card = make_run_card(self.run, served.dataset, t=t, which=round, licence=licence)
+            card |= {"reading": served.describe_tables(), "of": {**card["of"], "numbered": not served.named}}
+            return make_model(self.plan, None, network, card, served.inputs())
+        if self.data.fitted is not None and len(self.data.fitted.mean) > 1:
+            raise RunError("preprocess.fit is 'client', so a global model has no inputs of its own.")
+        card = make_run_card(self.run, self.data.dataset, t=t, which=round, licence=licence)
+        return make_model(self.plan, self.data, network, card, 0)
+
+    def adapt(self, x: Any, y: Any, epochs: int = 5) -> TrainedModel:
+        """A model for a new client, after `epochs` epochs on its own samples."""
+        from .adapting import NewClient
+
+        if not isinstance(epochs, int) or not 0 <= epochs <= 10_000:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RunError(f"epochs is {epochs!r}, but must be from 0 to 10000.")
+        return NewClient(self, x, y).model(epochs)
+
+    def checkpoint(self, round: str) -> Checkpoint:
+        """Read once while its files stay the same: reading it checks the state of every client."""
+        key = round, *sorted(p.name for p in (self.run.path / "checkpoint").glob("*.safetensors"))
+        if key not in self._checkpoints:
+            self._checkpoints = {key: self._checkpoint(round)}
+        return self._checkpoints[key]
+
+    def _checkpoint(self, round: str) -> Checkpoint:
+        types = record_types(type(self.plan.method))
+        kept = Checkpoints(self.run.path / "checkpoint", types)
+        if round not in ("last", "best"):
+            raise RunError(f"round is {round!r}, but must be 'last' or 'best'.")
+        checkpoint = kept.load() if round == "last" else kept.best()
+        if checkpoint is None:
+            why = "has no checkpoint" if round == "last" else "keeps no best round: evaluate.keep = ['best'] does"
+            raise RunError(f"{self.run.path} {why}.")
+        return checkpoint
+
+
+class Served:
+    """A deployment's plan and inputs; its classes have the study's names or, where it has none, numbers."""
+
+    def __init__(self, run: Run) -> None:
+        experiment = experiment_from(run.manifest["experiment"])
+        facts = self._read_facts(run.path / "sites.json")
+        options = experiment.data.options if experiment.data.name == OWN else {}
+        statistics = options.get("statistics", "")
+        self._fitted = fit(*sums_from_json(statistics)) if statistics else None
+        self._apart = bool(options) and (self._fitted is None or self._fitted.recipe.options.fit == "client")
+        first = next(iter(facts.values()))
+        reported = Task(tuple(first["shape"]), first["classes"], first["vocabulary"], first["kind"])
+        task = task_at_sites(reported, statistics, experiment.target_range)
+        clients = range(run.manifest["experiment"]["clients"])
+        sizes = [facts[c]["sizes"] if c in facts else (0, 0, 0) for c in clients]
+        self.plan: Plan = plan_for(experiment, clients_at_sites(task, sizes, {}))
+        self.named = tuple(options.get("classes", ()))
+        classes = self.named or tuple(map(str, range(task.classes)))
+        x = np.empty((0, *task.shape))
+        self.dataset = Dataset(x, np.empty(0, np.int64), classes, vocabulary=task.vocabulary, task=task.kind)
+
+    def inputs(self) -> ClientInputs:
+        """Raw samples of a user's own data; of public data, samples as the networks take them."""
+        task, fitted = self.plan.data.task, self._fitted
+        if self._apart:
+            raise RunError("each site has its own preprocessing, so a global model has no inputs of its own.")
+        if fitted is None:
+            inputs = Inputs(task.shape, "int64" if task.vocabulary else "float32")
+        else:
+            inputs = Inputs(fitted.recipe.shape, _dtype_of(fitted), fitted=from_state(to_state(fitted)))
+        return ClientInputs(
+            inputs, np.stack([np.zeros(inputs.shape, inputs.dtype), np.ones(inputs.shape, inputs.dtype)])
+        )
+
+    def describe_tables(self) -> dict[str, Any]:
+        """How to read tables with the columns of the sites' data."""
+        if self._fitted is None:
+            return {}
+        columns = self._fitted.recipe.columns
+        kinds = {kind: tuple(c.name for c in columns if c.kind == kind) for kind in ("number", "category", "text")}
+        options = self._fitted.recipe.options
+        return dump(Description("csv", "", features=Features(**kinds), preprocess=options, classes=self.named))
+
+    @staticmethod
+    def _read_facts(path: Path) -> dict[int, dict[str, Any]]:
+        """What sites reported about each client's data."""
+        content = read_json(path, absent=b"{}")
+        try:
+            each = {
+                t["client"]: {"kind": "classification", **{k: t[k] for k in FACTS if k in t}} for t in content["told"]
+            }
+            if not each or any(fact.keys() != set(FACTS) for fact in each.values()):
+                raise ValueError("facts are missing")
+            return each
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{path} is damaged: it does not say what data the sites have.") from error
+
+
+def refuse_deployed(run: Run, client: int | None = None) -> NoReturn:
+    """Say where the personal models of a deployed run are, and how to get one."""
+    name = f"run-{digest(read_bytes(run.path / 'manifest.json'))[:16]}"  # as `sites.server.deployment` names it
+    who = "CLIENT" if client is None else client
+    command = f"headwise site export SITE --run {name} --client {who} --format onnx -o DIR"
+    raise RunError(f"{run.path} has its personal models at the sites that trained them: there, use {command}.")
+
+
+SAMPLES = 32
+"""on which an exported model must agree with the network"""
+TOLERANCE = 1e-4
+"""of scores; probabilities differ far less"""
+
+
+class ClientInputs(NamedTuple):
+    """A client's preprocessing, and some of its samples, on which exported models are checked."""
+
+    inputs: Inputs
+    samples: NDArray[Any]
+
+
+def make_model(
+    plan: Plan, data: FederatedData | None, network: nn.Module, card: dict[str, Any], client: int | ClientInputs
+) -> TrainedModel:
+    """The network as a model that takes raw samples of a client: one of the data's, or one with its own inputs."""
+    if isinstance(client, int):
+        assert data is not None
+        client = _inputs_and_samples(data, client, card["reading"])
+    inputs, samples = client
+    card = {**card, "inputs": inputs.plain()}
+    prepare = build_preprocessing(inputs)
+    last = any(map(channels_last, plan.models))
+
+    @torch.no_grad()
+    def answer(x: NDArray[Any]) -> Prediction:
+        """In one pass over all samples, as evaluations do: the last bits may depend on the batch."""
+        with one_thread():
+            inner = aligned(prepare(torch.from_numpy(x)))
+            if last and inner.dim() == 4:
+                inner = inner.contiguous(memory_format=torch.channels_last)
+            scores = compute_outputs(
+                network, move_to(inner, plan.device), plan.experiment.evaluate.batch, fast=plan.fast
+            ).cpu()
+            return Prediction(*(t.numpy() for t in decode_outputs(scores, objective_of(plan.data.task))))
+
+    def write(folder: Path, format: Format) -> None:
+        on_cpu = network if plan.device == "cpu" else copy.deepcopy(network).cpu()
+        _save(plan, InferenceModule(inputs, on_cpu, plan.data.task), card, samples, folder, format)
+
+    return TrainedModel(card, inputs, answer, network.eval(), write)
+
+
+def _inputs_and_samples(data: FederatedData, client: int, reading: dict[str, Any]) -> ClientInputs:
+    inputs = inputs_of(data, client, reading)
+    part = data.parts[client]
+    return ClientInputs(inputs, encode_run_samples(data, inputs, data.dataset.x[[*part.test, *part.train][:SAMPLES]]))
+
+
+def inputs_of(data: FederatedData, client: int, reading: dict[str, Any]) -> Inputs:
+    dataset = data.dataset
+    fitted = data.fitted
+    shape = tuple(dataset.x.shape[1:])
+    if fitted is None:
+        dtype = "uint8" if dataset.mean else "int64" if dataset.vocabulary else "float32"
+        return Inputs(shape, dtype, dataset.mean, dataset.std)
+    missing = tuple(reading.get("missing", MISSING))
+    return Inputs(shape, _dtype_of(fitted), fitted=from_state(to_state(fitted.for_client(client))), missing=missing)
+
+
+def _dtype_of(fitted: Fitted) -> str:
+    return "int64" if fitted.recipe.vocabulary else "uint8" if fitted.recipe.form == "image" else "float64"
+
+
+def encode_run_samples(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> NDArray[Any]:
+    """A run's samples with categories as the fitted preprocessing numbers them, not as the files have them."""
+    recipe = data.dataset.recipe
+    fitted = inputs.fitted
+    x = x.astype(inputs.dtype)
+    if recipe is None or fitted is None:
+        return x
+    for column, at in recipe.places():
+        if column.kind == "category":
+            place = {value: float(k) for k, value in enumerate(fitted.values[column.name])}
+            table = np.array([place.get(v, np.nan) for v in recipe.categories[column.name]] + [np.nan])
+            x[:, at] = table[np.where(np.isnan(x[:, at]), -1, x[:, at]).astype(np.int64)]
+    return x
+
+
+def _save(
+    plan: Plan, module: InferenceModule, card: dict[str, Any], samples: NDArray[Any], folder: Path, format: Format
+) -> None:
+    """Write a model's folder, but only if what will be loaded from it predicts these samples as the network does."""
+    check_format(format)
+    path = folder / FILES[format]
+    if format == "onnx":
+        data = to_onnx(trace_program(module, samples))
+        answer = load_program(path, data)
+    else:
+        choice = _find_architecture(plan, module.network)
+        data = pack_weights(module.network)
+        card = {**card, "network": describe_network(choice, plan.data.task)}
+        own = None if is_ours(choice) else choice
+        answer = answer_with(load_weights(path, card, module.inputs, data, own))
+    if len(data) > MOST[path.name]:
+        raise RunError(f"{path.name} would have {len(data):,} bytes, but must have at most {MOST[path.name]:,}.")
+    with torch.no_grad():
+        expected = [t.numpy() for t in module(torch.from_numpy(samples))]
+    off = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(answer(samples), expected, strict=True))
+    if not off <= TOLERANCE:
+        raise RunError(f"the exported {format} model differs from the network by {off:.2g} on this client's samples.")
+    write_folder(folder, card, {path.name: data})
+
+
+def _find_architecture(plan: Plan, network: nn.Module) -> Choice:
+    """Which of the run's networks this is."""
+    models = [*zip(plan.experiment.model, plan.models, strict=True)]
+    if plan.experiment.server_model is not None and plan.server_model is not None:
+        models.append((plan.experiment.server_model, plan.server_model))
+    for choice, model in models:
+        if str(network) == str(model) and layout(network.state_dict()) == layout(model.state_dict()):
+            return choice
+    what = f"a model of {plan.experiment.method.name} is a {type(network).__name__}"
+    raise ConfigError(f"format is 'torch', which holds one of a run's networks, but {what}: choose the format onnx.")
+
+
+def require_module(plan: Plan, network: Any) -> nn.Module:
+    if not isinstance(network, nn.Module):
+        name = type(plan.method).__name__
+        raise RunError(f"{name} gives a function, not a module: make it a Composed to use it later.")
+    return network
