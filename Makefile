@@ -11,12 +11,15 @@ help:  ## show this
 
 setup: $(READY)  ## make .venv with everything in it
 
-$(READY): requirements.lock pyproject.toml
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+$(READY): requirements.lock requirements-torch.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "headwise needs Python 3.11 or newer, but $(PYTHON) is older: try make PYTHON=python3.11 setup"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) --require-hashes --no-deps --only-binary :all: -r requirements.lock
+	$(PIP) --only-binary :all: -r requirements-torch.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(READY)  ## compare local, global and personalized models on embedded data; a page at the end
