@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from headwise_feddbe.feddbe import FedDBE
 from torch import Tensor
 
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts
+from headwise.methods.feddbe import FedDBE
 from headwise.settings.options import Train
-from headwise.testing import check_method
 from headwise.testing.toy import FEATURES, network, play, toy_plan
 
 KAPPA, MU, LR, SIZES = 0.3, 0.4, 0.1, (7, 5)
@@ -81,7 +80,3 @@ def test_the_first_mean_is_taken_while_an_epoch_is_trained() -> None:
     x = torch.from_numpy(np.random.default_rng(4).standard_normal((2, FEATURES)))
     owner = torch.repeat_interleave(torch.arange(2), torch.tensor(SIZES))
     compare(x[owner], owner, batch=4, first=2, steps=4)
-
-
-def test_contract() -> None:
-    check_method(FedDBE)

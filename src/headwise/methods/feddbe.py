@@ -9,11 +9,12 @@ https://arxiv.org/abs/2311.14975
     kappa      kappa        weight of the mean regularization (MR)
     mu         mu           weight of a batch in the running mean
 
-This is FedAvg+DBE as the authors' code computes it (https://github.com/TsingZ0/DBE, `clientDBE.py`, `serverDBE.py`):
-before the first round, each client trains the initial model for an epoch without DBE, tells the running mean of its
-features, and drops what it trained; MR is half the mean squared distance; the running mean begins anew in each round.
-Their script takes kappa = 50 and mu = 1 at a rate of 0.005. Departs from it: our kappa is for a rate of 0.1.
-Parts of the paper are cited by their names.
+This is FedAvg+DBE as its authors' code (https://github.com/TsingZ0/DBE, `clientDBE.py`, `serverDBE.py`): before the
+first round, each client trains the initial model for an epoch without DBE, sends the running mean of its features, and
+drops what it trained; MR is half the mean squared distance; the running mean starts anew in each round.
+
+Departs from the paper: the authors' script takes kappa = 50 and mu = 1 at a learning rate of 0.005; our kappa suits a
+rate of 0.1.
 """
 
 from __future__ import annotations
@@ -26,21 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.authoring import (
-    Central,
-    Composed,
-    Local,
-    Method,
-    NonNegative,
-    Params,
-    Predictor,
-    Record,
-    Reply,
-    Shared,
-    SplitModel,
-    Sums,
-    Unit,
-    Update,
-)
+    Central, Composed, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, Sums, TaskName,
+    Unit, Update,
+)  # fmt: skip
 
 
 class Global(Record):
@@ -51,13 +40,13 @@ class Global(Record):
 
 
 class Memory(Record):
-    """What a client keeps: the bias of its features."""
+    """The bias of a client's features."""
 
     bias: Tensor
 
 
-class Told(Record):
-    """What a client tells before the first round: the running mean of its features."""
+class MeanFeature(Record):
+    """A client's answer before the first round: the running mean of its features."""
 
     mean: Tensor
 
@@ -67,12 +56,13 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
     """FedAvg in which a client's bias in feature space is a vector of its own, and the body is kept free of it."""
 
     family: ClassVar[str] = "partial sharing"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model, mean feature down"
     stays: ClassVar[str] = "bias of the features"
     traffic_down: ClassVar[str] = "P + K"
     traffic_up: ClassVar[str] = "P"
     sums: ClassVar[Sums] = "samples"
-    census: ClassVar[type[Record]] = Told
+    census: ClassVar[type[Record]] = MeanFeature
 
     kappa: NonNegative = 1.0
     """weight of the distance between a client's mean feature and the consensual one"""
@@ -83,7 +73,7 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
         m = central.init()
         return Global(m.params(), torch.zeros(m.width))
 
-    def question(self, local: Local) -> Told:
+    def question(self, local: Local) -> MeanFeature:
         m = local.init()
         running = Running(self.mu, m.width)
 
@@ -92,12 +82,10 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
             running.mean_with(z)
             return local.loss_of(m.head(z), y)
 
-        local.sgd(
-            m, epochs=1, loss=loss
-        )  # Algorithm 1, initialization: an epoch without DBE, of which only zbar_i^g stays
-        return Told(running.mean)
+        local.sgd(m, epochs=1, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of this epoch
+        return MeanFeature(running.mean)
 
-    def answered(self, server: Global, replies: Sequence[Reply[Told]], central: Central) -> Global:
+    def answered(self, server: Global, replies: Sequence[Reply[MeanFeature]], central: Central) -> Global:
         means = torch.stack([r.up.mean for r in replies]).double()
         n = torch.tensor([r.n for r in replies], dtype=torch.float64)
         return Global(server.w, (n / n.sum() @ means).float())  # Algorithm 1, initialization: zbar^g
@@ -123,7 +111,7 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = m.body(x)
             apart = (running.mean_with(z) - down.centre).square().mean() / 2
-            return local.loss_of(m.head(bias(z)), y) + self.kappa * apart  # Section PRBM + kappa * Section MR
+            return local.loss_of(m.head(bias(z)), y) + self.kappa * apart  # Algorithm 1: PRBM, and kappa times MR
 
         local.sgd(m, bias, loss=loss)  # Algorithm 1: theta and zbar_i^p learn together
         return Update(Shared(m.params()), Memory(bias.p.detach().clone()), _personal(m, bias), keep=m)
@@ -133,7 +121,7 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
 
 
 class Running:
-    """Section MR: the running mean of a client's features, zbar_i^g = (1 - mu) zbar_i^g + mu times the batch's mean."""
+    """MR: the running mean of a client's features, zbar_i^g = (1 - mu) zbar_i^g + mu times the batch's mean."""
 
     def __init__(self, mu: float, width: int) -> None:
         self.mu, self.mean = mu, torch.zeros(width)
@@ -146,7 +134,7 @@ class Running:
 
 
 class Bias(nn.Module):
-    """Section PRBM: z = z^g + zbar_i^p, with a trainable zbar_i^p."""
+    """PRBM: z = z^g + zbar_i^p, with a trainable zbar_i^p."""
 
     def __init__(self, p: Tensor) -> None:
         super().__init__()

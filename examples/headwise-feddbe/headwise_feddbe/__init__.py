@@ -1,1 +1,0 @@
-"""FedDBE for Headwise: installed, `headwise run --method feddbe` finds it."""

@@ -1,0 +1,1 @@
+"""FedExP for Headwise: once installed, `headwise run --method fedexp` finds it."""
