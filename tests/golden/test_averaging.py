@@ -49,8 +49,8 @@ METHODS = (
     LGFedAvg(),
 )
 OWN_WAY = {
-    "apple", "clusterfl", "fd", "fedamp", "fedcac", "fedfomo", "fedftha", "fedgh", "fedgmh", "fedkd", "fedmeta",
-    "fednova", "fedproto", "scaffold", "standalone",
+    "apple", "clusterfl", "fd", "fedamp", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo", "fedftha", "fedgh",
+    "fedgmh", "fedkd", "fedmeta", "fednova", "fedpac", "fedproto", "pfedfda", "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]

@@ -1,0 +1,126 @@
+"""FedAS — Yang, Huang and Ye, *FedAS: Bridging Inconsistency in Personalized Federated Learning*, CVPR 2024.
+https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsistency_in_Personalized_Federated_Learning_CVPR_2024_paper.html
+
+    paper              here          meaning
+    theta              down.w        the shared body
+    theta_i, v_i       me.w, me.h    client i's last body, which it aligns to, and its head, which never leaves it
+    P_i,c              target        prototype: mean feature of its samples of class c under its last body
+    tr(F_i)            up.trace      trace of the Fisher information of its trained model: the server's weight
+
+    (1)  theta <- theta - eta grad sum_c mean over the batch's samples x of class c of |theta(x) - P_i,c|^2 / K
+    (2)  tr(F_i) = 1/n sum over its samples of |grad log p(y | x)|^2
+    (3)  theta <- sum_i tr(F_i) theta_i / sum_i tr(F_i), over the round's clients
+
+As its authors' code (https://github.com/xiyuanyang45/FedAS, `clientas.py`, `serveras.py`), with the abstract; the
+numbers are ours. Departs from it: the code sums the squared norms of the gradients of batch means, which is (2) for
+batches of one sample only, and counts larger clients more (`fedas@code`). It aligns in batches of 16, here in the
+run's; its clients align one shared object in turn, here each its own copy. A client that never trained has nothing to
+align to. A round whose traces are all 0 takes the plain mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from headwise.authoring import (
+    Central, EpochsOrNone, Local, Method, NonNegative, Params, Predictor, Record, Reply, Shared, SplitModel, TaskName,
+    Update, mean,
+)  # fmt: skip
+
+CHUNK = 32  # samples whose gradients are in memory at once
+
+
+class Own(Record):
+    """A client's last body, once it has one, and its head."""
+
+    w: Params | None
+    h: Params
+
+
+class Up(Record):
+    """A client's body and the trace of its Fisher information."""
+
+    w: Params
+    trace: float
+
+
+@dataclass(frozen=True)
+class FedAS(Method[Shared, Own, Shared, Up]):
+    """A shared body with personal heads: clients align the body to their last one, and count by their Fisher trace."""
+
+    family: ClassVar[str] = "shared body"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
+    travels: ClassVar[str] = "body, Fisher trace up"
+    stays: ClassVar[str] = "head, last body (a copy is sent)"
+    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    traffic_down: ClassVar[str] = "F"
+    traffic_up: ClassVar[str] = "F + 1"
+    cost: ClassVar[float] = 3
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"code": {"fisher": "batches"}}
+
+    align_lr: NonNegative = 0.01
+    """learning rate of the alignment; 0 starts from the body as it was sent"""
+    align_epochs: EpochsOrNone = 1
+    """epochs of the alignment"""
+    fisher: Literal["samples", "batches"] = "samples"
+    """the trace is the mean over samples, or (code) a sum over the gradients of batch means"""
+
+    def server_init(self, central: Central) -> Shared:
+        return Shared(central.init().params("body"))
+
+    def broadcast(self, server: Shared, client: int, central: Central) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Sequence[Reply[Up]], central: Central) -> Shared:
+        if not replies:
+            return server
+        traces = [r.up.trace for r in replies]
+        return Shared(mean((r.up.w for r in replies), traces if sum(traces) > 0 else None))  # Eq. (3)
+
+    def client_init(self, local: Local) -> Own:
+        return Own(None, local.init().state("head"))
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Up, Own]:
+        m = self._aligned(me, down, local)
+        local.sgd(m)
+        return Update(Up(m.params("body"), self._trace(m, local)), Own(m.state("body"), m.state("head")), m)
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return self._aligned(me, down, local)
+
+    def _aligned(self, me: Own, down: Shared, local: Local) -> SplitModel:
+        """The client's head on the shared body, whose features have moved towards those of its last one."""
+        m = local.model(down.w | me.h)
+        if me.w is None or not self.align_lr:
+            return m
+        own = local.class_means(local.model(me.w | me.h).body)
+        target = own.means.new_zeros(local.classes, m.width).index_copy(0, own.labels.long(), own.means)
+
+        def distance(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1): every class of a batch counts the same
+            share = y.bincount(minlength=local.classes)[y].reciprocal()
+            return ((m.body(x) - target[y]).square().mean(1) * share).sum()
+
+        local.sgd(m, only=m.body, epochs=self.align_epochs, lr=self.align_lr, loss=distance)
+        return m
+
+    def _trace(self, m: SplitModel, local: Local) -> float:
+        """Eq. (2), in evaluation mode."""
+        at = m.weights().map(Tensor.detach)
+
+        def loss(w: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return local.loss(m.given(Params(w)), x, y)
+
+        def of_one(w: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return Params(grad(loss)(w, x[None], y[None])).sq_norm()
+
+        if self.fisher == "batches":
+            norms = [Params(grad(loss)(dict(at), x, y)).sq_norm() for x, y in local.batches(1)]
+            return float(torch.stack(norms).sum()) if norms else 0.0
+        x, y = next(local.batches(1, size=local.n))
+        return float(vmap(of_one, in_dims=(None, 0, 0), chunk_size=CHUNK)(dict(at), x, y).mean())
