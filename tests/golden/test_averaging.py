@@ -49,8 +49,9 @@ METHODS = (
     LGFedAvg(),
 )
 OWN_WAY = {
-    "apple", "clusterfl", "fd", "fedamp", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo", "fedftha", "fedgh",
-    "fedgmh", "fedkd", "fedmeta", "fednova", "fedpac", "fedproto", "pfedfda", "scaffold", "standalone",
+    "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
+    "fedftha", "fedgh", "fedgmh", "fedkd", "fedmeta", "fednova", "fedpac", "fedproto", "pfedfda", "pfedsim",
+    "q-fedavg", "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]
@@ -177,7 +178,7 @@ def test_listing_knows_who_has_a_global_model(name: str) -> None:
 
 
 AVERAGING = [name for name in catalog.names("method") if issubclass(catalog.find("method", name), Averaging)]
-PLAIN = {"apfl", "ditto", "fedbn", "fedrep", "per-fedavg", "pfedme"}
+PLAIN = {"apfl", "ditto", "fedbn", "fedrep", "mr-mtl", "per-fedavg", "pfedme"}
 """whose Algorithm 1 prints 1/K sum_k w_k, where ours is weighted by samples unless asked"""
 
 

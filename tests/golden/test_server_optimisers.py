@@ -3,6 +3,7 @@
 With Delta the clients' mean change and tau = 1e-3, v_0 = tau^2:
     FedAvgM   m <- b m + Delta                     w <- w + lr m
     FedAdam   m <- b m + (1-b) Delta               v <- .99 v + .01 Delta^2
+    FedAdagrad  m as FedAdam                       v <- v + Delta^2
     FedYogi   m as FedAdam                         v <- v - .01 Delta^2 sign(v - Delta^2)
               w <- w + lr m / (sqrt(v) + tau)
 """
@@ -41,12 +42,16 @@ def by_hand(opt: str, rounds: int) -> list[float]:
             if opt == "momentum":
                 w[i] += LR * m[i]
                 continue
-            v[i] = 0.99 * v[i] + 0.01 * d * d if opt == "adam" else v[i] - 0.01 * d * d * copysign(1, v[i] - d * d)
+            v[i] = {
+                "adagrad": v[i] + d * d,
+                "adam": 0.99 * v[i] + 0.01 * d * d,
+                "yogi": v[i] - 0.01 * d * d * copysign(1, v[i] - d * d),
+            }[opt]
             w[i] += LR * m[i] / (sqrt(v[i]) + TAU)
     return w
 
 
-@pytest.mark.parametrize("opt", ["none", "momentum", "adam", "yogi"])
+@pytest.mark.parametrize("opt", ["none", "momentum", "adagrad", "adam", "yogi"])
 def test_three_rounds(opt: str) -> None:
     method = FedAvg(server_opt=opt, server_lr=LR, server_momentum=B)  # type: ignore[arg-type]
     plan = plan_of(method)

@@ -4,7 +4,8 @@ A method says what it shares (`shared`). How clients are weighted in the mean is
 method's own default says otherwise. Robust rules, server optimisers and masked sums then work by themselves.
 
 Server optimisers: Reddi et al., *Adaptive Federated Optimization*, ICLR 2021, Algorithm 2. https://arxiv.org/abs/2003.00295
-The clients' mean change serves as a gradient: momentum is FedAvgM (Hsu et al., 2019), adam is FedAdam, yogi is FedYogi.
+The clients' mean change serves as a gradient: momentum is FedAvgM (Hsu et al., 2019), adagrad is FedAdagrad,
+adam is FedAdam, yogi is FedYogi.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
 
     weights: Literal["samples", "clients"] = "samples"
     """how clients count in the server's mean: by their samples, or equally"""
-    server_opt: Literal["none", "momentum", "adam", "yogi"] = "none"
-    """how the server applies the clients' mean: directly, or as a step of FedAvgM, FedAdam or FedYogi"""
+    server_opt: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
+    """how the server applies the clients' mean: directly, or as a step of FedAvgM, FedAdagrad, FedAdam or FedYogi"""
     server_lr: Positive = 1.0
     """learning rate of the server: 1 takes the mean itself; adaptive optimisers need about 0.01"""
     server_momentum: Unit = 0.9
@@ -84,7 +85,7 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         w = self.shared(central)
         moments = w.map(lambda t: torch.zeros_like(t, dtype=t.dtype if t.is_floating_point() else torch.float32))
         m = moments if self.server_opt != "none" else None
-        v = moments.map(lambda t: t + TAU**2) if self.server_opt in ("adam", "yogi") else None
+        v = moments.map(lambda t: t + TAU**2) if self.server_opt in ("adagrad", "adam", "yogi") else None
         return Averaged(w, m, v)
 
     @final
@@ -124,6 +125,8 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         return Averaged(_moved(server.w, direction, self.server_lr, average), m, v)
 
     def _second_moment(self, v: Tensor, d: Tensor) -> Tensor:
+        if self.server_opt == "adagrad":
+            return v + d * d
         if self.server_opt == "adam":
             return BETA_2 * v + (1 - BETA_2) * d * d
         return v - (1 - BETA_2) * d * d * torch.sign(v - d * d)

@@ -1,0 +1,51 @@
+"""What the methods that came from peers' libraries become at the ends of their options, over whole runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from plain import server, states, toy_plan
+
+from headwise.methods.cfl import CFL
+from headwise.methods.fedavg import FedAvg
+from headwise.methods.fedlc import FedLC
+from headwise.methods.fedntd import FedNTD
+from headwise.methods.mr_mtl import MRMTL
+from headwise.methods.pfedsim import PFedSim
+from headwise.methods.q_fedavg import QFedAvg
+from headwise.methods.standalone import Standalone
+from headwise.params import Params
+from headwise.settings.options import Train
+from headwise.testing.toy import SOME, Recorder, play
+
+ONE_BATCH = Train(batch=100, lr=0.1)
+
+
+def played(method: Any) -> Recorder:
+    return play(toy_plan(method, ratio=SOME))
+
+
+def near(a: Params, b: Params, atol: float = 1e-6) -> None:
+    assert a.keys() == b.keys() and len(a)
+    for k, t in a.items():
+        torch.testing.assert_close(t, b[k], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("method", [FedNTD(beta=0.0), FedLC(tau=0.0), PFedSim(warm_up=1.0)], ids=repr)
+def test_is_fedavg(method: Any) -> None:
+    near(server(played(method)).w, server(played(FedAvg())).w)
+
+
+@pytest.mark.parametrize("method", [QFedAvg(q=0.0), CFL(eps_mean=0.0)], ids=repr)
+def test_is_fedavg_with_equal_weights(method: Any) -> None:
+    """q-FedAvg's pass over the samples before training uses up an order, so all are in one batch."""
+    ends = [server(play(toy_plan(m, ratio=SOME, train=ONE_BATCH))) for m in (method, FedAvg(weights="clients"))]
+    near(ends[0].models[0] if isinstance(method, CFL) else ends[0].w, ends[1].w, atol=1e-5)
+
+
+def test_mr_mtl_without_a_pull_is_local_training() -> None:
+    mine, alone = (states(played(m)) for m in (MRMTL(lam=0.0), Standalone()))
+    for c, me in mine.items():
+        near(me.w, alone[c].w)
