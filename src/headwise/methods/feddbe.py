@@ -128,7 +128,7 @@ class Running:
 
     def mean_with(self, z: Tensor) -> Tensor:
         """The mean after this batch, with gradients through the batch only."""
-        mean = (1 - self.mu) * self.mean.to(z) + self.mu * z.mean(0)
+        mean = (1 - self.mu) * self.mean.type_as(z) + self.mu * z.mean(0)
         self.mean = mean.detach()
         return mean
 
@@ -137,7 +137,7 @@ class Bias(nn.Module):
     """PRBM: z = z^g + zbar_i^p, with a trainable zbar_i^p."""
 
     def __init__(self, p: Tensor) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.p = nn.Parameter(p.clone())
 
     def forward(self, z: Tensor) -> Tensor:

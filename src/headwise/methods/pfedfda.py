@@ -110,7 +110,7 @@ class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
     def _mixed(self, f: Tensor, y: Tensor, down: Gaussians, local: Local) -> Estimates:
         """Eq. (2)."""
         own, beta = self._estimate(f, y, down), self._beta(f, y, down, local)
-        return Estimates(*(part.to(f) for part in _blend(beta, own, down)))
+        return Estimates(*(part.type_as(f) for part in _blend(beta, own, down)))
 
     def _estimate(self, f: Tensor, y: Tensor, down: Gaussians) -> Estimates:
         """Class means, global where there are no samples, and the covariance around them; in double precision."""
@@ -118,7 +118,7 @@ class PFedFDA(Method[Gaussians, Nothing, Gaussians, Gaussians]):
         count = of.sum(0)
         means = torch.where(count[:, None] > 0, of.T @ f / count.clamp(min=1)[:, None], down.means.double())
         rest = f - means[y]
-        return Estimates(means, rest.T @ rest / max(len(y) - 1, 1) + self.ridge * torch.eye(f.shape[1]).to(f.device))
+        return Estimates(means, rest.T @ rest / max(len(y) - 1, 1) + self.ridge * torch.eye(f.shape[1]).type_as(f))
 
     def _beta(self, f: Tensor, y: Tensor, down: Gaussians, local: Local) -> Tensor:
         """Eq. (3): [2]; zeros if no class has a sample for each half."""
@@ -153,7 +153,7 @@ def _blend(beta: Tensor, own: Estimates, down: Gaussians) -> Estimates:
 
 def _head(at: Estimates, priors: Tensor) -> tuple[Tensor, Tensor]:
     """Eq. (1): weight [C, K] and bias [C]."""
-    unit = torch.eye(len(at.cov)).to(at.cov)
+    unit = torch.eye(len(at.cov)).type_as(at.cov)
     shrunk = (1 - EPSILON) * at.cov + EPSILON * at.cov.trace() / len(unit) * unit
     weight = at.means @ torch.inverse(shrunk)
     return weight, priors.log() - (at.means * weight).sum(1) / 2
