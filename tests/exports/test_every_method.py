@@ -49,9 +49,9 @@ def test_models_say_to_the_bit_what_the_run_measured(runs: dict[str, hw.Run]) ->
                     assert model.card["metrics"]["test"] == measured(models, model, client), (method, client, moment)
 
 
-DIFFERENT = ["fedavg", "fedrod", "fedcp", "gpfl", "apfl", "apple", *MORE]
+DIFFERENT = ["fedavg", "feddbe", "fedmrl", "fedrod", "fedcp", "gpfl", "pfedfda", "apfl", "apple", *MORE]
 """methods whose models differ in more than their weights"""
-COMPOSED = {"fedrod", "fedcp", "gpfl", *MORE}
+COMPOSED = {"feddbe", "fedmrl", "fedrod", "fedcp", "gpfl", "pfedfda", *MORE}
 """methods whose models are several networks, which only a program holds"""
 
 

@@ -49,9 +49,9 @@ METHODS = (
     LGFedAvg(),
 )
 OWN_WAY = {
-    "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
-    "fedftha", "fedgh", "fedgmh", "fedkd", "fedmeta", "fednova", "fedpac", "fedproto", "pfedfda", "pfedsim",
-    "q-fedavg", "scaffold", "standalone",
+    "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedap", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
+    "fedftha", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl", "fednova", "fedpac", "fedproto", "flute",
+    "pfedfda", "pfedsim", "q-fedavg", "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]

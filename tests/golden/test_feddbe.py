@@ -66,7 +66,7 @@ def compare(x: Tensor, y: Tensor, batch: int, first: int, steps: int) -> None:
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
     for c, (_, p, _) in enumerate(made):
         assert p.norm() > 0.01
-        torch.testing.assert_close(end.states[c].me.bias.double(), p, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(end.states[c].me.v.double(), p, rtol=1e-5, atol=1e-6)
 
 
 def test_a_round_is_what_the_formulas_give() -> None:

@@ -4,7 +4,7 @@ https://arxiv.org/abs/2311.14975
     paper      here         meaning
     theta      down.w       the global model: feature extractor and classifier
     zbar^g     down.centre  consensual mean of the features
-    zbar_i^p   me.bias      personalized representation bias memory (PRBM) of client i, added to its features
+    zbar_i^p   me.v         personalized representation bias memory (PRBM) of client i, added to its features
     zbar_i^g   mean         running mean of client i's features, without the bias: from 0, each batch moves it by mu
     kappa      kappa        weight of the mean regularization (MR)
     mu         mu           weight of a batch in the running mean
@@ -13,8 +13,7 @@ This is FedAvg+DBE as its authors' code (https://github.com/TsingZ0/DBE, `client
 first round, each client trains the initial model for an epoch without DBE, sends the running mean of its features, and
 drops what it trained; MR is half the mean squared distance; the running mean starts anew in each round.
 
-Departs from the paper: the authors' script takes kappa = 50 and mu = 1 at a learning rate of 0.005; our kappa suits a
-rate of 0.1.
+Departs from the paper: the authors' script takes kappa = 50 at a rate of 0.005; our kappa suits a rate of 0.1.
 """
 
 from __future__ import annotations
@@ -39,20 +38,14 @@ class Global(Record):
     centre: Tensor
 
 
-class Memory(Record):
-    """The bias of a client's features."""
+class Feature(Record):
+    """A vector of features: a client's bias or, as its answer before the first round, its running mean."""
 
-    bias: Tensor
-
-
-class MeanFeature(Record):
-    """A client's answer before the first round: the running mean of its features."""
-
-    mean: Tensor
+    v: Tensor
 
 
 @dataclass(frozen=True)
-class FedDBE(Method[Global, Memory, Global, Shared]):
+class FedDBE(Method[Global, Feature, Global, Shared]):
     """FedAvg in which a client's bias in feature space is a vector of its own, and the body is kept free of it."""
 
     family: ClassVar[str] = "partial sharing"
@@ -62,7 +55,7 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
     traffic_down: ClassVar[str] = "P + K"
     traffic_up: ClassVar[str] = "P"
     sums: ClassVar[Sums] = "samples"
-    census: ClassVar[type[Record]] = MeanFeature
+    census: ClassVar[type[Record]] = Feature
 
     kappa: NonNegative = 1.0
     """weight of the distance between a client's mean feature and the consensual one"""
@@ -73,7 +66,7 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
         m = central.init()
         return Global(m.params(), torch.zeros(m.width))
 
-    def question(self, local: Local) -> MeanFeature:
+    def question(self, local: Local) -> Feature:
         m = local.init()
         running = Running(self.mu, m.width)
 
@@ -83,10 +76,10 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
             return local.loss_of(m.head(z), y)
 
         local.sgd(m, epochs=1, loss=loss)  # Algorithm 1, initialization: only zbar_i^g stays of this epoch
-        return MeanFeature(running.mean)
+        return Feature(running.mean)
 
-    def answered(self, server: Global, replies: Sequence[Reply[MeanFeature]], central: Central) -> Global:
-        means = torch.stack([r.up.mean for r in replies]).double()
+    def answered(self, server: Global, replies: Sequence[Reply[Feature]], central: Central) -> Global:
+        means = torch.stack([r.up.v for r in replies]).double()
         n = torch.tensor([r.n for r in replies], dtype=torch.float64)
         return Global(server.w, (n / n.sum() @ means).float())  # Algorithm 1, initialization: zbar^g
 
@@ -101,33 +94,32 @@ class FedDBE(Method[Global, Memory, Global, Shared]):
     def global_model(self, server: Global, central: Central) -> SplitModel:
         return central.model(server.w)
 
-    def client_init(self, local: Local) -> Memory:
-        return Memory(torch.zeros(local.init().width))
+    def client_init(self, local: Local) -> Feature:
+        return Feature(torch.zeros(local.init().width))
 
-    def local_update(self, me: Memory, down: Global, local: Local) -> Update[Shared, Memory]:
-        m, bias = local.model(down.w), Bias(me.bias)
+    def local_update(self, me: Feature, down: Global, local: Local) -> Update[Shared, Feature]:
+        m, bias = local.model(down.w), Bias(me.v)
         running = Running(self.mu, m.width)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = m.body(x)
             apart = (running.mean_with(z) - down.centre).square().mean() / 2
-            return local.loss_of(m.head(bias(z)), y) + self.kappa * apart  # Algorithm 1: PRBM, and kappa times MR
+            return local.loss_of(m.head(z + bias.p), y) + self.kappa * apart  # Algorithm 1: PRBM, and kappa times MR
 
         local.sgd(m, bias, loss=loss)  # Algorithm 1: theta and zbar_i^p learn together
-        return Update(Shared(m.params()), Memory(bias.p.detach().clone()), _personal(m, bias), keep=m)
+        return Update(Shared(m.params()), Feature(bias.p.detach().clone()), _personal(m, bias.p.detach()), keep=m)
 
-    def personalize(self, me: Memory, down: Global, local: Local) -> Predictor:
-        return _personal(local.model(down.w), Bias(me.bias))
+    def personalize(self, me: Feature, down: Global, local: Local) -> Predictor:
+        return _personal(local.model(down.w), me.v)
 
 
 class Running:
-    """MR: the running mean of a client's features, zbar_i^g = (1 - mu) zbar_i^g + mu times the batch's mean."""
+    """MR: zbar_i^g <- (1 - mu) zbar_i^g + mu times the batch's mean feature, with gradients through the batch only."""
 
     def __init__(self, mu: float, width: int) -> None:
         self.mu, self.mean = mu, torch.zeros(width)
 
     def mean_with(self, z: Tensor) -> Tensor:
-        """The mean after this batch, with gradients through the batch only."""
         mean = (1 - self.mu) * self.mean.type_as(z) + self.mu * z.mean(0)
         self.mean = mean.detach()
         return mean
@@ -140,12 +132,9 @@ class Bias(nn.Module):
         nn.Module.__init__(self)
         self.p = nn.Parameter(p.clone())
 
-    def forward(self, z: Tensor) -> Tensor:
-        return z + self.p
 
-
-def _personal(m: SplitModel, bias: Bias) -> Predictor:
-    def predict(x: Tensor, m: SplitModel, bias: nn.Module) -> Tensor:
-        return m.head(bias(m.body(x)))
+def _personal(m: SplitModel, bias: Tensor) -> Predictor:
+    def predict(x: Tensor, m: SplitModel, bias: Tensor) -> Tensor:
+        return m.head(m.body(x) + bias)
 
     return Composed(predict, m=m, bias=bias)
