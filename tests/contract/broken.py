@@ -99,6 +99,18 @@ class Leaks(Mean, Method[Shared, Head, Shared, BodyAndHead]):
         return Update(BodyAndHead(u.up.w, u.me.h), u.me, u.model)
 
 
+class DropsRenamedKeys(FedAvg):
+    """Its clients look for another name than the server sends, and keep the initial head."""
+
+    def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
+        m = local.model(down.w.select("body.") | down.w.select("classifier."))
+        local.sgd(m)
+        return Update(Shared(m.params()), me, m)
+
+    def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
+        return local.model(down.w.select("body."))
+
+
 class LeaksOneRow(Mean, Method[Shared, Head, Shared, Flat]):
     """The same, but one row of the head inside a longer tensor."""
 
@@ -388,6 +400,7 @@ BREAKAGES: dict[type[Method[Any, Any, Any, Any]], tuple[str, str]] = {
     ChangesTheServer: ("inputs untouched", "aggregate changed the record 'server'"),
     ChangesAReply: ("inputs untouched", "aggregate changed the record 'reply of client 0'"),
     ChangesTheInitialModel: ("inputs untouched", "initial model"),
+    DropsRenamedKeys: ("download is used", "no client uses w/head.weight, w/head.bias of its download"),
     Leaks: ("nothing private", "client 0 sends its 'h'"),
     LeaksOneRow: ("nothing private", "client 0 sends its 'h'"),
     ServerDice: ("same seed, same bits", "a second run differs"),

@@ -28,6 +28,7 @@ CHECKS: dict[str, Check] = {
     "awkward clients": behaviour.awkward_clients,
     "BatchNorm": behaviour.batch_norm,
     "different networks": behaviour.different_networks,
+    "download is used": claims.download_is_used,
     "nothing private": claims.nothing_private,
     "bytes as the card says": claims.bytes_as_the_card_says,
     "sums as the card says": claims.sums_as_the_card_says,

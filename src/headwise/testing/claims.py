@@ -21,7 +21,7 @@ from ..methods.standalone import Standalone
 from ..models.split import SplitModel
 from ..packed import Packed
 from ..params import Params, mean
-from ..records import Nothing, Record, fields_of, nbytes, pack, unpack
+from ..records import Nothing, Record, encode, fields_of, nbytes, pack, unpack
 from ..settings.fields import build, check, field_help
 from .behaviour import need
 from .options import alternatives, neighbours, variants
@@ -68,6 +68,22 @@ def documentation(method: AnyMethod) -> None:
     need(one and not summary.startswith(f"{cls.__name__}("), "its class must have a docstring of one sentence")
     silent = [f.name for f in dataclasses.fields(method) if not field_help(cls).get(f.name)]  # pyright: ignore[reportArgumentType]
     need(not silent, f"write a string below {', '.join(silent)}: it is the option's help text")
+
+
+def download_is_used(method: AnyMethod) -> None:
+    """Every tensor and number of a download changes what some client sends, keeps or predicts.
+
+    A client that drops a part of it, for example because its names differ, would seem to take part and train alone.
+    """
+    plan, _, trainings = record_messages(method)
+    used = set[str]()
+    for training in trainings:
+        usual = _outcome(plan, training, training.job.down)
+        for name, down in _changed(training.job.down):
+            used |= {name} if name not in used and _outcome(plan, training, down) != usual else set()
+    last = [name for training in trainings if training.job.t == 2 for name, _ in _changed(training.job.down)]
+    unused = [name for name in dict.fromkeys(last) if name not in used]
+    need(not unused, f"no client uses {', '.join(unused)} of its download")
 
 
 def nothing_private(method: AnyMethod) -> None:
@@ -216,6 +232,28 @@ def _shifted(record: Record, which: int, rng: torch.Generator) -> Record:
     moved = {k: t + shift(t.shape) if t.is_floating_point() else t for k, t in tensors.items()}
     numbers = {k: v + shift(torch.Size()).item() if isinstance(v, float) else v for k, v in scalars.items()}
     return unpack(type(record), Packed(moved, numbers))
+
+
+def _changed(record: Record) -> Iterator[tuple[str, Record]]:
+    """This record with another value in one of its tensors or numbers, for each of them; whole numbers stay."""
+    (tensors, scalars), rng = pack(record), torch.Generator().manual_seed(1)
+    for name, t in tensors.items():
+        if t.is_floating_point() and t.numel():
+            yield name, unpack(type(record), Packed({**tensors, name: _moved(t, rng)}, scalars))
+    for name, value in scalars.items():
+        if isinstance(value, float):
+            yield name, unpack(type(record), Packed(tensors, {**scalars, name: value + 0.5}))
+
+
+def _outcome(plan: Plan, training: Training, down: Record) -> tuple[bytes, ...]:
+    """What a client sends, keeps and predicts with, before and after training, had it been sent this."""
+    local = ClientBench(plan, training.job.client, training.job.t, purpose="fit", kept=Params(), trained=1)
+    me = plan.method.client_init(local) if training.before is None else training.before
+    before, update = plan.method.personalize(me, down, local), plan.method.local_update(me, down, local)
+    x = torch.linspace(-2, 2, 3 * FEATURES).view(3, FEATURES)
+    with torch.no_grad():
+        scores = [model(x).numpy().tobytes() for model in (before, update.model)]
+    return encode(update.up), encode(update.me), *scores
 
 
 def _losses(trace: Trace) -> dict[tuple[int, int, str], float]:
