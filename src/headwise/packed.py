@@ -18,7 +18,7 @@ from .memory import settled
 
 Scalar = int | float | str | bool
 
-_DTYPES = {
+DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
@@ -54,10 +54,10 @@ def to_bytes(packed: Packed) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"headwise": note}}
     at, parts = 0, list[Tensor]()
     for name, t in packed.tensors.items():
-        if t.dtype not in _DTYPES:
+        if t.dtype not in DTYPES:
             raise RecordError(f"{name!r} is of type {t.dtype}, which a message can't hold")
         size = t.numel() * t.element_size()
-        header[name] = {"dtype": _DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
+        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + size]}
         parts.append(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
         at += size
     text = json.dumps(header).encode()

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar, Union, cast, dataclass_transform, get
 import torch
 from torch import Tensor
 
+from .packed import DTYPES as DTYPES
 from .packed import TENSORS, Packed, RecordError, Scalar, from_bytes, to_bytes
 from .params import Params
 

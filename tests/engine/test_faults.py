@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +25,9 @@ from headwise.engine.client.jobs import Answer
 from headwise.engine.driver import drive
 from headwise.engine.events import ClientFailed, Event
 from headwise.engine.executors.faulty import Faulty
+from headwise.engine.executors.pool import Pool
 from headwise.engine.executors.serial import Serial
+from headwise.engine.host.process import SilenceWatch
 from headwise.engine.plan import Plan
 from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.methods.fedavg import FedAvg
@@ -31,7 +36,7 @@ from headwise.records import same
 from headwise.settings import catalog
 from headwise.settings.faults import FAULTS, Faults, Inject
 from headwise.settings.options import Evaluate
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 REFUSED = {
     "drop": "no answer", "error": "raised", "twice": "twice", "stale": "another round", "nan": "not finite",
@@ -181,6 +186,68 @@ def test_an_exception_ends_the_run_unless_told_otherwise() -> None:
     assert [row["failed"] for row in played.rows] == [{"raised": [2]}] * 3
     assert "ZeroDivisionError: by hand" in told[0].detail
     assert all(2 not in {line["client"] for line in e.clients if "post" in line} for e in played.ended)
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd(Moody):
+    """Every client does something that no exception of its own reports."""
+
+    way: str = "exit"
+    """what it does"""
+
+    def local_update(self, me: Nothing, down: Shared, local: Any) -> Update[Shared, Nothing]:
+        if self.way == "exit":
+            sys.exit(0)
+        if self.way == "complex":
+            return Update(Shared(down.w.map(lambda t: t.to(torch.complex64))), me, local.model(down.w))
+        until(lambda: "warned" in LOGGED, "no warning came")
+        return Update(Shared(down.w), me, local.model(down.w))
+
+    def aggregate(self, server: Any, replies: Any, central: Any) -> Any:
+        sys.exit("by hand")
+
+
+LOGGED: set[str] = set()
+
+
+@pytest.mark.parametrize(
+    ("way", "sentence"),
+    [
+        ("exit", r"Odd failed at client \d in round 1 \(fit, test_faults.py, line \d+\): SystemExit: 0\."),
+        ("complex", r"Odd failed at client \d in round 1 .* local_update returned 'w/\S+' as torch.complex64, which a"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_method_may_not_do_is_one_sentence(way: str, sentence: str, workers: int) -> None:
+    made = plan(faults(), Odd(way=way))
+    executor = Serial(made) if workers == 1 else Pool(made, partial(_odd, way), 2)
+    with closing(executor), pytest.raises(ClientError, match=sentence):
+        drive(made, executor, [])
+
+
+def _odd(way: str, data: Any) -> Plan:
+    return dataclasses.replace(plan(faults(), Odd(way=way)), data=data)
+
+
+def test_a_server_half_that_exits_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_faults.LOGGED", {"warned"})
+    with pytest.raises(ServerError, match=r"Odd failed at the server in round 1 .*: SystemExit: by hand\."):
+        run(plan(faults(), Odd(way="waits")))
+
+
+def test_a_client_that_does_not_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+
+    def warn(text: str) -> None:
+        messages.append(text)
+        LOGGED.add("warned")
+
+    monkeypatch.setattr("headwise.engine.host.process.WATCH", SilenceWatch(0.1))
+    monkeypatch.setattr(logging.getLogger("headwise"), "warning", warn)
+    with pytest.raises(ServerError):
+        run(plan(faults(), Odd(way="waits"), clients=1))
+    LOGGED.clear()
+    assert messages[0].startswith("Odd at client 0 (fit, round 1) has not returned for 0 seconds: ")
 
 
 def test_a_client_that_hangs_is_given_up_at_the_deadline() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..params import Params
-from ..records import Record, fields_of
+from ..records import DTYPES, Record, fields_of, pack
 from .method import Central, Local, Method, Predictor, Reply, Update, record_types
 
 AnyMethod = Method[Any, Any, Any, Any]
@@ -63,6 +63,10 @@ def _check_type(value: Any, expected: Any, function: Callable[..., Any], whose: 
         raise WrongReturnError(
             function, f"must return {whose}{_a(expected)}, but returned {whose and 'one with '}{was}{hint}"
         )
+    if isinstance(value, Record):
+        for name, t in pack(value).tensors.items():
+            if t.dtype not in DTYPES:
+                raise WrongReturnError(function, f"returned {name!r} as {t.dtype}, which a record can't hold")
     return value
 
 

@@ -174,7 +174,7 @@ def _at_server(plan: Plan, t: int, phase: str) -> Iterator[None]:
         yield
     except HeadwiseError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ServerError(describe_failure(plan, error, "the server", t, phase)) from error
 
 

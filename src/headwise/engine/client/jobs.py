@@ -138,9 +138,10 @@ def handle(
     try:
         if seeded:
             _seed(plan, job.kind, job.client, job.t)
-        with within(plan.experiment.faults.deadline):
+        who = f"{type(plan.method).__name__} at {plan.data.describe(job.client)}"
+        with within(plan.experiment.faults.deadline, f"{who} ({job.kind}, round {job.t})"):
             return _do_job(plan, job, state, local, trained)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a method that calls sys.exit must not end the run silently
         detail = describe_failure(plan, error, plan.data.describe(job.client), job.t, job.kind)
         if plan.experiment.faults.reaction == "stop":
             raise ClientError(detail) from error
@@ -165,7 +166,7 @@ def _do_job(plan: Plan, job: Job, state: ClientState | None, local: ClientBench,
     return _make_answer(plan, job, _predictor(plan, job, me, down, local), local), None
 
 
-def describe_failure(plan: Plan, error: Exception, where: str, t: int, phase: str) -> str:
+def describe_failure(plan: Plan, error: BaseException, where: str, t: int, phase: str) -> str:
     """One sentence about what a method raised, with the line in its own file."""
     own = inspect.getsourcefile(type(plan.method))
     frames = traceback.extract_tb(error.__traceback__)

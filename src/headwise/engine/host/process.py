@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import signal
 import sys
@@ -79,14 +80,55 @@ class Late(Exception):  # noqa: N818 - it is what happened, not a mistake
     """A client exceeded its time limit."""
 
 
+class SilenceWatch:
+    """Warns about work that has not ended after so many seconds, and again each time they have passed.
+
+    One thread looks after a whole process, so that short pieces of work cost nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._busy: dict[int, tuple[str, float, list[int]]] = {}
+        """what each thread does, since when, and the warnings so far"""
+        self._process = 0
+
+    @contextmanager
+    def over(self, what: str) -> Iterator[None]:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            threading.Thread(target=self._look, daemon=True).start()
+        self._busy[threading.get_ident()] = what, time.monotonic(), [0]
+        try:
+            yield
+        finally:
+            del self._busy[threading.get_ident()]
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(self._seconds / 10)
+            for what, since, warnings in list(self._busy.values()):
+                silent = time.monotonic() - since
+                if silent >= (1 + warnings[0]) * self._seconds:
+                    warnings[0] += 1
+                    logging.getLogger("headwise").warning(
+                        f"{what} has not returned for {silent:,.0f} seconds: "
+                        "if it never does, interrupt the run and set faults.deadline."
+                    )
+
+
+WATCH = SilenceWatch(600)
+
+
 @contextmanager
-def within(seconds: float | None) -> Iterator[None]:
+def within(seconds: float | None, what: str) -> Iterator[None]:
     """Raise `Late` after `seconds`: at once in a process's main thread, elsewhere when the client is done.
 
-    Python code can always be interrupted, but not a library call that never returns.
+    Python code can always be interrupted, but not a library call that never returns. Without a limit, warn about
+    silence.
     """
     if seconds is None:
-        yield
+        with WATCH.over(what):
+            yield
         return
     late, begun = Late(f"it took longer than {seconds:g} seconds"), time.monotonic()
     if threading.current_thread() is threading.main_thread():

@@ -51,7 +51,7 @@ class MisfitError(ValueError):
 def _convolution(layer: nn.Conv2d, shape: Shape, before: NativeLayer | None) -> NativeLayer:
     if len(shape) != 3 or shape[0] != layer.in_channels:
         raise MisfitError(f"a convolution takes {layer.in_channels} channels, not {shape}")
-    made = _windowed(CONVOLUTION, layer, shape, layer.out_channels)
+    made = _window_layer(CONVOLUTION, layer, shape, layer.out_channels)
     made.strides = (c_int64 * 4)(*layer.weight.stride())
     return made
 
@@ -65,7 +65,7 @@ def _linear(layer: nn.Linear, shape: Shape, before: NativeLayer | None) -> Nativ
 
 def _maximum(layer: nn.MaxPool2d, shape: Shape, before: NativeLayer | None) -> NativeLayer | None:
     """Part of the convolution before it, if there is one."""
-    made = _windowed(MAXIMUM, layer, shape, shape[0], ceiling=layer.ceil_mode)
+    made = _window_layer(MAXIMUM, layer, shape, shape[0], ceiling=layer.ceil_mode)
     if before is None or before.kind != CONVOLUTION or before.pooled:
         return made
     before.pooled = 1
@@ -75,7 +75,7 @@ def _maximum(layer: nn.MaxPool2d, shape: Shape, before: NativeLayer | None) -> N
 
 
 def _average(layer: nn.AvgPool2d, shape: Shape, before: NativeLayer | None) -> NativeLayer:
-    made = _windowed(AVERAGE, layer, shape, shape[0])
+    made = _window_layer(AVERAGE, layer, shape, shape[0])
     made.inside = int(not layer.count_include_pad)
     return made
 
@@ -87,7 +87,7 @@ def _relu(layer: nn.ReLU, shape: Shape, before: NativeLayer | None) -> NativeLay
     return made
 
 
-def _windowed(kind: int, layer: Any, shape: Shape, channels: int, *, ceiling: bool = False) -> NativeLayer:
+def _window_layer(kind: int, layer: Any, shape: Shape, channels: int, *, ceiling: bool = False) -> NativeLayer:
     """A layer that moves a window over images; one that would start beyond the image does not count."""
     if len(shape) != 3:
         raise MisfitError(f"pooling takes images, not {shape}")
