@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.disk.files import digest, sealed, write_json
+from headwise.disk.files import digest, seal, write_json
 from headwise.engine.client.scoring import score
 from headwise.errors import HeadwiseError
 from headwise.exports.model import TrainedModel
@@ -53,7 +53,7 @@ def rewrite(
         (folder / name).write_bytes(data)
         card["files"][name] = {"bytes": len(data), "sha256": digest(data)}
     change(card)
-    write_json(folder / "card.json", sealed(card))
+    write_json(folder / "card.json", seal(card))
 
 
 def refused(folder: Path, why: str, network: Any = None) -> None:

@@ -31,7 +31,7 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
     import headwise.data.pickles as pickles
     import headwise.engine.client.state as state
     import headwise.settings.experiment as config
-    from headwise.disk.files import sealed, write_json
+    from headwise.disk.files import write_json
     from headwise.errors import ConfigError, DataError, HeadwiseError
     from headwise.exports.card import FILES
     from headwise.exports.loading import load_model
@@ -128,7 +128,7 @@ def cards(data: bytes) -> None:
         return
     folder = ROOM / "models" / ("torch" if b"weights.safetensors" in data else "onnx")
     if isinstance(card, dict):
-        write_json(folder / "card.json", sealed(card))
+        write_json(folder / "card.json", seal(card))
     else:
         (folder / "card.json").write_bytes(data)
     with suppress(HeadwiseError):

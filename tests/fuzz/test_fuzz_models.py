@@ -17,7 +17,7 @@ from fuzzing import damaged, fuzzed
 from hypothesis import given
 
 import headwise as hw
-from headwise.disk.files import digest, sealed, write_json
+from headwise.disk.files import digest, seal, write_json
 from headwise.errors import HeadwiseError
 from headwise.exports.card import FILES
 from headwise.exports.programs import OPERATORS
@@ -55,7 +55,7 @@ def with_file(folder: Path, name: str, data: bytes) -> None:
     card = json.loads((folder / "card.json").read_text())
     card["files"][name] = {"bytes": len(data), "sha256": digest(data)}
     (folder / name).write_bytes(data)
-    write_json(folder / "card.json", sealed(card))
+    write_json(folder / "card.json", seal(card))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -84,7 +84,7 @@ def test_cards_that_somebody_changed(home: Path, format: str, tmp_path: Path, mo
     whole, rng, refused = (folder / "card.json").read_text(), random.Random(7), 0
     for _ in range(COUNT):
         card, what = changed(json.loads(whole), rng)
-        write_json(folder / "card.json", sealed(card))
+        write_json(folder / "card.json", seal(card))
         said = outcome(folder, home / "data.toml")
         refused += said != ""
         assert "\n" not in said and not said.startswith("broken"), f"{what}: {said}"

@@ -16,7 +16,7 @@ from comparing import rows
 from headwise.app.launch import data_folder
 from headwise.app.prepare import prepare
 from headwise.cli import main
-from headwise.disk.files import sealed, write_json
+from headwise.disk.files import seal, write_json
 from headwise.engine.driver import _patience
 from headwise.engine.events import Progress
 from headwise.errors import ConfigError, RunError
@@ -219,6 +219,6 @@ def test_a_run_whose_metric_is_not_installed_here_says_so(tmp_path: Path) -> Non
     path = run.path / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["experiment"]["evaluate"]["metric"] = "of_a_stranger"
-    write_json(path, sealed(manifest))
+    write_json(path, seal(manifest))
     with pytest.raises(RunError, match=r"can't be judged here: evaluate\.metric is 'of_a_stranger'"):
         hw.Run(run.path).summary()

@@ -115,7 +115,7 @@ def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> li
 
 
 def _figures(line: Line, moment: str) -> dict[str, float]:
-    others = (metric.name for metric in extra_columns(line.metric, line.runs[0].asked))
+    others = (metric.name for metric in extra_columns(line.metric, line.runs[0].listed_metrics))
     whats = ("last", "best", "last_ten", CLIENT_MEAN.name, *others)
     known = {w: line.mean(w, moment) for w in whats if line.values(w, moment)}
     return known | {"std": line.spread("last", moment)}

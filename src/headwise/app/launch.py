@@ -26,7 +26,7 @@ from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_c
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
-from ..runs.manifest import INPUTS, describe, moved, portable, read_manifest
+from ..runs.manifest import INPUTS, describe, describe_move, portable, read_manifest
 from ..runs.query import Run
 from ..runs.store import Diagnostics, RunStore, mend_partition, new_run
 from ..settings.executors import find
@@ -128,7 +128,7 @@ def _resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) 
     said = experiment_from(manifest["experiment"])
     if backend is None and said.engine.kind == "flower":
         raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
-    if where := moved(manifest):
+    if where := describe_move(manifest):
         logging.getLogger("headwise").warning(
             "%s began on %s: it continues, but its last bits may differ from a run on one machine.",
             folder,

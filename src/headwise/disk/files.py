@@ -100,14 +100,14 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def read_json(path: Path, absent: bytes | None = None) -> Any:
-    """Parse a JSON file; one with a checksum (see `sealed`) must match it."""
+    """Parse a JSON file; one with a checksum (see `seal`) must match it."""
     value = from_json(read_bytes(path, absent), path)
-    if isinstance(value, dict) and "checksum" in value and value != sealed(value):
+    if isinstance(value, dict) and "checksum" in value and value != seal(value):
         raise RunError(f"{path} is damaged: its checksum does not match.")
     return value
 
 
-def sealed(value: dict[str, Any]) -> dict[str, Any]:
+def seal(value: dict[str, Any]) -> dict[str, Any]:
     """Add a checksum over all other entries, which `read_json` verifies."""
     rest = {k: v for k, v in value.items() if k != "checksum"}
     return {**rest, "checksum": digest(to_json(rest).encode())}

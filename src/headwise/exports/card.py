@@ -19,7 +19,7 @@ from ..disk.files import (
     failing_clearly,
     read_bytes,
     read_json,
-    sealed,
+    seal,
     write_bytes,
     write_json,
 )
@@ -70,7 +70,7 @@ def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, byte
         sizes = {name: {"bytes": len(d), "sha256": digest(d)} for name, d in files.items()}
         for name, data in files.items():
             write_bytes(draft / name, data)
-        write_json(draft / CARD, sealed({"format": FORMAT, "headwise": __version__, **card, "files": sizes}))
+        write_json(draft / CARD, seal({"format": FORMAT, "headwise": __version__, **card, "files": sizes}))
 
 
 @contextmanager

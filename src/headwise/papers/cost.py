@@ -60,7 +60,7 @@ class Costs:
 
     def seconds(self, experiment: Experiment) -> float:
         """How long this run would take with its workers, on an otherwise idle machine."""
-        facts, speed = self._about(experiment.data), self._speed(experiment)
+        facts, speed = self._about(experiment.data), self._time_network(experiment)
         split, sampling, often = parse_split(experiment.split), experiment.sampling, experiment.evaluate
         samples = facts.samples * experiment.fraction
         parts = split.train + split.val + split.test
@@ -86,7 +86,7 @@ class Costs:
             self._facts[name] = Facts(len(dataset.y), task, Choice(source.default_model))
         return self._facts[name]
 
-    def _speed(self, experiment: Experiment) -> Speed:
+    def _time_network(self, experiment: Experiment) -> Speed:
         facts, batch = self._about(experiment.data), experiment.train.batch
         choices = experiment.model or (facts.usual,)
         key = (repr(experiment.data), repr(choices), batch)

@@ -75,7 +75,7 @@ def _over_traffic(axes: Axes, data: Data) -> None:
 
 
 def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
-    for line in _measured_lines(data):
+    for line in _lines_with_scores(data):
         curve = line["curves"][line["moment"]]
         mean, spread = (_scale(data, curve[part]) for part in ("mean", "std"))
         axes.plot(curve[along], mean, label=_short(line["name"]), **_look(line))
@@ -91,7 +91,7 @@ def _curves(axes: Axes, data: Data, along: str, title: str) -> None:
 
 
 def _clients(axes: Axes, data: Data) -> None:
-    lines = _measured_lines(data)
+    lines = _lines_with_scores(data)
     for i, line in enumerate(lines):
         scores = _scale(data, line["clients"].get(line["moment"], []))
         heights = [i + ((c * 0.618034) % 1 - 0.5) * 0.5 for c in range(len(scores))]
@@ -148,7 +148,7 @@ def _label(data: Data) -> str:
     return f"{data['metric']['label']}{' in %' if data['metric']['percent'] else ''}"
 
 
-def _measured_lines(data: Data) -> list[Data]:
+def _lines_with_scores(data: Data) -> list[Data]:
     by_name = {line["name"]: line for line in data["lines"]}
     return [by_name[name] for name in data["order"]]
 

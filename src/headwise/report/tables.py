@@ -23,7 +23,9 @@ def results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method achieves and costs: mean and standard deviation over the seeds."""
     main = lines[0].metric
     more = [
-        m for m in extra_columns(main, lines[0].runs[0].asked) if m.name == WORST or any(_extra(x, m) for x in lines)
+        m
+        for m in extra_columns(main, lines[0].runs[0].listed_metrics)
+        if m.name == WORST or any(_extra(x, m) for x in lines)
     ]
     few = ["clients measured"] * any(_few(line) for line in lines)
     judged = next((line.moment for line in lines if _validation_cell(line)), "")

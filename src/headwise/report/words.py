@@ -40,7 +40,7 @@ def words(setting: Setting) -> list[str]:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
     best, alone, main, form = lines[0], setting.local_training, setting.metric, setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
-    sentences = [f"{wins}: {WHEN[best.moment]}, {_scored(main, best.score)}.", *_on_validation(setting)]
+    sentences = [f"{wins}: {WHEN[best.moment]}, {_score_words(main, best.score)}.", *_on_validation(setting)]
     if few := best.values(f"{main.name}_clients", best.moment):
         sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
@@ -152,7 +152,7 @@ def _gains(setting: Setting, best: Line, mine: Scores, alone: Mapping[int, float
     return ["; ".join(clauses) + "."]
 
 
-def _scored(main: Metric, value: float) -> str:
+def _score_words(main: Metric, value: float) -> str:
     if main is ACCURACY:
         return f"they get {percent(value)} of their test samples right"
     return f"their {main.label} is {main.form(value)}{'' if main.better == 'up' else ', where less is better'}"

@@ -205,7 +205,7 @@ class Checkpoints:
     def load(self, fits: Callable[[Checkpoint], None] = lambda checkpoint: None) -> Checkpoint | None:
         """The newest checkpoint that is intact and that `fits` does not reject by raising; None if there are none."""
         problems: list[str] = []
-        for path in self._found():
+        for path in self._find_files():
             try:
                 checkpoint = self._read(path)
                 fits(checkpoint)
@@ -230,12 +230,12 @@ class Checkpoints:
     def look(self) -> Checkpoint | None:
         """The newest checkpoint with all states in memory: a consistent view, even while the run continues."""
         for left in range(TRIES, 0, -1):
-            before = self._found()
+            before = self._find_files()
             try:
                 checkpoint = self.load()
                 return checkpoint and checkpoint._replace(states=checkpoint.states.snapshot())
             except RunError:
-                if self._found() == before or left == 1:
+                if self._find_files() == before or left == 1:
                     raise
         return None
 
@@ -248,7 +248,7 @@ class Checkpoints:
                 with failing_clearly(path):
                     path.unlink()
 
-    def _found(self, kind: re.Pattern[str] = NAME) -> list[Path]:
+    def _find_files(self, kind: re.Pattern[str] = NAME) -> list[Path]:
         """The checkpoint files, newest first."""
         try:
             named = [(match, path) for path in self.folder.iterdir() if (match := kind.fullmatch(path.name))]
@@ -287,7 +287,7 @@ class Checkpoints:
 
     def _found_best(self, t: int | None) -> tuple[Path | None, set[Slot]]:
         """The checkpoint of the best round, and its slots; nothing if it is gone or damaged: a run does not need it."""
-        for path in self._found(BEST) if t is not None else ():
+        for path in self._find_files(BEST) if t is not None else ():
             if _round_of(path) == t and f"{checksum(data := read_bytes(path)):08x}" in path.name:
                 return path, set(_places_of(from_bytes(data).tensors["places"]).values())
         return None, set()

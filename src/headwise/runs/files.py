@@ -26,13 +26,13 @@ MOST = 2**63
 class Misfit(NamedTuple):
     at: str
     """where: names and indices from the outermost value, empty for the value itself"""
-    said: str
+    actual: str
     """what is there instead"""
 
     def below(self, name: str) -> Misfit:
         """The same, as seen from the value that holds this one as `name`."""
         joint = "" if not self.at or self.at.startswith("[") else "."
-        return Misfit(f"{name}{joint}{self.at}", self.said)
+        return Misfit(f"{name}{joint}{self.at}", self.actual)
 
 
 Judge = Callable[[Any], Misfit | None]
@@ -42,7 +42,7 @@ Judge = Callable[[Any], Misfit | None]
 def check(value: Any, judge: Judge, path: Path, where: str = "") -> None:
     """Raise `RunError` if a value read from this file does not have the right shape."""
     if wrong := judge(value):
-        raise RunError(f"{path} is damaged{where}: {f'its {wrong.at}' if wrong.at else 'it'} is {wrong.said}.")
+        raise RunError(f"{path} is damaged{where}: {f'its {wrong.at}' if wrong.at else 'it'} is {wrong.actual}.")
 
 
 def judge_of(shape: Shape) -> Judge:
@@ -62,7 +62,7 @@ def judge_of(shape: Shape) -> Judge:
     if origin is Mapping:
         return judge_of({str: of[1]})
     if isinstance(shape, dict):
-        named = _named({name: judge_of(inner) for name, inner in shape.items() if name is not str})
+        named = _judge_entries({name: judge_of(inner) for name, inner in shape.items() if name is not str})
         others = _all(dict, judge_of(shape.get(str, object)), dict.values, dict.keys)
         return (lambda value: others(value) or named(value)) if str in shape else named
     fits = _NUMBERS.get(shape, lambda value: isinstance(value, shape))
@@ -92,7 +92,7 @@ def _all(
     return judge
 
 
-def _named(judges: dict[str, Judge]) -> Judge:
+def _judge_entries(judges: dict[str, Judge]) -> Judge:
     entries = [(name.removesuffix("?"), name.endswith("?"), judge) for name, judge in judges.items()]
 
     def judge(value: Any) -> Misfit | None:

@@ -55,18 +55,18 @@ def guarantee(manifest: dict[str, Any], folder: Path) -> str:
         raise RunError(f"{folder / 'manifest.json'} is damaged: its privacy is {spent!r}.") from error
 
 
-def moved(manifest: dict[str, Any]) -> str | None:
+def describe_move(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of results may differ between the two."""
-    before, now = _named(manifest["hardware"], manifest["versions"]["torch"]), machine()
+    before, now = _describe_machine(manifest["hardware"], manifest["versions"]["torch"]), machine()
     return f"{before}, and is now on {now}" if before != now else None
 
 
 def machine() -> str:
     """This CPU, and what else determines the last bits of results."""
-    return _named(_kernels(), _versions("torch")["torch"])
+    return _describe_machine(_kernels(), _versions("torch")["torch"])
 
 
-def _named(hardware: dict[str, Any], torch: str) -> str:
+def _describe_machine(hardware: dict[str, Any], torch: str) -> str:
     return f"{hardware['cpu']} ({hardware['kernels']}, torch {torch})"
 
 
@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} is in format {version}, but Headwise {__version__} reads format {FORMAT}.")
     check(manifest, MANIFEST, folder / "manifest.json")
     home = folder.absolute()
-    experiment = _moved(manifest["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
+    experiment = _map_paths(manifest["experiment"], lambda p: str(home / p) if p.startswith(f"{INPUTS}/") else p)
     return {**manifest, "experiment": experiment}
 
 
@@ -100,13 +100,15 @@ def _no_run(folder: Path) -> str:
 def portable(experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The experiment with relative paths of what is in the run's own folder."""
     home = folder.absolute()
-    return _moved(experiment, lambda p: Path(p).relative_to(home).as_posix() if home / INPUTS in Path(p).parents else p)
+    return _map_paths(
+        experiment, lambda p: Path(p).relative_to(home).as_posix() if home / INPUTS in Path(p).parents else p
+    )
 
 
-def _moved(value: Any, place: Callable[[str], str]) -> Any:
+def _map_paths(value: Any, place: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
-        return {k: place(v) if k in PATHS and isinstance(v, str) else _moved(v, place) for k, v in value.items()}
-    return [_moved(v, place) for v in value] if isinstance(value, list) else value
+        return {k: place(v) if k in PATHS and isinstance(v, str) else _map_paths(v, place) for k, v in value.items()}
+    return [_map_paths(v, place) for v in value] if isinstance(value, list) else value
 
 
 def _kernels() -> dict[str, str]:

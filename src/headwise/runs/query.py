@@ -232,7 +232,7 @@ class Run:
             raise RunError(f"{self.path} can't be judged here: {error}") from error
 
     @property
-    def asked(self) -> list[str]:
+    def listed_metrics(self) -> list[str]:
         """The metrics that the experiment lists."""
         return self._evaluate["metrics"]
 

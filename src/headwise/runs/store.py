@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..contract.method import Method, RecordTypes
-from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, sealed, write_bytes, write_json
+from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, seal, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..engine.client.state import ClientState, States
 from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded, RunStarted, StartMeasured
@@ -56,15 +56,15 @@ class RunStore:
                 best = self.keep_best and was_evaluated(row) and progress.waited == 0 and progress.best is not None
                 self._checkpoints.save(progress, changed, self._extents(), best=best)
                 states.settle(sum(map(len, changed.values())))
-            case NewClients(found):
-                write_json(self.folder / NEW_CLIENTS, sealed(found))
+            case NewClients(scores):
+                write_json(self.folder / NEW_CLIENTS, seal(scores))
             case StartMeasured(row, clients):  # without a checkpoint: a crash before the first one measures again
                 append_lines(self.folder / "rounds.jsonl", [row])
                 append_lines(self.folder / "clients.jsonl", clients)
             case RunEnded(reason):
                 lines = {name: extent._asdict() for name, extent in self._extents().items()}
                 summary = Run(self.folder).summary()
-                write_json(self.folder / "result.json", sealed({"ended": reason, **summary, "lines": lines}))
+                write_json(self.folder / "result.json", seal({"ended": reason, **summary, "lines": lines}))
             case _:
                 pass
 
@@ -134,7 +134,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
             data = to_json(partition).encode()
             try:
                 write_bytes(folder / "partition.json", data)
-                write_json(folder / "manifest.json", sealed({**manifest, "partition_digest": digest(data)}))
+                write_json(folder / "manifest.json", seal({**manifest, "partition_digest": digest(data)}))
                 del data, partition  # large with very many clients
             except RunError:
                 with suppress(OSError):
@@ -225,11 +225,11 @@ def _plain(values: Tensor, axes: str, ids: range | list[int]) -> dict[str, Any]:
         values = torch.stack([part.mean(2) for part in values.tensor_split(WIDE, dim=2)], dim=2)
     rows = max(1, VALUES // max(1, values[0].numel()))
     kept = torch.linspace(0, len(values) - 1, min(rows, len(values))).round().long()
-    return {"axes": axes.split(), "ids": [ids[i] for i in kept.tolist()], "values": _rounded(values[kept].tolist())}
+    return {"axes": axes.split(), "ids": [ids[i] for i in kept.tolist()], "values": _round(values[kept].tolist())}
 
 
-def _rounded(value: Any) -> Any:
-    return [_rounded(v) for v in value] if isinstance(value, list) else round(value, 4)
+def _round(value: Any) -> Any:
+    return [_round(v) for v in value] if isinstance(value, list) else round(value, 4)
 
 
 def _size_up_to(path: Path, t: int) -> int:

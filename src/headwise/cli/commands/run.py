@@ -78,7 +78,7 @@ def show(run: Any, as_json: bool) -> None:
     click.echo(f"{method} on {data}, {counted(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
-    others = [m for m in extra_columns(run.metric, run.asked) if m.name != CLIENT_STD.name]
+    others = [m for m in extra_columns(run.metric, run.listed_metrics) if m.name != CLIENT_STD.name]
     for moment, s in summary[summary["metric"]].items():
         chosen = f"test {run.metric.label} {s.get('selected', 0):.4f} in round {s.get('selected_round')}"
         selected = f", {chosen}, which was chosen on validation" if "selected" in s else ""
