@@ -31,7 +31,7 @@ with atheris.instrument_imports(include=["headwise", "tomllib"]):
     import headwise.data.pickles as pickles
     import headwise.engine.client.state as state
     import headwise.settings.experiment as config
-    from headwise.disk.files import write_json
+    from headwise.disk.files import seal, write_json
     from headwise.errors import ConfigError, DataError, HeadwiseError
     from headwise.exports.card import FILES
     from headwise.exports.loading import load_model
