@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("export", "onnx", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
     ("export", "onnxscript", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
-    ("export", "onnxruntime", lambda: programs.load_program(Path("model.onnx"), b"")),
+    ("export", "onnxruntime", lambda: programs.load_program(Path("model.onnx"), b"", (2,))),
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),
     ("images", "PIL", lambda: images.read_sizes([Path("a.png")])),

@@ -14,6 +14,7 @@ from exported_runs import refused, rewrite, small_run
 from onnx import TensorProto, helper
 
 import headwise as hw
+from headwise.cli import main
 from headwise.errors import RunError
 from headwise.exports import programs
 from headwise.exports.programs import OPERATORS, WRITTEN, check_program
@@ -228,7 +229,7 @@ def test_a_program_that_answers_fewer_samples(folder: Path, exported: Path, tmp_
     rewrite(folder, files={"model.onnx": made.SerializeToString()})
     loaded, x = hw.load_model(folder), np.zeros((5, 20), np.float32)
     assert loaded.predict(x[:1]).shape == (1,)
-    with pytest.raises(RunError, match="it must answer 5 samples with as many"):
+    with pytest.raises(RunError, match="it answers 5 samples with scores that are"):
         loaded.predict(x)
 
 
@@ -240,7 +241,7 @@ def test_what_is_run_is_what_was_checked(program: Program, monkeypatch: pytest.M
     monkeypatch.setattr(
         onnxruntime, "InferenceSession", lambda data, *a, **k: given.append(data) or real(data, *a, **k)
     )
-    programs.load_program(Path("model.onnx"), program.SerializeToString() + b"\xfa\x3e\x06secret")
+    programs.load_program(Path("model.onnx"), program.SerializeToString() + b"\xfa\x3e\x06secret", (10,))
     assert given == [check_program(program.SerializeToString())]
 
 
@@ -253,3 +254,49 @@ def test_operators_are_ordinary() -> None:
         assert not any("seq(" in kind for each in schema.outputs for kind in each.types) or name == "Identity", name
     assert {"Loop", "If", "Scan", "SequenceMap"}.isdisjoint(OPERATORS)
     assert set(WRITTEN.split()) <= OPERATORS
+
+
+def answering(*rows: Any) -> Program:
+    """A program whose scores are the first rows of what a model would answer, or reshaped by `rows`."""
+    zeros = helper.make_tensor("zeros", TensorProto.FLOAT, [20, 10], [0.0] * 200)
+    nodes = [helper.make_node("MatMul", ["x", "zeros"], ["z"]), *rows]
+    info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 20])]
+    answers = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("scores", "probabilities")]
+    first = [whole("zero", 0), whole("one", 1), whole("flat", -1, 10, 1)]
+    inner = helper.make_graph(nodes, "g", info, answers, [zeros, *first])
+    return helper.make_model(inner, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize("output", ["scores", "probabilities"])
+def test_a_program_that_answers_fewer_rows_than_samples(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    other = {"scores": "probabilities", "probabilities": "scores"}[output]
+    short = answering(
+        helper.make_node("Slice", ["z", "zero", "one"], [output]), helper.make_node("Identity", ["z"], [other])
+    )
+    rewrite(folder, files={"model.onnx": short.SerializeToString()})
+    np.savez(tmp_path / "new.npz", x=np.zeros((3, 20), np.float32))
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(folder), str(tmp_path / "new.npz"), "-o", str(tmp_path / "out.csv")])
+    message = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert f"answers 3 samples with {output} that are float32 of shape [1, 10]" in message
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_program_with_another_shape_for_each_sample(folder: Path) -> None:
+    deep = answering(
+        helper.make_node("Reshape", ["z", "flat"], ["scores"]), helper.make_node("Identity", ["z"], ["probabilities"])
+    )
+    rewrite(folder, files={"model.onnx": deep.SerializeToString()})
+    refused(folder, r"shape \[1, 10, 1\], but must give float32 of shape \[1, 10\]")
+
+
+def test_onnxruntime_prints_nothing_of_a_damaged_program(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It would otherwise print its own errors, with bytes of the file, and try again."""
+    broken = answering(*(helper.make_node("Identity", ["z"], [name]) for name in ("scores", "probabilities")))
+    data = broken.SerializeToString().replace(b"zeros", b"zer\xae\xae", 1)
+    rewrite(folder, files={"model.onnx": data})
+    refused(folder, "can't be used as a model")
+    assert capfd.readouterr() == ("", "")

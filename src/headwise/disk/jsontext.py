@@ -1,4 +1,4 @@
-"""Writes JSON and TOML values, for files, messages and the command line."""
+"""Writes JSON, TOML and CSV values, for files, messages and the command line."""
 
 from __future__ import annotations
 
@@ -27,6 +27,25 @@ def to_toml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(to_toml, value))}]"
     return to_json("none" if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def csv_cell(value: Any) -> Any:
+    """A text as a cell that a spreadsheet takes for text: control characters are escaped, a formula gets an apostrophe.
+
+    Numbers, and texts that are numbers, stay as they are.
+    """
+    if not isinstance(value, str):
+        return value
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def leaves(tree: Mapping[str, Any], at: str = "", between: str = ".") -> Iterator[tuple[str, Any]]:

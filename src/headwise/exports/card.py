@@ -134,6 +134,12 @@ def read_file(folder: Path, card: Mapping[str, Any], name: str) -> bytes:
     return data
 
 
+def output_shape(card: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of the scores of one sample: a number for each class, label or quantity, and for each pixel of a mask."""
+    pixels = card["inputs"]["shape"][1:] if card["task"] == "segmentation" else []
+    return len(card["classes"]), *pixels
+
+
 def format_of(folder: Path, card: Mapping[str, Any]) -> str:
     if FILES["onnx"] in card["files"]:
         return "onnx"

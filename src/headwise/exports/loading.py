@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..data.own.description import Description
 from ..errors import ConfigError, HeadwiseError, RunError
 from ..settings.fields import build
-from .card import CARD, FILES, format_of, read_card, read_file
+from .card import CARD, FILES, format_of, output_shape, read_card, read_file
 from .inputs import Inputs, inputs_from
 from .model import Prediction, TrainedModel, predict_in_parts
 from .programs import Answer, load_program, unusable
@@ -43,10 +43,10 @@ def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
         module = whole.network
         answer = answer_with(whole)
     elif network is None:
-        answer = load_program(path, data)
+        answer = load_program(path, data, output_shape(card))
     else:
         raise ConfigError(f"network is given, but {path} is a program, which needs none: leave it out.")
-    _check_answer(path, answer, inputs, len(card["classes"]))
+    _check_answer(path, answer, inputs, output_shape(card))
     return TrainedModel(card, inputs, partial(predict_in_parts, answer=answer), module)
 
 
@@ -70,7 +70,7 @@ def answer_with(module: InferenceModule) -> Answer:
     return answer
 
 
-def _check_answer(path: Path, answer: Answer, inputs: Inputs, classes: int) -> None:
+def _check_answer(path: Path, answer: Answer, inputs: Inputs, shape: tuple[int, ...]) -> None:
     """Whether it answers one sample as the card says."""
     try:
         prediction = answer(np.zeros((1, *inputs.shape), inputs.dtype))
@@ -78,5 +78,5 @@ def _check_answer(path: Path, answer: Answer, inputs: Inputs, classes: int) -> N
         raise
     except Exception as error:  # torch raises errors of many classes
         raise unusable(path, error) from error
-    if not all(each.shape[:2] == (1, classes) for each in prediction):
-        raise RunError(f"{path} does not fit its card: it must give {classes} scores and probabilities.")
+    if not all(each.shape == (1, *shape) for each in prediction):
+        raise RunError(f"{path} does not fit its card: it must give scores and probabilities of shape {list(shape)}.")

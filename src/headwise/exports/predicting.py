@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..disk.files import failing_clearly, replacing, write_json
-from ..disk.jsontext import to_json
+from ..disk.jsontext import csv_cell, to_json
 from ..errors import ConfigError, DataError
 from .card import new_folder
 from .model import TrainedModel
@@ -67,8 +67,8 @@ def _head(model: TrainedModel) -> list[str]:
 def _csv(file: IO[bytes], head: list[str]) -> Iterator[Write]:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
-    writer.writerow(head)
-    yield lambda columns: writer.writerows(zip(*columns, strict=True))
+    writer.writerow(map(csv_cell, head))
+    yield lambda columns: writer.writerows(map(csv_cell, row) for row in zip(*columns, strict=True))
     text.flush()
     text.detach()
 

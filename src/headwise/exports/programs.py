@@ -102,8 +102,8 @@ def _check_tensor(tensor: Any) -> None:
         raise ValueError(f"it has no numbers for the tensor {tensor.name[:60]!r}")
 
 
-def load_program(path: Path, data: bytes) -> Answer:
-    """The program in these bytes, run by onnxruntime; `path` is for messages."""
+def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
+    """The program in these bytes, run by onnxruntime; both outputs must have this shape for each sample."""
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -114,7 +114,12 @@ def load_program(path: Path, data: bytes) -> Answer:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, so they need not be logged
         options.add_session_config_entry("session.use_env_allocators", "1")
-        session = onnxruntime.InferenceSession(program, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            program,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # else it prints what is in the file
+        )
     except ConfigError:
         raise
     except Exception as error:  # its classes have no common base
@@ -125,11 +130,16 @@ def load_program(path: Path, data: bytes) -> Answer:
             outputs: list[Any] = list(session.run([*OUTPUTS], {INPUT: x}))
         except Exception as error:  # as above
             raise unusable(path, error) from error
-        for output in outputs:
-            is_array = isinstance(output, np.ndarray) and output.dtype == np.float32 and output.ndim >= 2
-            if not is_array or len(output) != len(x):
-                what = f"it must answer {len(x)} samples with as many float32"
-                raise RunError(f"{path} can't be used as a model: {what}.")
+        for name, output in zip(OUTPUTS, outputs, strict=True):
+            expected = (len(x), *shape)
+            if not isinstance(output, np.ndarray) or output.dtype != np.float32 or output.shape != expected:
+                answered = (
+                    f"{output.dtype} of shape {list(output.shape)}" if isinstance(output, np.ndarray) else "no array"
+                )
+                raise RunError(
+                    f"{path} can't be used as a model: it answers {len(x)} samples with {name} that are {answered}, "
+                    f"but must give float32 of shape {list(expected)}."
+                )
         return Prediction(*outputs)
 
     return answer

@@ -36,7 +36,7 @@ from ..runs.query import Run, client_label
 from ..settings.experiment import OWN, Choice, Experiment, experiment_from
 from ..settings.fields import dump
 from ..tasks.registry import objective_of
-from .card import FILES, MOST, check_format, make_run_card, write_folder
+from .card import FILES, MOST, check_format, make_run_card, output_shape, write_folder
 from .inputs import Inputs
 from .loading import answer_with, load_weights
 from .model import Format, Prediction, TrainedModel
@@ -319,7 +319,7 @@ def _save(
     path = folder / FILES[format]
     if format == "onnx":
         data = to_onnx(trace_program(module, samples))
-        answer = load_program(path, data)
+        answer = load_program(path, data, output_shape(card))
     else:
         choice = _find_architecture(plan, module.network)
         data = pack_weights(module.network)

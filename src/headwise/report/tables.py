@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from ..disk.jsontext import csv_cell
 from ..errors import ConfigError, nearest
 from ..log.metrics import LESS, WORST_DECILE, Metric, extra_columns, is_majority
 from .results import OWN, Line, Setting
@@ -113,7 +114,7 @@ def latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table[0], *table[1]])
+    csv.writer(text, lineterminator="\n").writerows(map(csv_cell, row) for row in (table[0], *table[1]))
     return text.getvalue()
 
 

@@ -18,6 +18,8 @@ FORMAT = click.option(
     default="onnx",
     help="onnx: a program; torch: weights of a single network  [onnx]",
 )
+LONGEST = 150
+"""bytes of a folder's name: drafts of it have longer ones"""
 LICENCE = click.option("--licence", default="", help="licence of the model, for its card: CC-BY-4.0, or a sentence")
 
 
@@ -89,9 +91,9 @@ def _offer(models: Any, out: Path, more: bool) -> None:
 
 
 def folder_names(names: list[str]) -> list[str]:
-    """Clients' names as names of folders, each once."""
+    """Clients' names as names of folders, each once, and short enough for any file system."""
     folders: dict[str, None] = {}
     for name in names:
-        plain = re.sub(r"[^\w.-]", "-", name).lstrip(".") or "client"
+        plain = re.sub(r"[^\w.-]", "-", name).lstrip(".").encode()[:LONGEST].decode(errors="ignore") or "client"
         folders[next(n for k in range(1, 10**9) if (n := plain if k == 1 else f"{plain}-{k}") not in folders)] = None
     return [*folders]
