@@ -63,9 +63,9 @@ loop, 1 on an idle machine: **where it is above 1, other programs ran as well, a
 |---|---|---|---|---|---|---|---|---|---|---|
 {lines}
 
-Most of the work is the SuperLink's, which gives out first: a message and its answer are 16 requests, and asking for
-messages comes on top, all in one Python process, which can use one core. A node asks less often where the server
-answers slowly, so that more sites make rounds longer, not impossible.
+The SuperLink does most of the work and is the bottleneck: a message and its answer are 16 requests, polling for
+messages adds more, and a single Python process, which can use one core, handles them all. Nodes poll less often when
+the server is slow, so more sites make rounds longer, not impossible.
 """
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Attacks against defences on digits: 20 clients, of whom four lie; IID, 30 rounds.
+"""Attacks against defences on digits: 20 clients, of which four are malicious; IID, 30 rounds.
 
     python benchmarks/robustness.py        # writes docs/results/robustness.md; some minutes on one core
 
@@ -103,9 +103,9 @@ def main() -> None:
     text = (
         f"# Attacks and defences\n\n{said[0]}\n{' '.join(said[2].split())} "
         f"Made by `python benchmarks/robustness.py`.\n\n## Models\n\n{models}\n## Class means\n\n"
-        "Liars send their class means under each other's labels, as long as they are or ten times as long. No rule of "
-        f"averaging applies; `faults.max_norm` is {MARGIN} times the largest norm of a run without liars.\n\n"
-        + "\n".join(means.values())
+        "Malicious clients send their class means under each other's labels, at their own length or ten times as long. "
+        f"No robust rule applies; `faults.max_norm` is {MARGIN} times the largest norm of a run without malicious "
+        "clients.\n\n" + "\n".join(means.values())
     )
     PAGE.write_text(text, encoding="utf-8")
 
