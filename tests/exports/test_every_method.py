@@ -49,9 +49,22 @@ def test_models_say_to_the_bit_what_the_run_measured(runs: dict[str, hw.Run]) ->
                     assert model.card["metrics"]["test"] == measured(models, model, client), (method, client, moment)
 
 
-DIFFERENT = ["fedavg", "feddbe", "fedmrl", "fedrod", "fedcp", "gpfl", "pfedfda", "apfl", "apple", *MORE]
+DIFFERENT = [
+    "fedavg",
+    "fedrod",
+    "fedcp",
+    "gpfl",
+    "feddbe",
+    "fedem",
+    "fedmrl",
+    "knn-per",
+    "pfedfda",
+    "apfl",
+    "apple",
+    *MORE,
+]
 """methods whose models differ in more than their weights"""
-COMPOSED = {"feddbe", "fedmrl", "fedrod", "fedcp", "gpfl", "pfedfda", *MORE}
+COMPOSED = {"fedrod", "fedcp", "gpfl", "feddbe", "fedem", "fedmrl", "knn-per", "pfedfda", *MORE}
 """methods whose models are several networks, which only a program holds"""
 
 

@@ -50,8 +50,8 @@ METHODS = (
 )
 OWN_WAY = {
     "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedap", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
-    "fedftha", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl", "fednova", "fedpac", "fedproto", "flute",
-    "pfedfda", "pfedsim", "q-fedavg", "scaffold", "standalone",
+    "fedftha", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl", "fednova", "fedpac", "fedproto", "fedtgp",
+    "flute", "pfedfda", "pfedsim", "q-fedavg", "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]

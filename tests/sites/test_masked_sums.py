@@ -18,7 +18,7 @@ from headwise.cli import main
 from headwise.errors import ClientError, ConfigError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.params import Params
-from headwise.records import Record, pack
+from headwise.records import Nothing, Record, pack
 from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
 from headwise.sites.facts import for_sites
@@ -31,7 +31,8 @@ HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 DATA = "synthetic:160:4:6:sites=5"
 MASKED = {"sums": True}
 STAGES = ("keys", "shares", "fit", "help")
-MASKABLE = [m for m in catalog.names("method") if catalog.find("method", m).sums in ("samples", "clients")]
+METHODS = {name: catalog.find("method", name) for name in catalog.names("method")}
+MASKABLE = [m for m, cls in METHODS.items() if cls.sums in ("samples", "clients") and cls.census is Nothing]
 THREE = ("fedavg", "fedper", "scaffold")
 
 

@@ -20,6 +20,8 @@ from headwise.sites.server import nodes
 from headwise.sites.site.holdings import export, holdings
 
 SOME = ["fedrod"]
+COMPOSED = {"fedcp", "feddbe", "fedem", "fedmrl", "fedrod", "gpfl", "knn-per", "pfedfda"}
+"""methods whose models are several networks, which only a program holds"""
 """a method whose model has two heads"""
 
 
@@ -72,7 +74,7 @@ def test_a_site_exports_its_own_model_of_every_method(method: str, tmp_path: Pat
     """What it predicts is what the run measured there."""
     run = deployed(tmp_path, method)
     (held,) = holdings(tmp_path / "site3" / "site.toml")
-    composed = method in ("fedcp", "fedrod", "gpfl")  # several networks, which only a program holds
+    composed = method in COMPOSED
     export(tmp_path / "site3" / "site.toml", held.run, 3, tmp_path / "mine", "onnx" if composed else "torch")
     simulated = hw.run(experiment(method, sampling={"ratio": 1.0}, rounds=1), tmp_path / "local")
     data = Models(simulated).data

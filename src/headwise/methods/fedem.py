@@ -1,0 +1,118 @@
+"""FedEM — Marfoq et al., *Federated Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021.
+https://arxiv.org/abs/2108.10252
+
+    paper        here     meaning
+    theta_m      down.w   component m, of M that all clients share
+    pi_tm        me.pi    client t's weight of component m
+    q_t(z=m)     q        responsibility of component m for a sample
+
+    (1)  q(z=m | x, y) is proportional to pi_m exp(-l(theta_m; x, y)), under the components that were sent
+    (2)  pi_m <- mean of q(z=m | x, y) over the client's samples
+    (3)  theta_m: SGD on the mean of q(z=m | x, y) l(theta_m; x, y)
+    (4)  prediction: sum_m pi_m softmax(theta_m(x))
+
+Algorithm 1 of the paper, and its authors' code (https://github.com/omarfoq/FedEM, `client.py`, `aggregator.py`); the
+numbers are ours. (1) depends on nothing but the sample and the download, so it is computed anew for each batch instead
+of being stored by sample. A new client only estimates its weights, one turn of (1) and (2) per epoch.
+
+Departs from the paper: components start with the same body and different heads. BatchNorm statistics that stay at a
+client are those of the first component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from headwise.authoring import (
+    Averaging, Central, Composed, Count, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Update,
+)  # fmt: skip
+
+TINY = 1e-12  # keeps the logarithm of a weight finite
+
+
+class Own(Record):
+    """A client's weights of the components."""
+
+    pi: Tensor
+
+
+@dataclass(frozen=True)
+class FedEM(Averaging[Own]):
+    """Clients share several models and mix them by weights of their own, which EM finds."""
+
+    family: ClassVar[str] = "clusters"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
+    travels: ClassVar[str] = "M whole models"
+    stays: ClassVar[str] = "weights of the models"
+    traffic_down: ClassVar[str] = "M * P"
+    cost: ClassVar[float] = 4
+
+    M: Count = 3
+    """components"""
+
+    def shared(self, central: Central) -> Params:
+        start = [central.model(central.random_head("fedem", m)) if m else central.init() for m in range(self.M)]
+        return _joined([m.params() for m in start])
+
+    def client_init(self, local: Local) -> Own:
+        return Own(torch.full((self.M,), 1 / self.M))
+
+    def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
+        models, sent = self._models(down, local), self._models(down, local)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (3)
+            return (_responsibilities(sent, me.pi, x, y) * _losses(models, x, y)).sum(0).mean()
+
+        pi = self._weights(me.pi, sent, local)
+        local.sgd(*models, loss=loss)
+        up = Shared(_joined([m.params() for m in models]))
+        return Update(up, Own(pi), _mixture(models, pi), keep=models[0])
+
+    def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
+        return _mixture(self._models(down, local), me.pi)
+
+    def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
+        models, pi = self._models(down, local), me.pi
+        for _ in range(round(local.epochs)):
+            pi = self._weights(pi, models, local)
+        return _mixture(models, pi)
+
+    def _models(self, down: Shared, local: Local) -> list[SplitModel]:
+        prefixes = [f"{m}:" for m in range(self.M)]
+        parts = [{k.removeprefix(p): t for k, t in down.w.select(p).items()} for p in prefixes]
+        return [local.model(Params(part)) for part in parts]
+
+    def _weights(self, pi: Tensor, sent: Sequence[SplitModel], local: Local) -> Tensor:
+        """Eq. (2)."""
+        return _responsibilities(sent, pi, *next(local.batches(1, size=local.n))).mean(1)
+
+
+def _joined(parts: Sequence[Params]) -> Params:
+    return Params({f"{m}:{k}": t for m, part in enumerate(parts) for k, t in part.items()})
+
+
+def _losses(models: Sequence[nn.Module], x: Tensor, y: Tensor) -> Tensor:
+    """[M, n]"""
+    return torch.stack([cross_entropy(m(x), y, reduction="none") for m in models])
+
+
+@torch.no_grad()
+def _responsibilities(sent: Sequence[nn.Module], pi: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Eq. (1): [M, n]."""
+    return (pi.clamp(min=TINY).log()[:, None] - _losses(sent, x, y)).softmax(0)
+
+
+def _mixture(models: Sequence[SplitModel], pi: Tensor) -> Predictor:
+    """Eq. (4), as logarithms: their softmax is the mixture."""
+
+    def predict(x: Tensor, pi: Tensor, **models: nn.Module) -> Tensor:
+        scores = torch.stack([log_softmax(m(x), 1) for m in models.values()])
+        return (scores + pi.clamp(min=TINY).log()[:, None, None]).logsumexp(0)
+
+    return Composed(predict, pi=pi, **{f"m{i}": m for i, m in enumerate(models)})

@@ -1,0 +1,134 @@
+"""FedTGP — Zhang et al., *FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for
+Data and Model Heterogeneity in Federated Learning*, AAAI 2024. https://arxiv.org/abs/2401.03230
+
+    paper       here        meaning
+    P_i^c       up.means    prototype: mean feature of client i's samples of class c
+    P^^c        down.means  trainable global prototype: class c's vector, through a layer, ReLU and a layer
+    delta       margin      adaptive margin: the largest distance from a class to the nearest other, at most tau
+    tau         most        its bound
+    lambda      lam         weight of staying near the global prototypes
+    S           epochs      epochs of the server
+
+    (1)  loss of the server: CE(-(|P_i^c - P^^k| + delta [k = c]) over all k, c), mean over a batch of prototypes
+    (2)  loss of a client: l + lambda mean |f - P^^y|^2 / K; in round 1 without the second term
+
+As its authors' code (https://github.com/TsingZ0/FedTGP, `servertgp.py`, `clienttgp.py`); the numbers are ours.
+
+Departs from it: clients predict with their heads (code: by the nearest global prototype); its script takes lambda = 10
+and far more epochs of the server. A margin needs two classes in a round, or else it is tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot, relu
+
+from headwise.authoring import (
+    Central, ClassMeans, Count, Local, Method, NonNegative, Params, Positive, Predictor, Record, Reply, TaskName,
+    Update, gradient, step,
+)  # fmt: skip
+
+
+class Server(Record):
+    """The vectors and layers that make the prototypes, and whether they have been trained."""
+
+    net: Params
+    begun: bool
+
+
+class Own(Record):
+    """A client's own model."""
+
+    w: Params
+
+
+class Prototypes(Record):
+    """The global prototypes [C, K], and whether they have been trained."""
+
+    means: Tensor
+    begun: bool
+
+
+@dataclass(frozen=True)
+class FedTGP(Method[Server, Own, Prototypes, ClassMeans]):
+    """Every client trains its own model near class vectors that the server trains to be close to theirs and apart."""
+
+    family: ClassVar[str] = "prototypes"
+    tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
+    travels: ClassVar[str] = "class means"
+    stays: ClassVar[str] = "whole model"
+    traffic_down: ClassVar[str] = "C * K + 1 / 4"  # a boolean takes one byte
+    traffic_up: ClassVar[str] = "c * (K + 1)"
+    cost: ClassVar[float] = 1.4
+    heterogeneous: ClassVar[Literal["no", "same head", "any"]] = "same head"
+
+    lam: NonNegative = 1.0
+    """weight of staying near the global prototypes; 0 is local training"""
+    most: Positive = 100.0
+    """largest margin"""
+    epochs: Count = 100
+    """epochs of the server on a round's class means"""
+    server_lr: Positive = 0.01
+    """learning rate of the server"""
+    batch: Count = 10
+    """class means per step of the server"""
+
+    def server_init(self, central: Central) -> Server:
+        K = central.init().width
+        table = central.draw(lambda: nn.Embedding(central.classes, K), "fedtgp", "table")
+        layers = central.draw(lambda: nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K)), "fedtgp")
+        return Server(Params({"table": table.weight.detach(), **layers.state_dict()}), begun=False)
+
+    def broadcast(self, server: Server, client: int, central: Central) -> Prototypes:
+        return Prototypes(_prototypes(server.net), server.begun)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply[ClassMeans]], central: Central) -> Server:
+        if not any(len(r.up.labels) for r in replies):
+            return server
+        means, labels = torch.cat([r.up.means for r in replies]), torch.cat([r.up.labels for r in replies]).long()
+        net, delta = server.net, self._margin(means, labels)
+
+        def loss(net: Params, i: Tensor) -> Tensor:  # Eq. (1)
+            squared = (means[i][:, None] - _prototypes(net)).square().sum(2)
+            apart = squared.clamp(min=1e-12).sqrt() + delta * one_hot(labels[i], central.classes)
+            return cross_entropy(-apart, labels[i])
+
+        for _ in range(self.epochs):
+            for i in torch.split(torch.randperm(len(labels), generator=central.rng), self.batch):
+                net = step(net, gradient(lambda p, i=i: loss(p, i), net), self.server_lr)
+        return Server(net, begun=True)
+
+    def client_init(self, local: Local) -> Own:
+        return Own(local.init().state())
+
+    def local_update(self, me: Own, down: Prototypes, local: Local) -> Update[ClassMeans, Own]:
+        m, pull = local.model(me.w), self.lam if down.begun else 0.0
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2)
+            f = m.body(x)
+            return local.loss_of(m.head(f), y) + pull * mse_loss(f, down.means[y])
+
+        local.sgd(m, loss=loss)
+        return Update(local.class_means(m.body), Own(m.state()), m)
+
+    def personalize(self, me: Own, down: Prototypes, local: Local) -> Predictor:
+        return local.model(me.w)
+
+    def _margin(self, means: Tensor, labels: Tensor) -> float:
+        """delta: of the mean prototypes of the round's classes."""
+        centres = torch.stack([means[labels == c].mean(0) for c in labels.bincount().nonzero().flatten()])
+        if len(centres) < 2:
+            return self.most
+        apart = (centres[:, None] - centres).square().sum(2).sqrt()
+        nearest = (apart + torch.diag(torch.full((len(apart),), float("inf")))).amin(1)
+        return min(float(nearest.max()), self.most)
+
+
+def _prototypes(net: Params) -> Tensor:
+    hidden = relu(linear(net["table"], net["0.weight"], net["0.bias"]))
+    return linear(hidden, net["2.weight"], net["2.bias"])
