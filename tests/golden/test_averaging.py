@@ -51,7 +51,7 @@ METHODS = (
 OWN_WAY = {
     "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedap", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
     "fedftha", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl", "fednova", "fedpac", "fedproto", "fedtgp",
-    "flute", "pfedfda", "pfedsim", "q-fedavg", "scaffold", "standalone",
+    "flute", "pfedfda", "pfedhn", "pfedsim", "q-fedavg", "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]

@@ -10,7 +10,8 @@
     (2)  w <- w^t - sum_k F_k^q D_k / sum_k h_k
 
 Algorithm 2 of the paper; the numbers are ours. Departs from it: clients are drawn uniformly, as in every run. F_k is
-the mean loss over all training samples. BatchNorm statistics, where they travel, are averaged with equal weights.
+the mean loss over all training samples. A larger q makes shorter steps. BatchNorm statistics, where they travel, are
+averaged with equal weights.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class QFedAvg(Method[Shared, Nothing, Shared, Trained]):
     traffic_up: ClassVar[str] = "P + 2"
     cost: ClassVar[float] = 1.3
 
-    q: NonNegative = 1.0
+    q: NonNegative = 0.1
     """how much clients with a larger loss count; 0 is FedAvg with equal weights"""
 
     def server_init(self, central: Central) -> Shared:
