@@ -240,7 +240,7 @@ def _study(optuna: Any, folder: Path, base: Experiment, space: Sequence[Dimensio
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, about)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "optuna.log")))
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=max(base.rounds // 4, 1), reduction_factor=3)
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=max(base.rounds // 8, 1), reduction_factor=3)
     return optuna.create_study(
         storage=storage, study_name="tune", direction="maximize", pruner=pruner, load_if_exists=True
     )
