@@ -23,7 +23,7 @@ $(READY): requirements.lock requirements-torch.lock pyproject.toml
 	@touch $@
 
 demo: $(READY)  ## compare local, global and personalized models on embedded data; a page at the end
-	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedah --seeds 3
+	$(BIN)/headwise compare examples/demo.toml standalone fedavg fedah --draws 3
 	@echo "Where clients are alike (--partition iid), a global model is as good. Fine-tuned by each client (fedavg-ft), it becomes a personalized model that is as good here."
 
 about: $(READY)  ## which machine and which versions this is

@@ -17,7 +17,7 @@ def main() -> None:
         train={"lr": 0.1},
         engine={"workers": 1},
     )
-    found = hw.compare(base, ["fedavg", "fedah"], seeds=2)
+    found = hw.compare(base, ["fedavg", "fedah"], draws=2)
 
     print("\n".join(found.words()))  # who won, and whether that is more than chance
     for line in found.setting.lines:

@@ -119,7 +119,7 @@ def test_a_comparison_does_not_go_on_with_another_experiment(headwise: Headwise,
     assert headwise(*small("compare", "fedavg", out="table"), "--quiet").code == 0
     before = snapshot(here)
     assert_refused(
-        headwise(*small("compare", "fedavg", out="table", lr="0.7")), "table/fedavg-s0", "another experiment"
+        headwise(*small("compare", "fedavg", out="table", lr="0.7")), "table/fedavg-d0-s0", "another experiment"
     )
     assert snapshot(here) == before
 

@@ -207,22 +207,23 @@ def test_what_was_resolved_gives_the_same_run_again(headwise: Headwise, here: Pa
 
 
 def test_compare_gives_a_table_and_does_not_repeat_itself(headwise: Headwise, here: Path) -> None:
-    args = [*small("compare", "fedavg", "standalone", out="table"), "--seeds", "2", "--quiet"]
+    args = [*small("compare", "fedavg", "standalone", out="table"), "--draws", "2", "--quiet"]
     said = headwise(*args, "--json")
     assert (said.code, said.err) == (0, "")
     found = json.loads(said.out)
     assert [m["method"] for m in found["methods"]] == ["fedavg", "standalone"]
-    assert found["seeds"] == 2
+    assert found["draws"] == 2
     for line in found["methods"]:
         lasts = [run["accuracy"]["pre"]["last"] for run in line["runs"]]
         assert len(lasts) == 2
         assert line["pre"]["last"] == pytest.approx(sum(lasts) / 2)
         assert line["pre"]["std"] == pytest.approx(abs(lasts[0] - lasts[1]) / 2**0.5)
     assert {p.name for p in (here / "table").iterdir()} == {
-        "fedavg-s0", "fedavg-s1", "standalone-s0", "standalone-s1", "comparison.json", "table.md", "report.html"
+        "fedavg-d0-s0", "fedavg-d1-s1", "standalone-d0-s0", "standalone-d1-s1", "comparison.json", "table.md",
+        "report.html",
     }  # fmt: skip
     partitions = {hw.Run(p.parent).manifest["partition"]["hash"] for p in here.glob("table/*/manifest.json")}
-    assert len(partitions) == 1, "all methods and seeds share one partition"
+    assert len(partitions) == 2, "all methods share the partition of a draw"
     before = snapshot(here)
     text = headwise(*args)
     assert snapshot(here) == before
@@ -233,10 +234,23 @@ def test_compare_gives_a_table_and_does_not_repeat_itself(headwise: Headwise, he
 def test_compare_takes_methods_with_options_and_a_base(headwise: Headwise, here: Path) -> None:
     (here / "base.toml").write_text("rounds = 1\nclients = 2\ndata = 'synthetic:60:2:3:sites=2'\n")
     methods = "fedprox:mu=0.5,fedprox:mu=0"
-    said = headwise("compare", "base.toml", "--methods", methods, "--partition", "iid", "--json", "--quiet")
+    said = headwise(
+        "compare",
+        "base.toml",
+        "--methods",
+        methods,
+        "--partition",
+        "iid",
+        "--draws",
+        "1",
+        "--seeds",
+        "2",
+        "--json",
+        "--quiet",
+    )
     assert [m["method"] for m in json.loads(said.out)["methods"]] == methods.split(",")
     paths = sorted(here.glob("runs/*/*/manifest.json"))
-    assert [hw.Run(p.parent).manifest["experiment"]["method"]["mu"] for p in paths] == [0.0, 0.5]
+    assert [hw.Run(p.parent).manifest["experiment"]["method"]["mu"] for p in paths] == [0.0, 0.0, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("moments", ['["global"]', '["post"]', '["pre"]'])

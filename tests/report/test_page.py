@@ -140,7 +140,7 @@ def test_json_in_a_script_is_that_json() -> None:
 
 
 def test_rendering_takes_no_torch(three: Path, tmp_path: Path) -> None:
-    missing = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None"
+    missing = "import sys; sys.modules['torch'] = None"
     code = f"{missing}; from headwise.cli import main; main(sys.argv[1:])"
     out = tmp_path / "page.html"
     done = subprocess.run(

@@ -24,7 +24,7 @@ def test_runs_that_differ_in_their_seed_are_one_line(three: Path) -> None:
     assert [line.name for line in setting.ranking] == ["fedrep", "standalone", "fedavg"]
     best = setting.ranking[0]
     assert best.score == pytest.approx(0.9)
-    assert best.noise == pytest.approx(0.02 / 2**0.5)
+    assert best.spread() == pytest.approx(0.02 / 2**0.5)
 
 
 def test_a_run_named_twice_counts_once(three: Path) -> None:
@@ -100,7 +100,7 @@ def test_last_scores_are_the_last(tmp_path: Path) -> None:
     make_run(tmp_path / "a", end=0.7, by_client={0: 0.1, 4: 1.0})
     make_run(tmp_path / "b", end=0.7, seed=1, by_client={0: 0.3})
     [setting] = collect([tmp_path])
-    found = client_scores(setting.lines[0])
+    found = client_scores(setting.lines[0], setting)
     assert found["pre"] == pytest.approx({0: 0.2, 1: 0.7, 2: 0.7, 3: 0.7, 4: 0.85})
     assert found["stale"] == found["pre"]
 
@@ -127,7 +127,8 @@ def test_words_say_who_won_and_by_how_much(three: Path) -> None:
     assert said == [
         "fedrep gives its clients the best models: right after a download (pre), they get 90.0 % of their test "
         "samples right.",
-        "Local training gives 80.0 % (pre): a lead of 10.0 points, more than the spread over 2 seeds.",
+        "Local training gives 80.0 % (pre): fedrep is ahead by 10.0 points (+10.0 to +10.0 over 2 seeds and the "
+        "clients of one draw; another draw may differ).",
         "Clients would be better off with local training than with fedavg (60.0 %, pre).",
     ]
 
@@ -188,16 +189,43 @@ def test_validation_samples_are_counted_where_there_are_any() -> None:
 def test_a_difference_that_prints_as_zero_is_neither_gain_nor_loss(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "standalone", end=0.5)
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5 + 1e-9, 1: 0.5 - 1e-9, 2: 0.4})
-    assert "2 of 5 clients gain with fedrep and 1 loses (pre)" in client_words(collect([tmp_path])[0])[0]
-
-
-def test_words_doubt_a_lead_within_the_spread(tmp_path: Path) -> None:
-    for seed, end in ((0, 0.80), (1, 0.90)):
-        make_run(tmp_path / f"a{seed}", "fedrep", seed, end=end)
-        make_run(tmp_path / f"b{seed}", "fedper", seed, end=end - 0.01)
-    assert "a lead of 1.0 points, not clearly more than the spread over 2 seeds" in " ".join(
-        words(collect([tmp_path])[0])
+    assert (
+        "2 of 5 clients are better off with fedrep and 1 is worse off (pre)" in client_words(collect([tmp_path])[0])[0]
     )
+
+
+def test_words_doubt_a_lead_that_another_draw_may_reverse(tmp_path: Path) -> None:
+    for draw, (one, other) in enumerate(((0.80, 0.70), (0.90, 0.92), (0.85, 0.84))):
+        make_run(tmp_path / f"a{draw}", "fedrep", draw, end=one, data_seed=draw)
+        make_run(tmp_path / f"b{draw}", "fedper", draw, end=other, data_seed=draw)
+    [setting] = collect([tmp_path])
+    assert (setting.draws, setting.repeats) == (3, "3 draws")
+    text = " ".join(words(setting))
+    assert "fedrep is ahead by 3.0 points (-12.5 to +18.5 over 3 draws), which may be chance: about 20 draws" in text
+    assert "Can't be told from fedrep: fedper." in text
+    assert "Intervals over 3 draws are wide and say little: run 5 or more" in text
+
+
+def test_words_are_sure_of_a_lead_on_all_draws(tmp_path: Path) -> None:
+    for draw in range(5):
+        make_run(tmp_path / f"a{draw}", "fedrep", draw, end=0.9 + draw / 100, data_seed=draw)
+        make_run(tmp_path / f"b{draw}", "standalone", draw, end=0.8 + draw / 90, data_seed=draw)
+    [setting] = collect([tmp_path])
+    text = " ".join(words(setting))
+    assert "fedrep is ahead by 9.8 points (+9.6 to +10.0 over 5 draws)." in text
+    assert "told from" not in text and "wide" not in text
+    assert client_words(setting)[0] == (
+        "Against local training, 25 of 25 clients over 5 draws are better off with fedrep and 0 are worse off (pre)."
+    )
+
+
+def test_a_data_set_that_changed_is_another_setting(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    path = make_run(tmp_path / "b", "fedrep") / "manifest.json"
+    content = json.loads(path.read_text())
+    content["partition"]["hash"] = "f" * 64
+    path.write_text(json.dumps(content))
+    assert len(collect([tmp_path])) == 2
 
 
 def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
@@ -206,7 +234,7 @@ def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
     said = " ".join(words(collect([tmp_path])[0]))
     assert "local training is best here" in said
     make_run(tmp_path / "c", "fedper", end=0.96)
-    assert "from one seed, so it may be chance" in " ".join(words(collect([tmp_path])[0]))
+    assert "over 1 seed and the clients of one draw; another draw may differ" in " ".join(words(collect([tmp_path])[0]))
 
 
 def test_words_name_methods_below_the_floor(tmp_path: Path) -> None:
@@ -219,8 +247,8 @@ def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5, 1: 0.4, 2: 0.9, 3: 0.0})
     gains, below = client_words(collect([tmp_path])[0])
     assert gains == (
-        "Against local training, 2 of 5 clients gain with fedrep and 2 lose (pre); client 2 gains most (+40.0 points); "
-        "client 3 loses most (-50.0 points)."
+        "Against local training, 2 of 5 clients are better off with fedrep and 2 are worse off (pre); client 2 "
+        "gains most (+40.0 points); client 3 loses most (-50.0 points)."
     )
     assert "do worse than by guessing" in below
 

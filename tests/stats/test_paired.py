@@ -145,3 +145,20 @@ def test_students_distribution(df: float) -> None:
         assert student.cdf(t, df) == pytest.approx(scipy_stats.t.cdf(t, df), abs=1e-10)
     for p in (0.01, 0.3, 0.5, 0.975, 0.999):
         assert student.quantile(p, df) == pytest.approx(scipy_stats.t.ppf(p, df), rel=1e-8, abs=1e-9)
+
+
+def test_where_less_is_better() -> None:
+    rng = np.random.default_rng(0)
+    errors = {"a": rng.normal(1, 0.1, (5, 1, 20)), "b": rng.normal(2, 0.1, (5, 1, 20))}
+    cells = Cells(errors, np.ones((5, 20)), more_is_better=False)
+    assert cells.difference("a", "b").value == pytest.approx(1, abs=0.1)
+    assert cells.not_worse_than_best() == ["a"]
+    assert cells.best_probabilities()["a"] > 0.99
+    assert cells.worse_off("a", "b").value == 0
+    assert cells.worst_tenth("a").value == pytest.approx(np.sort(errors["a"], axis=-1)[:, :, -2:].mean())
+
+
+def test_clients_are_combined_as_the_metric_says() -> None:
+    scores = {"a": np.array([[[3.0, 4.0]]]), "b": np.array([[[0.0, 0.0]]])}
+    cells = Cells(scores, np.array([[1.0, 1.0]]), aggregate=lambda v, n: float(np.sqrt((v**2 * n).sum() / n.sum())))
+    assert cells.mean("a").value == pytest.approx(math.sqrt(12.5))

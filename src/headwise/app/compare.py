@@ -1,4 +1,4 @@
-"""Runs several methods and seeds on one partition; the result is a table with mean and spread, and a summary."""
+"""Runs several methods on several draws of a partition; the result is a table with mean and spread, and a summary."""
 
 from __future__ import annotations
 
@@ -32,14 +32,10 @@ Track = Callable[[Path], Iterable[Observer]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs on one partition, a line per method in the order asked for."""
+    """All runs, a line per method in the given order."""
 
     out: Path
     setting: Setting
-
-    @property
-    def seeds(self) -> int:
-        return self.setting.seeds
 
     @property
     def report(self) -> Path:
@@ -58,7 +54,7 @@ class Comparison:
             for line in self.setting.lines
         ]
         told = {"metric": self.setting.metric.name, "floor": self.setting.floor}
-        return {"out": str(self.out), "seeds": self.seeds, **told, "methods": rows, "words": self.words()}
+        return {"out": str(self.out), "draws": self.setting.draws, **told, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
         return results(self.setting.lines, self.setting.floor)
@@ -70,22 +66,26 @@ class Comparison:
 def compare(
     base: Experiment,
     methods: Sequence[str],
-    seeds: int = 1,
+    draws: int = 1,
     out: str | Path | None = None,
     *,
+    seeds: int = 1,
     data_dir: str | Path | None = None,
     watch: Watch = lambda title: nullcontext(()),
     track: Track = lambda folder: (),
 ) -> Comparison:
-    """Run every method with `seeds` seeds on one partition; called again with the same `out`, skip finished runs."""
-    cells = _cells(base, methods, range(base.seed, base.seed + seeds))
+    """Run every method on the same draws of the partition; called again with the same `out`, skip finished runs.
+
+    A draw has its own partition, or its own split where clients are natural, and `seeds` seeds of its own.
+    """
+    cells = _cells(base, methods, draws, seeds)
     folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
     for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
         prepare(experiment, data_folder(data_dir))  # refuses methods that need one network, before any run
     done: dict[str, list[Run]] = {}
     for method, experiment, name in cells:
         others = track(folder / name)
-        with watch(f"{method}, seed {experiment.seed}") as observers:
+        with watch(f"{method}, draw {experiment.data_seed}, seed {experiment.seed}") as observers:
             run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
         if not run.complete:
             raise RunError(f"{run.path} ended early ({run.ended}): compare again into {folder} to continue.")
@@ -100,17 +100,23 @@ def compare(
     return comparison
 
 
-def _cells(base: Experiment, methods: Sequence[str], seeds: Iterable[int]) -> list[tuple[str, Experiment, str]]:
-    """Each method with each seed and the name of its folder; raises before any run if a method can't be made."""
+def _cells(base: Experiment, methods: Sequence[str], draws: int, seeds: int) -> list[tuple[str, Experiment, str]]:
+    """Each method on each draw and seed, and the name of its folder; raises before any run if a method can't be made.
+
+    Seeds move with the draw, so that no two draws share an initial model.
+    """
     labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
     if len(labels) < len(methods) or not labels:
         raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
     base.method.make("method")  # replaced below, but still checked
     cells: list[tuple[str, Experiment, str]] = []
-    for seed in seeds:
+    for k in range(draws * seeds):
+        draw = base.data_seed + k // seeds
+        seed = base.seed + k
         for label, method in labels.items():
             choice = Choice.parse(method, "method").resolved("method")
-            cells.append((method, dataclasses.replace(base, method=choice, seed=seed), f"{label}-s{seed}"))
+            experiment = dataclasses.replace(base, method=choice, seed=seed, data_seed=draw)
+            cells.append((method, experiment, f"{label}-d{draw}-s{seed}"))
     return cells
 
 

@@ -21,7 +21,7 @@ VERBS = {
     "adapt": "a model for a client that was not there",
     "retrain": "repeat a run as if a client had never been there",
     "deploy": "train with clients at sites",
-    "compare": "run several methods and seeds on one partition",
+    "compare": "run several methods on the same draws of a partition",
     "tune": "search settings on validation samples",
     "reproduce": "run a published table and compare with the printed numbers",
     "export": "write a run's models as folders that load anywhere",

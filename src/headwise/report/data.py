@@ -50,7 +50,8 @@ def setting_data(setting: Setting, room: int = 0) -> dict[str, Any]:
         "partition": parts_with_samples(setting.partition),
         "floors": [_round(f) for f in setting.run.floors],
         "lines": [
-            {**_line(line, room), "slot": slot} for line, slot in zip(setting.lines, _slots(setting), strict=True)
+            {**_line(line, setting, room), "slot": slot}
+            for line, slot in zip(setting.lines, _slots(setting), strict=True)
         ],
     }
 
@@ -78,7 +79,7 @@ def _slots(setting: Setting) -> list[int]:
     return slots
 
 
-def _line(line: Line, room: int) -> dict[str, Any]:
+def _line(line: Line, setting: Setting, room: int) -> dict[str, Any]:
     runs, clients = line.rows, range(line.runs[0].manifest["experiment"]["clients"])
     with explain_damage(line.runs[0]):
         return {
@@ -88,7 +89,7 @@ def _line(line: Line, room: int) -> dict[str, Any]:
             "moment": line.moment if line.measured_moments else None,
             "rounds": max((len(rows) for rows in runs), default=0),
             "curves": {m: curve for m in MOMENTS if (curve := _curve(line, m))},
-            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in client_scores(line).items()},
+            "clients": {m: [_round(a.get(c)) for c in clients] for m, a in client_scores(line, setting).items()},
             "worst": _round(_worst(line)),
             "traffic": _traffic(runs),
             "cost": _cost(runs),
@@ -195,10 +196,14 @@ Scores = dict[int, float]
 """by client"""
 
 
-def client_scores(line: Line) -> dict[str, Scores]:
-    """Each client's last score on its test samples by moment, averaged over seeds; without those not measured."""
+def client_scores(line: Line, setting: Setting) -> dict[str, Scores]:
+    """Each client's last score on its test samples by moment, averaged over seeds; without those not measured.
+
+    Where a client's number means another client in another draw, only those of the first draw.
+    """
     by_moment: dict[str, dict[int, list[float]]] = {}
-    for run in line.runs:
+    first = min(draw for draw, _ in line.by_cell)
+    for run in (run for (draw, _), run in line.by_cell.items() if setting.has_same_clients or draw == first):
         with explain_damage(run):
             for moment, by_client in run.last_scores().items():
                 for c, value in by_client.items():

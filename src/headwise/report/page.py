@@ -155,7 +155,8 @@ def _subtitle(settings: Sequence[Setting]) -> str:
 def _section(setting: Setting) -> dict[str, Any]:
     lines = setting.ranking or setting.lines
     head, rows = _without_blanks(results(lines, setting.floor), len(lines))
-    seeds = f"mean ± standard deviation over {setting.seeds} seeds" if setting.seeds > 1 else "one seed"
+    runs = max(len(line.runs) for line in setting.lines)
+    seeds = f"mean ± standard deviation over {setting.repeats}" if runs > 1 else "one run"
     return {
         "title": setting.title,
         "words": words(setting) + client_words(setting) + failure_words(setting),

@@ -1,4 +1,4 @@
-"""Groups runs: those that differ only in their seed are one line, lines on the same partition one setting."""
+"""Groups runs: those that differ only in seed and draw are one line, lines on the same draws one setting."""
 
 from __future__ import annotations
 
@@ -10,26 +10,36 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from ..disk.files import read_json
 from ..disk.jsontext import leaves, to_json
-from ..errors import RunError
+from ..errors import RunError, counted
 from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import portable
 from ..runs.query import Run, client_label, find_runs, title_of
+from ..stats.paired import Cells
 
 OWN = ("pre", "stale")
 """the moments that measure the clients' own models"""
-APART = ("seed", "engine")
+APART = ("seed", "data_seed", "engine")
 """settings that may differ between the runs of one line"""
+FEDERATION = ("data", "partition", "split", "fraction", "clients", "task", "without", "target_range", "origin")
+"""settings that decide, with data_seed, which client has which samples"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method's runs, one per seed."""
+    """One method's runs, one per draw of the partition and seed."""
 
     name: str
     runs: tuple[Run, ...]
+
+    @cached_property
+    def by_cell(self) -> dict[tuple[int, int], Run]:
+        """Its runs by draw and seed."""
+        return {cell_of(run): run for run in self.runs}
 
     @property
     def metric(self) -> Metric:
@@ -49,7 +59,7 @@ class Line:
         return summaries
 
     def values(self, what: str, moment: str) -> list[float]:
-        """One value for each seed that measured it."""
+        """One value for each run that measured it."""
         values = [s[self.metric.name].get(moment, {}).get(what) for s in self.summaries]
         return [value for value in values if value is not None]
 
@@ -62,7 +72,7 @@ class Line:
         return fmean(self.values(what, moment))
 
     def spread(self, what: str = "last", moment: str = "pre") -> float:
-        """The standard deviation over the seeds; 0 for one seed."""
+        """The standard deviation over its runs; 0 for one run."""
         values = self.values(what, moment)
         return stdev(values) if len(values) > 1 else 0.0
 
@@ -80,36 +90,68 @@ class Line:
         """The method's metric at that moment."""
         return self.mean("last", self.moment)
 
-    @property
-    def noise(self) -> float:
-        """The spread of that score over the seeds."""
-        return self.spread("last", self.moment)
-
 
 @dataclass(frozen=True)
 class Setting:
-    """Lines that share a partition and a metric, and so can be compared."""
+    """Lines that share draws of a partition and a metric, and so can be compared."""
 
     title: str
     lines: tuple[Line, ...]
 
     @property
     def run(self) -> Run:
-        """Any run, for what all of them share."""
+        """The first run, for what all of them share."""
         return self.lines[0].runs[0]
 
     @property
     def metric(self) -> Metric:
         return self.run.metric
 
-    @property
+    @cached_property
     def floor(self) -> float | None:
-        return self.run.floor
+        """The mean over the draws."""
+        first = {draw: run.floor for line in self.lines for (draw, _), run in reversed(line.by_cell.items())}
+        floors = [floor for floor in first.values() if floor is not None]
+        return fmean(floors) if floors else None
 
     @property
-    def seeds(self) -> int:
-        """The largest number of seeds of any line."""
-        return max(len(line.runs) for line in self.lines)
+    def draws(self) -> int:
+        """How many partitions there are, or, where clients are natural, splits of their samples."""
+        return len({draw for line in self.lines for draw, _ in line.by_cell})
+
+    @property
+    def repeats(self) -> str:
+        """What the runs of a line are, in words."""
+        seeds = max(len(line.runs) for line in self.lines)
+        return counted(self.draws, "draw") if self.draws > 1 else f"{counted(seeds, 'seed')}, one partition"
+
+    @property
+    def has_same_clients(self) -> bool:
+        """Whether a client's number means the same client in all draws."""
+        return self.draws == 1 or self.run.manifest["experiment"]["partition"]["name"] == "natural"
+
+    def cells(self, lines: Sequence[Line], part: str = "test") -> Cells | None:
+        """Their scores on the draws and seeds that all of them have; None if there are none."""
+        common = [cell for cell in lines[0].by_cell if all(cell in line.by_cell for line in lines)]
+        draws = [*dict.fromkeys(draw for draw, _ in common)]
+        seeds = [[seed for d, seed in common if d == draw] for draw in draws]
+        count = min(map(len, seeds), default=0)
+        if not count:
+            return None
+        clients = self.run.manifest["experiment"]["clients"]
+        scores = {line.name: np.full((len(draws), count, clients), np.nan) for line in lines}
+        weights = np.ones((len(draws), clients))
+        for d, draw in enumerate(draws):
+            for s, seed in enumerate(seeds[d][:count]):
+                for line in lines:
+                    run = line.by_cell[draw, seed]
+                    with explain_damage(run):
+                        values = run.last_scores(part).get(line.moment, {})
+                        samples = [sum(row) for row in run.partition[part]]
+                        scores[line.name][d, s, [*values]] = [*values.values()]
+                        weights[d] = samples or weights[d]  # sites may not tell
+        main = self.metric
+        return Cells(scores, weights, self.has_same_clients, main.aggregate, main.better == "up")
 
     @property
     def local_training(self) -> Line | None:
@@ -143,12 +185,12 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
     With `damaged`, a run that can't be read is skipped and its error appended there, as long as there are other runs.
     """
     all_runs = [run for folder in folders for run in _runs(folder)]
-    problems: dict[tuple[str, str], list[Run]] = {}
+    problems: dict[str, list[Run]] = {}
     for run in {run.path.resolve(): run for run in all_runs}.values():
         try:
             with explain_damage(run):
                 _check(run)
-                problems.setdefault((run.manifest["partition"]["hash"], run.metric.name), []).append(run)
+                problems.setdefault(_federation(run), []).append(run)
         except RunError as error:
             if damaged is None or len(all_runs) == 1:
                 raise
@@ -156,10 +198,33 @@ def collect(folders: Iterable[Path], damaged: list[str] | None = None) -> list[S
     if damaged and not problems:
         raise RunError(f"none of these runs can be read: {damaged[0]}")
     settings: list[Setting] = []
-    for runs in problems.values():
-        with explain_damage(runs[0]):
-            settings.append(Setting(title_of(runs[0].manifest["experiment"], runs[0].metric), tuple(_lines(runs))))
+    for group in (group for runs in problems.values() for group in _same_data(runs)):
+        with explain_damage(group[0]):
+            settings.append(Setting(title_of(group[0].manifest["experiment"], group[0].metric), tuple(_lines(group))))
     return settings
+
+
+def cell_of(run: Run) -> tuple[int, int]:
+    """The draw of its partition, and its seed."""
+    experiment = run.manifest["experiment"]
+    return experiment["data_seed"], experiment["seed"]
+
+
+def _federation(run: Run) -> str:
+    """Equal for runs whose clients are draws of the same kind, judged by the same metric."""
+    experiment = _settings(run)
+    return to_json([run.metric.name, *(experiment.get(name) for name in FEDERATION)], sort_keys=True)
+
+
+def _same_data(runs: Sequence[Run]) -> list[list[Run]]:
+    """In groups in which a draw always gives the same clients: those of a data set that changed are kept apart."""
+    hashes = {(cell_of(run)[0], run.manifest["partition"]["hash"]) for run in runs}
+    if len(hashes) == len({draw for draw, _ in hashes}):
+        return [[*runs]]
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.manifest["partition"]["hash"], []).append(run)
+    return [*groups.values()]
 
 
 def _check(run: Run) -> None:
@@ -189,13 +254,13 @@ def _runs(folder: Path) -> list[Run]:
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:
-    """One line for all runs that differ only in their seed; of two with the same seed, the later one counts."""
-    groups: dict[str, dict[int, Run]] = {}
+    """One line for all runs that differ only in draw and seed; of two with the same ones, the later one counts."""
+    groups: dict[str, dict[tuple[int, int], Run]] = {}
     for run in runs:
         e = _settings(run)
         key = to_json({k: v for k, v in e.items() if k not in APART}, sort_keys=True)
-        groups.setdefault(key, {})[e["seed"]] = run
-    every = [tuple(by_seed[s] for s in sorted(by_seed)) for by_seed in groups.values()]
+        groups.setdefault(key, {})[cell_of(run)] = run
+    every = [tuple(by_cell[cell] for cell in sorted(by_cell)) for by_cell in groups.values()]
     names = _names([group[0] for group in every])
     return [Line(name, group) for name, group in sorted(zip(names, every, strict=True), key=lambda pair: pair[0])]
 

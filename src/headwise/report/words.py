@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+import numpy as np
+
+from ..errors import counted
 from ..log.metrics import ACCURACY, Metric, is_majority, percent
-from .data import Scores, client_scores
+from ..stats.paired import FEW, Cells
+from .data import client_scores
 from .results import Line, Setting
 
 NAMED = 5
@@ -44,11 +49,13 @@ def words(setting: Setting) -> list[str]:
     if few := best.values(f"{main.name}_clients", best.moment):
         sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
-        sentences.append(f"Next is {lines[1].name} with {_at(lines[1])}: {_lead(setting, best, lines[1])}.")
+        sentences.append(
+            f"Next is {lines[1].name} with {_at(lines[1])}: {best.name} is {_lead(setting, best, lines[1])}."
+        )
     if alone is best and len(lines) > 1:
         sentences.append("No other method helped: local training is best here.")
     elif alone is not None and alone is not best:
-        sentences.append(f"Local training gives {_at(alone)}: {_lead(setting, best, alone)}.")
+        sentences.append(f"Local training gives {_at(alone)}: {best.name} is {_lead(setting, best, alone)}.")
         worse = [
             f"{line.name} ({form(line.score)}, {line.moment})"
             for line in lines
@@ -60,7 +67,19 @@ def words(setting: Setting) -> list[str]:
         sentences.append(
             f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
         )
-    return sentences + _kept(best, lines) + _privacy(lines)
+    return sentences + _near(setting, best) + _kept(best, lines) + _privacy(lines)
+
+
+def _near(setting: Setting, best: Line) -> list[str]:
+    """Who can't be told from the best line, and how much the draws can tell."""
+    lines = [line for line in setting.ranking if line.moment == best.moment]
+    cells = setting.cells(lines) if len(lines) > 1 else None
+    if cells is None or cells.draws == 1:
+        return []
+    near = [name for name in cells.not_worse_than_best() if name != best.name]
+    sentences = [f"Can't be told from {best.name}: {', '.join(near)}."] if near else []
+    few = f"Intervals over {cells.draws} draws are wide and say little: run {FEW} or more (--draws {FEW})."
+    return [*sentences, few] if cells.draws < FEW else sentences
 
 
 def _at(line: Line) -> str:
@@ -97,10 +116,10 @@ def client_words(setting: Setting) -> list[str]:
     if not setting.ranking:
         return []
     best, alone = setting.ranking[0], setting.local_training
-    mine, main = client_scores(best).get(best.moment, {}), setting.metric
+    mine, main = client_scores(best, setting).get(best.moment, {}), setting.metric
     sentences: list[str] = []
     if alone is not None and alone is not best:
-        sentences += _gains(setting, best, mine, client_scores(alone).get(alone.moment, {}))
+        sentences += _gains(setting, best, alone)
     guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
     below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
@@ -125,30 +144,52 @@ def _privacy(lines: Sequence[Line]) -> list[str]:
 
 
 def _lead(setting: Setting, one: Line, other: Line) -> str:
-    main, points = setting.metric, setting.metric.gain(one.score, other.score)
-    noise = max(one.noise, other.noise)
-    lead = f"a lead of {_points(main, points)}"
-    if min(len(one.runs), len(other.runs)) < 2:
-        return f"{lead}, from one seed, so it may be chance"
-    sure = "more" if points > 2 * noise else "not clearly more"
-    return f"{lead}, {sure} than the spread over {setting.seeds} seeds"
+    """How far one line is ahead of another, and how sure that is."""
+    if (cells := setting.cells([one, other])) is None:
+        return f"ahead by {_points(setting.metric, setting.metric.gain(one.score, other.score))}, on other draws"
+    lead, low, high = (interval := cells.difference(one.name, other.name))
+    words = f"ahead by {_points(setting.metric, lead)}"
+    if math.isnan(low):
+        return f"{words}, from one run, so it may be chance"
+    number = "{:+.1f}".format if setting.metric.form is percent else "{:+.3f}".format
+    scale = 100 if setting.metric.form is percent else 1
+    words += f" ({number(scale * low)} to {number(scale * high)} over {_repeats(cells)})"
+    if interval.excludes_zero:
+        return words
+    more = cells.draws_to_separate(one.name, other.name) if cells.draws > 1 else None
+    return f"{words}, which may be chance" + (f": about {more} draws would tell" if more else "")
 
 
-def _gains(setting: Setting, best: Line, mine: Scores, alone: Mapping[int, float]) -> list[str]:
-    main = setting.metric
-    change = {c: main.gain(mine[c], alone[c]) for c in mine if c in alone}
-    if not change:
+def _repeats(cells: Cells) -> str:
+    """What an interval covers."""
+    if cells.draws > 1:
+        return counted(cells.draws, "draw")
+    return f"{counted(cells.seeds, 'seed')} and the clients of one draw; another draw may differ"
+
+
+def _gains(setting: Setting, best: Line, alone: Line) -> list[str]:
+    """How many clients are better and worse off than with local training, and by how much."""
+    cells = setting.cells([best, alone])
+    if cells is None:
         return []
-    up = [c for c, points in change.items() if points >= SAME]
-    down = sorted((c for c, points in change.items() if points <= -SAME), key=lambda c: change[c])
-    most = max(change, key=lambda c: change[c])
-    lose = "loses" if len(down) == 1 else "lose"
-    count = f"{len(up)} of {len(change)} clients gain with {best.name} and {len(down)} {lose} ({best.moment})"
-    clauses = [f"Against local training, {count}"]
-    if up:
-        clauses.append(f"client {setting.label_of(most)} gains most ({_points(main, change[most], '+')})")
-    if down:
-        clauses.append(f"client {setting.label_of(down[0])} loses most ({_points(main, change[down[0]], '+')})")
+    main = setting.metric
+    sign = 1.0 if main.better == "up" else -1.0
+    gains = sign * (cells.scores[best.name] - cells.scores[alone.name]).mean(1)  # [draws, clients]
+    known = gains[~np.isnan(gains)]
+    up = int((known >= SAME).sum())
+    down = int((known <= -SAME).sum())
+    lose = "is" if down == 1 else "are"
+    over = f" over {counted(cells.draws, 'draw')}" if cells.draws > 1 else ""
+    counts = f"{up} of {len(known)} clients{over} are better off with {best.name} and {down} {lose} worse off"
+    clauses = [f"Against local training, {counts} ({best.moment})"]
+    if setting.has_same_clients and len(known):
+        of_clients = np.nanmean(gains, axis=0) if cells.draws > 1 else gains[0]
+        most = int(np.nanargmax(of_clients))
+        least = int(np.nanargmin(of_clients))
+        if up:
+            clauses.append(f"client {setting.label_of(most)} gains most ({_points(main, of_clients[most], '+')})")
+        if down:
+            clauses.append(f"client {setting.label_of(least)} loses most ({_points(main, of_clients[least], '+')})")
     return ["; ".join(clauses) + "."]
 
 

@@ -336,8 +336,8 @@ class Run:
         """The lines of sites.jsonl: one per message to a site; empty for a simulation."""
         return list(self._files.lines("sites.jsonl"))
 
-    def last_scores(self) -> dict[str, dict[int, float]]:
-        """The run's metric on each client's test samples, as last measured, by moment.
+    def last_scores(self, part: str = "test") -> dict[str, dict[int, float]]:
+        """The run's metric on each client's test or validation samples (val), as last measured, by moment.
 
         Reads backwards: only the last lines matter, and there may be millions.
         """
@@ -348,7 +348,7 @@ class Run:
             if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in scores.values())):
                 break
             for moment, seen in scores.items():
-                score = row.get(moment, {}).get("test") or {}
+                score = row.get(moment, {}).get(part) or {}
                 if score.get(self.metric.name) is not None and row["client"] not in seen:
                     seen[row["client"]] = score[self.metric.name]
         scores["stale"] = {**scores["pre"], **scores.pop("post")}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from ..errors import ConfigError
 from . import student
 
 Array = NDArray[np.float64]
+Aggregate = Callable[[Array, Array], float]
+"""combines the clients' scores into one, given their weights"""
 Statistic = Callable[[Array, Array], Array]
 """from [methods, draws, seeds, clients] scores, NaN where there is none, and [draws, clients] weights to one number per
 method, or of whatever is asked"""
@@ -48,7 +50,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Cells:
-    """The scores of several methods on the same draws, seeds and clients; more is better."""
+    """The scores of several methods on the same draws, seeds and clients."""
 
     scores: Mapping[str, Array]
     """[draws, seeds, clients] by method, NaN where a client has none"""
@@ -56,6 +58,9 @@ class Cells:
     """[draws, clients]: test samples, or ones for the mean client"""
     same_clients: bool = False
     """whether client k is the same in all draws, as hospitals are"""
+    aggregate: Aggregate | None = None
+    """how clients become one number; by default, the weighted mean"""
+    more_is_better: bool = True
 
     def __post_init__(self) -> None:
         shapes = {scores.shape for scores in self.scores.values()}
@@ -91,32 +96,41 @@ class Cells:
     @cached_property
     def means(self) -> Estimates:
         """One mean per method, in the order of `scores`."""
-        return self.estimate(mean_client)
+        return self.estimate(partial(mean_of_draws, aggregate=self.aggregate or weighted_mean))
 
     def mean(self, method: str) -> Interval:
-        k = [*self.scores].index(method)
-        return self.means.contrast({k: 1.0})
+        return self.means.contrast({[*self.scores].index(method): 1.0})
 
     def difference(self, one: str, other: str) -> Interval:
-        """How far one method is ahead of another for the mean client."""
+        """How far one method is ahead of another."""
+        return self.means.contrast(self._lead(one, other))
+
+    def _lead(self, one: str, other: str) -> dict[int, float]:
         names = [*self.scores]
-        return self.means.contrast({names.index(one): 1.0, names.index(other): -1.0})
+        return {names.index(one): self._sign, names.index(other): -self._sign}
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.more_is_better else -1.0
 
     def worst_tenth(self, method: str) -> Interval:
         """The mean of the worst tenth of the clients of a draw, at least one."""
         k = [*self.scores].index(method)
-        return self.estimate(lambda scores, weights: _worst_tenth(scores[k : k + 1])).contrast({0: 1.0})
+        worst = self.estimate(lambda scores, weights: _worst_tenth(self._sign * scores[k : k + 1]))
+        return worst.contrast({0: self._sign})
 
     def worse_off(self, method: str, baseline: str) -> Interval:
         """The share of clients that do worse with the method than with the baseline."""
         names = [*self.scores]
         one, other = names.index(method), names.index(baseline)
-        share = self.estimate(lambda scores, weights: _share_below(scores[one] - scores[other])).contrast({0: 1.0})
+        share = self.estimate(
+            lambda scores, weights: _share_below(self._sign * (scores[one] - scores[other]))
+        ).contrast({0: 1.0})
         return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
 
     def best_probabilities(self, equal: float = 0.0) -> dict[str, float]:
         """How probable it is that a method is best, or at most `equal` behind the best."""
-        samples = self.means.sample()
+        samples = self._sign * self.means.sample()
         near = samples >= samples.max(1, keepdims=True) - equal
         return dict(zip(self.scores, near.mean(0).tolist(), strict=True))
 
@@ -125,7 +139,7 @@ class Cells:
 
         A method is told from it if it is behind, at 5 % by Holm's rule over all of them, and by more than `equal`.
         """
-        names = sorted(self.scores, key=lambda name: -self.mean(name).value)
+        names = sorted(self.scores, key=lambda name: -self._sign * self.mean(name).value)
         best, others = names[0], names[1:]
         tests = sorted((self._p_value(best, other), other) for other in others)
         behind: set[str] = set()
@@ -143,8 +157,7 @@ class Cells:
         """
         if self.repeated != (1,):
             return None
-        names = [*self.scores]
-        value, variance, _ = self.means.moments({names.index(one): 1.0, names.index(other): -1.0})
+        value, variance, _ = self.means.moments(self._lead(one, other))
         return next(
             (
                 n
@@ -156,8 +169,7 @@ class Cells:
 
     def _p_value(self, one: str, other: str) -> float:
         """One-sided: that `one` is not ahead of `other`; 1 if nothing was repeated."""
-        names = [*self.scores]
-        value, variance, df = self.means.moments({names.index(one): 1.0, names.index(other): -1.0})
+        value, variance, df = self.means.moments(self._lead(one, other))
         if not df:
             return 1.0
         return 1 - student.cdf(value / variance**0.5, df) if variance else float(value <= 0)
@@ -196,13 +208,25 @@ class Estimates:
         return samples
 
 
-def mean_client(scores: Array, weights: Array) -> Array:
-    """The weighted mean over clients, then over seeds and draws."""
+def weighted_mean(scores: Array, weights: Array) -> float:
+    return float((scores * weights).sum() / weights.sum())
+
+
+def mean_of_draws(scores: Array, weights: Array, aggregate: Aggregate) -> Array:
+    """Combines the clients of each draw and seed, then takes the mean over seeds and draws."""
+    return np.array(
+        [
+            np.mean(
+                [_combine(of_seed, weights[d], aggregate) for d, of_draw in enumerate(of_method) for of_seed in of_draw]
+            )
+            for of_method in scores
+        ]
+    )
+
+
+def _combine(scores: Array, weights: Array, aggregate: Aggregate) -> float:
     known = ~np.isnan(scores)
-    w = weights[:, None, :] * known
-    with np.errstate(invalid="ignore"):
-        of_draws = np.where(known, scores, 0.0) * w
-        return np.nanmean(of_draws.sum(-1) / w.sum(-1), axis=(1, 2))
+    return aggregate(scores[known], weights[known])
 
 
 def _worst_tenth(scores: Array) -> Array:

@@ -1,4 +1,4 @@
-"""``headwise compare``: several methods and seeds on one partition."""
+"""``headwise compare``: several methods on several draws of a partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...disk.paths import input_file
-from ...errors import ConfigError, counted
+from ...errors import ConfigError
 from ...settings.fields import Seeds, convert
 from ..options import experiment_of, experiment_options, literal
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 @click.command(name="compare")
 @click.argument("what", nargs=-1, metavar="[METHOD]... [CONFIG.toml]")
 @click.option("--methods", help="methods separated by commas, with options: fedavg,fedrep:head_epochs=5")
-@click.option("--seeds", default="1", help="number of seeds, starting at --seed")
+@click.option("--draws", default="3", show_default=True, help="partitions to draw (splits, where clients are natural)")
+@click.option("--seeds", default="1", show_default=True, help="seeds of each draw")
 @experiment_options("new, or that of the same comparison to continue")
 def command(
     what: tuple[str, ...],
     methods: str | None,
+    draws: str,
     seeds: str,
     changes: tuple[str, ...],
     out: Path | None,
@@ -35,7 +37,7 @@ def command(
     quiet: bool,
     **flags: str | None,
 ) -> None:
-    """Run several methods and seeds on one partition.
+    """Run several methods on the same draws of a partition, each with a seed of its own.
 
     Use the same --out again to continue where it stopped; finished runs are not repeated.
     """
@@ -45,7 +47,7 @@ def command(
     named = [w for w in what if not w.endswith(".toml")]
     for text in (methods, flags.pop("method")):
         named += text.split(",") if text else []
-    count = convert(literal(seeds), Seeds, "seeds")
+    counts = [convert(literal(text), Seeds, name) for text, name in ((draws, "draws"), (seeds, "seeds"))]
     base = experiment_of(input_file(configs[0], "CONFIG.toml") if configs else None, changes, flags)
 
     from ...app import compare as comparing
@@ -53,7 +55,10 @@ def command(
     from ..display import watching
 
     watch, track = partial(watching, quiet=quiet), partial(trackers, tracked)
-    show(comparing.compare(base, named, count, out, data_dir=data_dir, watch=watch, track=track), as_json)
+    comparison = comparing.compare(
+        base, named, counts[0], out, seeds=counts[1], data_dir=data_dir, watch=watch, track=track
+    )
+    show(comparison, as_json)
 
 
 def show(comparison: Comparison, as_json: bool) -> None:
@@ -62,7 +67,6 @@ def show(comparison: Comparison, as_json: bool) -> None:
         return
     from ..output import table_text
 
-    title = f"{counted(comparison.seeds, 'seed')}, one partition"
-    click.echo(table_text(*comparison.table(), title=title, numbers_from=1, width=120))
+    click.echo(table_text(*comparison.table(), title=comparison.setting.repeats, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
     click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; the report is {comparison.report}")
