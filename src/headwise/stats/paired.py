@@ -214,14 +214,11 @@ def weighted_mean(scores: Array, weights: Array) -> float:
 
 def mean_of_draws(scores: Array, weights: Array, aggregate: Aggregate) -> Array:
     """Combines the clients of each draw and seed, then takes the mean over seeds and draws."""
-    return np.array(
-        [
-            np.mean(
-                [_combine(of_seed, weights[d], aggregate) for d, of_draw in enumerate(of_method) for of_seed in of_draw]
-            )
-            for of_method in scores
-        ]
-    )
+    of_methods = [
+        fmean(_combine(of_seed, weights[d], aggregate) for d, of_draw in enumerate(of_method) for of_seed in of_draw)
+        for of_method in scores
+    ]
+    return np.array(of_methods)
 
 
 def _combine(scores: Array, weights: Array, aggregate: Aggregate) -> float:
