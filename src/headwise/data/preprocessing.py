@@ -346,6 +346,8 @@ def encode_samples(
     if r.form == "image" and not isinstance(raw, np.ndarray):
         raw = _read_images(r, raw)
     x = np.asarray(raw)
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"samples are of type {x.dtype}, but must be numbers.")
     if x.shape[1:] != r.shape:
         raise DataError(f"samples have the shape {list(x.shape[1:])}, but the model was trained on {list(r.shape)}.")
     return x

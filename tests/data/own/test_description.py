@@ -29,7 +29,10 @@ def test_a_description_is_read_and_paths_begin_beside_it(tmp_path: Path) -> None
             ('client = "hospital"', 'names = ["ill"]'),
             "names has 1 entries, but must have one for each of the 0 classes",
         ),
-        (('client = "hospital"', 'delimiter = ";;"'), "delimiter is ';;', but must be one character."),
+        (
+            ('client = "hospital"', 'delimiter = ";;"'),
+            "delimiter is ';;', but must be one character, like a comma or a tab.",
+        ),
         (('number = ["age"]', 'number = "age"'), "features.number is 'age', but must be a list."),
         (('number = ["age"]', 'image = ["age"]'), "features.image can't be combined"),
         (('number = ["age"]\ncategory = ["sex"]', ""), "features is empty"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ...disk.jsontext import to_toml
+from ...disk.paths import input_file, is_text
 from ...errors import ConfigError
 from ...settings.fields import Count, Range, build, changed, dump
 from ...settings.options import TaskName
@@ -21,6 +23,8 @@ KINDS = ("number", "category", "text", "image")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None")
 """as pandas reads them, and the question mark of the UCI repository"""
 PARTS = ("train", "val", "test")
+LARGEST = 1 << 24
+"""bytes of a data.toml"""
 
 Side = Annotated[int, Range(1, 4096)]
 
@@ -142,7 +146,11 @@ class Description:
 def read_description(path: Path) -> Description:
     """Read a `data.toml`; a ConfigError names the file, the key, the value and what is allowed."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with input_file(path, "data").open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ConfigError(f"{path} has more than {LARGEST:,} bytes.")
+        values = tomllib.loads(data.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
@@ -180,8 +188,10 @@ def _check(d: Description) -> None:
         _check_table(d)
     elif unused := [k for k in ("client", "one_client", "delimiter", "header") if getattr(d, k) != getattr(_PLAIN, k)]:
         raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) take it.")
-    if len(d.delimiter) != 1:
-        raise ConfigError(f"delimiter is {d.delimiter!r}, but must be one character.")
+    if not is_text(d.path):
+        raise ConfigError(f"path is {d.path!r}, but must be a path in UTF-8 without NUL.")
+    if len(d.delimiter) != 1 or d.delimiter in '\r\n"\0':
+        raise ConfigError(f"delimiter is {d.delimiter!r}, but must be one character, like a comma or a tab.")
     if len(set(d.classes)) < len(d.classes) or len(d.classes) == 1:
         raise ConfigError(f"classes is {list(d.classes)}, but must name at least two classes, each once.")
     if d.names and len(d.names) != len(d.classes):
@@ -204,7 +214,7 @@ def _check_table(d: Description) -> None:
     if not d.features.names():
         raise ConfigError(f"features is empty: name columns under {', '.join(KINDS)}.")
     used = [*d.features.names(), *d.target, *([d.client] if d.client else [])]
-    if twice := [name for name in used if used.count(name) > 1]:
+    if twice := [name for name, n in Counter(used).items() if n > 1]:
         raise ConfigError(f"{twice[0]!r} is named twice: a column can only be a feature, a target or the client.")
     if d.features.image and len(d.features.names()) > 1:
         raise ConfigError("features.image can't be combined with other features: name a single column of images.")

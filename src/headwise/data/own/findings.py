@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...disk.files import read_json, write_json
-from ...errors import DataError
+from ...errors import DataError, RunError
 from .description import Description
 
 MOST = 5
@@ -118,4 +118,10 @@ def as_passed(d: Description, finding: DataFinding) -> DataFinding:
 
 @lru_cache(8)
 def _tables(path: Path) -> list[PassedTable]:
-    return [PassedTable(*entry) for entry in read_json(path)] if path.is_file() else []
+    """Empty if there is no such file, or if it is damaged: findings then name the copy."""
+    try:
+        entries = [PassedTable(*entry) for entry in read_json(path, absent=b"[]")]
+    except (TypeError, RunError):
+        return []
+    kinds = (int, str, str)
+    return entries if all(isinstance(v, k) for e in entries for v, k in zip(e, kinds, strict=True)) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from .findings import Findings
 from .layout import IMAGES, SUFFIXES, list_files, list_folder
 from .readers.arrays import load_npz
 from .readers.images import read_sizes
-from .readers.tables import COLUMNS, blocks, columns_of
+from .readers.tables import COLUMNS, blocks, columns_of, lines_of
 
 ROWS = 5000
 """rows per column that are sampled"""
@@ -64,13 +65,13 @@ def guess_description(path: Path, client: str, target: Sequence[str], *, one_cli
 
 def _format(path: Path) -> Format:
     """By the file's extension, or that of the first file in the folder with a known one."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
-    for file in files:
+    inside = sorted(path.rglob("*")) if os.path.isdir(path) else []
+    for file in [path] if os.path.isfile(path) else [p for p in inside if os.path.isfile(p) and p.name[0] not in "._"]:
         for format in get_args(Format)[:-1]:
             if file.suffix.lower() in SUFFIXES[format]:
                 return format
     endings = ", ".join(e for f in get_args(Format)[:-1] for e in SUFFIXES[f])
-    what = "no such file or folder" if not path.exists() else f"no file with a known extension ({endings})"
+    what = "no such file or folder" if not os.path.exists(path) else f"no file with a known extension ({endings})"
     raise DataError(f"{path}: there is {what}.")
 
 
@@ -92,7 +93,7 @@ def _images(path: Path) -> dict[str, Any]:
 
 def _is_parted(path: Path, d: Description) -> bool:
     """Whether all files are named like the parts: train, val, test."""
-    if path.is_file():
+    if os.path.isfile(path):
         return False
     files = list_files(path, d)
     if d.format == "npz" and "x_train" in load_npz(files[0]):
@@ -102,21 +103,10 @@ def _is_parted(path: Path, d: Description) -> bool:
 
 def _table(d: Description, client: str, target: Sequence[str]) -> Guess:
     place = d.place
-    files = [place] if place.is_file() else list_files(place, d)
+    files = [place] if os.path.isfile(place) else list_files(place, d)
     if d.format == "csv":
         d = replace(d, **_dialect(files[0], (client, *target)))
-    columns = columns_of(files[0], d)
-    for at, name in [("--target", t) for t in target] + ([("--clients", client)] if client else []):
-        if name not in columns:
-            hint = nearest(name, columns, COLUMNS)
-            raise ConfigError(f"{at} is {name!r}, which is not a column of {files[0]}: {hint}")
-    if not target:
-        raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
-    if place.is_file() and not client and not d.one_client:
-        other = "--one-client says that all rows belong to one client"
-        raise ConfigError(
-            f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {other}."
-        )
+    columns = _columns(files[0], d, client, target)
     cells = _cells(files, d, columns)
     used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
     if markers := _markers([cells[n] for n in columns if n not in (client, *target)], used):
@@ -128,21 +118,50 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Guess:
     pictures = tuple(n for n, kind in kinds.items() if kind == "image")[:1]
     if pictures:
         features = Features(image=pictures)
-    left_out = {n: kind for n, kind in kinds.items() if n not in features.names()}
+    if not features.names():
+        reasons = "; ".join(f"{n}: {why}" for n, why in islice(kinds.items(), 3)) or "there is none"
+        raise DataError(f"{files[0]} has no column that can be a feature ({reasons}).")
+    used_names = {*features.names()}
+    left_out = {n: kind for n, kind in kinds.items() if n not in used_names}
     return Guess(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
+
+
+def _columns(path: Path, d: Description, client: str, target: Sequence[str]) -> list[str]:
+    """The columns of the first file, which must have those that are named, each once."""
+    try:
+        columns = columns_of(path, d)
+    except (OSError, UnicodeDecodeError, csv.Error):
+        raise DataError(f"{path} can't be read as {d.format.upper()} in UTF-8.") from None
+    if twice := [name for name, n in Counter(columns).items() if n > 1]:
+        raise DataError(f"{path} has several columns called {twice[0]!r}: give each a name of its own.")
+    for at, name in [("--target", t) for t in target] + ([("--clients", client)] if client else []):
+        if name not in columns:
+            hint = nearest(name, columns, COLUMNS)
+            raise ConfigError(f"{at} is {name!r}, which is not a column of {path}: {hint}")
+    if not target:
+        raise ConfigError(f"--target is missing: name the column to predict, one of {', '.join(columns)}.")
+    if os.path.isfile(d.place) and not client and not d.one_client:
+        other = "--one-client says that all rows belong to one client"
+        raise ConfigError(
+            f"--clients is missing: name the column with each row's client, one of {', '.join(columns)}; {other}."
+        )
+    return columns
 
 
 def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
     """The delimiter, and column names if the file has no header line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            head = [line for line in islice(file, 20) if line.strip()]
+            head = [line for line in islice(lines_of(file, path), 20) if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{path} can't be read as UTF-8 text.") from None
     if not head:
         raise DataError(f"{path} is empty.")
     delimiter = max(",;\t|", key=head[0].count)
-    first, *others = csv.reader(head, delimiter=delimiter)
+    try:
+        first, *others = csv.reader(head, delimiter=delimiter)
+    except csv.Error as error:
+        raise DataError(f"{path} is not valid CSV: {error}.") from None
     has_names = bool({*named} & {*first} - {""}) or _names(first, others)
     numbered = tuple(f"column {k}" for k in range(1, len(first) + 1))
     return {"delimiter": delimiter, "header": () if has_names else numbered}
@@ -193,6 +212,8 @@ def _kind(name: str, cells: Sequence[Any]) -> str:
     """number, category, text or image; anything else is the reason why the column is left out."""
     if not cells:
         return "empty"
+    if any(isinstance(c, list | dict) for c in cells):
+        return "its cells are lists or objects"
     texts = [str(c).strip() for c in cells]
     different = len(set(texts))
     numbers = [_number(t) for t in texts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,7 +47,7 @@ class Folder:
 
     def images_in(self, name: str) -> list[Path]:
         """The images in the sub-folder `name`."""
-        return [p for p in list_folder(self.path / name) if p.suffix.lower() in IMAGES]
+        return [p for p in list_folder(self.path / name) if p.suffix.lower() in IMAGES]  # opened if regular
 
     def names(self) -> list[str]:
         """The sub-folders."""
@@ -63,7 +64,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 def pieces(d: Description, report: Report) -> list[Piece]:
     """The files of tables and arrays, client after client."""
-    if d.place.is_file():
+    if os.path.isfile(d.place):
         if not d.client and not d.one_client and d.is_table:
             choices = "name the column with each row's client, or set one_client = true"
             raise ConfigError(f"client is missing: path is one table, so {choices}.")
@@ -115,9 +116,9 @@ def _part(name: str, path: Path, d: Description, report: Report) -> int:
 
 
 def fits(path: Path, d: Description) -> bool:
-    """Whether it is a file of the described format, and not hidden."""
+    """Whether it is a regular file of the described format, and not hidden; `os.path` raises nothing."""
     hidden = path.name.startswith((".", "_"))
-    return path.suffix.lower() in SUFFIXES[d.format] and not hidden and path.is_file()
+    return path.suffix.lower() in SUFFIXES[d.format] and not hidden and os.path.isfile(path)
 
 
 def list_files(folder: Path, d: Description) -> list[Path]:
@@ -125,7 +126,7 @@ def list_files(folder: Path, d: Description) -> list[Path]:
 
 
 def check_folder(d: Description) -> None:
-    if not d.place.is_dir():
+    if not os.path.isdir(d.place):
         raise DataError(f"path is {str(d.place)!r}, but there is no such file or folder.")
 
 
@@ -185,7 +186,7 @@ def read_hashes(path: Path) -> dict[str, FileHash]:
 
 
 def _files_of(d: Description) -> dict[str, Path]:
-    if d.place.is_file():
+    if os.path.isfile(d.place):
         return {d.place.name: d.place}
     check_folder(d)
     files = {p.relative_to(d.place).as_posix(): p for p in list_files(d.place, d)}

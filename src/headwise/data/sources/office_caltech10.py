@@ -7,6 +7,8 @@ own sum, and the square root is taken (Hellinger) and scaled so that the mean sq
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +26,10 @@ SHORT = Layout(HOMES, tuple(f"{domain}.mat" for domain in DOMAINS))
 ORIGINAL = Layout(HOMES, tuple(f"{domain}_SURF_L10.mat" for domain in ("amazon", "Caltech10", "dslr", "webcam")))
 WORDS = 800
 MOST = 1_000_000
+LARGEST = 1 << 26
+"""bytes of a file, packed or not"""
+COMPRESSED = 15
+"""the type of a compressed element of a MATLAB 5 file"""
 
 CLASSES = (
     *("backpack", "bike", "calculator", "headphones", "keyboard"),
@@ -62,12 +68,34 @@ def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return np.sqrt(WORDS * shares).astype(np.float32), y
 
 
+def _decompress(data: bytes) -> bytes:
+    """The same MATLAB 5 file with its compressed elements unpacked, which scipy would do without a limit."""
+    header = 128
+    parts = [data[:header]]
+    order = "<" if data[126:128] == b"IM" else ">"
+    at = header
+    while at + 8 <= len(data):
+        kind, size = struct.unpack_from(f"{order}II", data, at)
+        if kind != COMPRESSED:
+            size = 0 if kind >> 16 else size + -size % 8  # a small element is within its tag
+            parts.append(data[at : at + 8 + size])
+        else:
+            inner = zlib.decompressobj().decompress(data[at + 8 : at + 8 + size], LARGEST + 1)
+            parts.append(inner)
+        if sum(map(len, parts)) > LARGEST:
+            raise ValueError
+        at += 8 + size
+    return b"".join([*parts, data[at:]])
+
+
 def _matrices(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     from scipy.io import loadmat  # slow to import
 
-    data = io.BytesIO(read_bytes(path))
     try:
-        content = loadmat(data, variable_names=["fts", "labels"])
+        data = _decompress(read_bytes(path, LARGEST))
+        content = loadmat(io.BytesIO(data), variable_names=["fts", "labels"])
+    except DataError:
+        raise
     except Exception:  # a damaged file can make scipy raise anything
         raise DataError(f"{path} is not a MATLAB file, or is damaged.") from None
     matrices = content.get("fts"), content.get("labels")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....errors import DataError, counted
+from ....disk.paths import is_text
+from ....errors import ConfigError, DataError, counted
+from ....memory import check_memory
 from ..description import PARTS, Description
 from ..findings import DataFinding
 from ..layout import Piece, pieces
 from .large import REFERENCES, input_type, read_references
 from .raw import Builder, Form, Raw
 
-_DAMAGE = (OSError, EOFError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error)
+LARGEST_NAMES = 1 << 28
+"""bytes of the list of clients' names"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,26 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as bundle:
-            for name in bundle.namelist():
-                with bundle.open(name) as file:
-                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
-    except _DAMAGE as error:
+            check_memory(sum(info.file_size for info in bundle.infolist()), f"{path}, unpacked,")
+            for info in bundle.infolist():
+                _check_header(bundle, info)
+                with bundle.open(info) as file:
+                    arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    except Exception as error:  # hostile bytes make numpy's parser of headers raise anything
         raise DataError(f"{path} can't be read as NPZ: {' '.join(str(error).split())[:200]}.") from None
     return arrays
+
+
+def _check_header(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Raise a ValueError if an array's header promises more than the archive says that it has."""
+    with bundle.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > info.file_size:
+        raise ValueError(f"{info.filename} is shorter than its header says")
 
 
 def read_npz(d: Description, builder: Builder) -> Raw:
@@ -104,6 +121,11 @@ def _pairs(
 
 def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
     client = piece.client or ""
+    for name, kinds, a in (("x", "biuf", x), ("y", "biufSU", y)):
+        if a.dtype.kind not in kinds:
+            text = f"{name} is of type {a.dtype}, but must hold {'numbers' if name == 'x' else 'numbers or texts'}."
+            builder.report(DataFinding("error", "wrong type", text, piece.path, client=client))
+            return
     if x.ndim < 2:
         text = f"x has the shape {list(x.shape)}, but must have one row per sample: [samples, ...]."
         builder.report(DataFinding("error", "wrong shape", text, piece.path, client=client))
@@ -137,12 +159,8 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
     x = read_references(d.place) if large else _npy(d.place / "x.npy")
     y, owner = (_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
     part = _npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
-    try:
-        names = json.loads((d.place / "names.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{d.place / 'names.json'} can't be read: {error}.") from None
-    if not len(x) == len(y) == len(owner) or (part is not None and len(part) != len(x)):
-        raise DataError(f"{d.place} has {len(x)} samples, but {len(y)} targets for {len(owner)} owners.")
+    names = _read_names(d.place / "names.json")
+    _check_arrays(d.place, x, y, owner, part, len(names))
     for name in names:
         builder.clients[name]
     several = y.ndim > 1
@@ -163,9 +181,35 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
     )
 
 
+def _read_names(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            names = json.loads(file.read(LARGEST_NAMES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:200]}.") from None
+    if not isinstance(names, list) or not all(isinstance(n, str) and is_text(n) for n in names):
+        raise DataError(f"{path} must be a list of the clients' names.")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} has a name twice.")
+    return names
+
+
+def _check_arrays(home: Path, x: Any, y: NDArray[Any], owner: NDArray[Any], part: Any, clients: int) -> None:
+    sizes = [a.shape[0] if a.ndim else 0 for a in (x, y, owner, *([] if part is None else [part]))]
+    if len(set(sizes)) > 1:
+        raise DataError(f"{home} has {sizes[0]} samples, but {sizes[1]} targets for {sizes[2]} owners.")
+    if x.ndim < 2 or y.ndim < 1 or x.dtype.kind not in "biuf" or y.dtype.kind not in "biufSU":
+        raise DataError(f"{home} must have numbers in x, [samples, ...], and numbers or texts in y.")
+    for name, values, end in (("owner", owner, clients), ("part", part, len(PARTS))):
+        if values is None:
+            continue
+        if values.ndim != 1 or values.dtype.kind not in "iu" or not ((values >= 0) & (values < end)).all():
+            raise DataError(f"{home / name}.npy must have whole numbers from 0 to {end - 1}.")
+
+
 def _npy(path: Path) -> NDArray[Any]:
     """Mapped into memory, so that only what is used is read."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except _DAMAGE as error:
+    except Exception as error:  # hostile bytes make numpy's parser of headers raise anything
         raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:200]}.") from None

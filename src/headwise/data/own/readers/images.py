@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,17 @@ from numpy.typing import NDArray
 
 from ....errors import DataError
 from ..description import Description
-from ..findings import DataFinding, Report
+from ..findings import DataFinding, Findings, Report
 from ..layout import Folder, image_folders
 from .raw import Builder, Raw
 
 MODES = {1: "L", 3: "RGB"}
 LARGEST = 1 << 26
 """pixels in one image"""
+LARGEST_FILE = 1 << 28
+"""bytes of one image file"""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""what Pillow may decode: other formats run programs, or have never been tried"""
 
 
 class Pictures:
@@ -73,28 +79,50 @@ def read_sizes(paths: Sequence[Path]) -> set[tuple[int, int]]:
     """The heights and widths of these images; those that can't be read are left to `headwise data check`."""
     sizes: set[tuple[int, int]] = set()
     for path in paths:
-        pillow = _pillow(path)
-        try:
-            with pillow.open(path) as image:
-                sizes.add((image.height, image.width))
-        except (OSError, ValueError, SyntaxError):
-            continue
+        if (image := _open_header(path, Findings())) is not None:
+            sizes.add((image.height, image.width))
+            image.close()
     return sizes
 
 
 def _open(path: Path, report: Report) -> Any:
-    pillow = _pillow(path)
+    if (image := _open_header(path, report)) is None:
+        return None
     try:
-        image = pillow.open(path)
-        if image.width * image.height > LARGEST:
-            image.close()
-            report(DataFinding("error", "unreadable image", f"it has more than {LARGEST:,} pixels.", path))
-            return None
-        image.load()
-        return image
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+        with image:  # closes the file, which one with several frames would keep open
+            return image.copy()
+    except Exception:  # hostile bytes make decoders raise anything
         report(DataFinding("error", "unreadable image", "it is not a readable image.", path))
         return None
+
+
+def _open_header(path: Path, report: Report) -> Any:
+    """The image, of which only the header is read; None after reporting an error."""
+    pillow = _pillow(path)
+    try:
+        _check_file(path)
+        with warnings.catch_warnings(action="ignore"):  # of large images, which are refused here
+            image = pillow.open(path, formats=FORMATS)
+        if image.width * image.height <= LARGEST:
+            return image
+        image.close()
+        problem = f"it has more than {LARGEST:,} pixels."
+    except pillow.DecompressionBombError:
+        problem = f"it has more than {LARGEST:,} pixels."
+    except DataError as error:
+        problem = str(error)
+    except Exception:  # hostile bytes make decoders raise anything
+        problem = "it is not a readable image."
+    report(DataFinding("error", "unreadable image", problem, path))
+    return None
+
+
+def _check_file(path: Path) -> None:
+    """Raise a DataError unless it is a file of a sensible size: opening a named pipe would wait forever."""
+    if not os.path.isfile(path):
+        raise DataError("it is not a file." if os.path.exists(path) else "there is no such file.")
+    if os.path.getsize(path) > LARGEST_FILE:
+        raise DataError(f"it has more than {LARGEST_FILE:,} bytes.")
 
 
 def _pillow(path: Path) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....disk.files import read_json
-from ....errors import DataError
+from ....errors import DataError, RunError
 
 LARGE = 64 << 20
 """bytes beyond which an array moves to a memory-mapped file, so that only what is used is read.
@@ -69,17 +70,39 @@ def reference(x: NDArray[Any]) -> dict[str, Any] | None:
 
 
 def list_referenced_files(home: Path) -> list[str]:
-    return list(dict.fromkeys(each["file"] for each in read_json(home / REFERENCES)))
+    return list(dict.fromkeys(each.file for each in _references(home)))
+
+
+class _Reference(NamedTuple):
+    file: str
+    offset: int
+    type: str
+    shape: list[int]
+
+
+def _references(home: Path) -> list[_Reference]:
+    """As `reference` made them: nothing else may become a type or a shape."""
+    path = home / REFERENCES
+    try:
+        references = [_Reference(**each) for each in read_json(path)]
+    except (TypeError, RunError) as error:
+        raise DataError(f"the arrays of {path} can't be read: {' '.join(str(error).split())}.") from None
+    for r in references:
+        numbers = [r.offset, *r.shape] if isinstance(r.shape, list) and len(r.shape) > 1 else [-1]
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) or not isinstance(r.file, str):
+            raise DataError(f"the arrays of {path} can't be read: one has no file, offset or shape.")
+        if not isinstance(r.type, str) or not re.fullmatch(r"[<>|][biuf]\d", r.type):
+            raise DataError(f"the arrays of {path} can't be read: {r.type!r} is not a type of numbers.")
+    if not references or len({tuple(r.shape[1:]) for r in references}) > 1:
+        raise DataError(f"the arrays of {path} can't be read: there must be some, with samples of one shape.")
+    return references
 
 
 def read_references(home: Path) -> NDArray[Any]:
     """All of these arrays as one, of which only what is used is read."""
     try:
-        parts = [
-            np.memmap(p["file"], np.dtype(p["type"]), "r", p["offset"], tuple(p["shape"]))
-            for p in read_json(home / REFERENCES)
-        ]
-    except (OSError, ValueError) as error:
+        parts = [np.memmap(r.file, np.dtype(r.type), "r", r.offset, tuple(r.shape)) for r in _references(home)]
+    except (OSError, ValueError, OverflowError, TypeError) as error:
         raise DataError(f"the arrays of {home / REFERENCES} can't be read: {error}.") from None
     return JoinedArrays(parts)  # pyright: ignore[reportReturnType] # as much of an array as its users need
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,14 @@ from .raw import Builder, Form, Raw
 from .values import BAG, Codes, Hashing, to_numbers
 
 ROWS = 65_536
-"""rows per block"""
+"""rows per block, at most"""
+CELLS = 1 << 23
+"""cells per block, at most"""
+LINE = 1 << 26
+"""characters per line of a CSV or JSONL file, at most"""
+BLOCK = 1 << 26
+"""characters per block of a JSONL file, about"""
+NESTED = (list, dict, tuple, set, bytes)
 COLUMNS = "its columns are"
 
 
@@ -62,23 +69,31 @@ def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -
         report(DataFinding("error", "unreadable file", f"it is not valid CSV: {error}.", path))
 
 
+def lines_of(file: IO[str], path: Path) -> Iterator[str]:
+    """The lines of a text file; one that is too long for a row of a table is refused before it is read whole."""
+    while line := file.readline(LINE + 1):
+        if len(line) > LINE:
+            raise DataError(f"{path} has a line of more than {LINE:,} characters.")
+        yield line
+
+
 def columns_of(path: Path, d: Description) -> list[str]:
     """The names of a table's columns; for JSONL, the keys of the first row."""
     if d.format == "parquet":
         return list(_arrow_file(path).schema_arrow.names)
     with path.open(encoding="utf-8-sig", newline="") as file:
         if d.format == "csv":
-            return list(d.header) or next(csv.reader(file, delimiter=d.delimiter), [])
-        row = _parse_object(next((line for line in file if line.strip()), ""))
+            return list(d.header) or next(csv.reader(lines_of(file, path), delimiter=d.delimiter), [])
+        row = _parse_object(next((line for line in lines_of(file, path) if line.strip()), ""))
         return list(row or {})
 
 
 def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=d.delimiter)
+        reader = csv.reader(lines_of(file, path), delimiter=d.delimiter)
         head = list(d.header) or next(reader, [])
-        at = [head.index(name) for name in columns]
-        while chunk := [(reader.line_num, row) for row in islice(reader, ROWS)]:
+        place = {name: i for i, name in enumerate(head)}
+        while chunk := [(reader.line_num, row) for row in islice(reader, _rows_per_block(len(head)))]:
             kept: list[list[str]] = []
             lines: list[int] = []
             for line, row in chunk:
@@ -90,14 +105,14 @@ def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> 
                     report(DataFinding("error", "wrong number of cells", text, path, line))
             if kept:
                 cells = np.array(kept, dtype=object)
-                by_name = {name: cells[:, i] for name, i in zip(columns, at, strict=True)}
+                by_name = {name: cells[:, place[name]] for name in columns}
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
 def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     with path.open(encoding="utf-8-sig") as file:
-        numbered = enumerate(file, start=1)
-        while chunk := list(islice(numbered, ROWS)):
+        numbered = enumerate(lines_of(file, path), start=1)
+        while chunk := _take(numbered, _rows_per_block(len(columns))):
             kept: list[dict[str, Any]] = []
             lines: list[int] = []
             for line, text in chunk:
@@ -107,6 +122,22 @@ def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -
             if kept:
                 by_name = {name: _objects([row.get(name) for row in kept]) for name in columns}
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
+
+
+def _rows_per_block(columns: int) -> int:
+    return max(1, min(ROWS, CELLS // max(columns, 1)))
+
+
+def _take(numbered: Iterator[tuple[int, str]], rows: int) -> list[tuple[int, str]]:
+    """The next lines with their numbers: at most `rows`, and about `BLOCK` characters."""
+    chunk: list[tuple[int, str]] = []
+    size = 0
+    for line, text in islice(numbered, rows):
+        chunk.append((line, text))
+        size += len(text)
+        if size > BLOCK:
+            break
+    return chunk
 
 
 def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Report) -> dict[str, Any] | None:
@@ -122,9 +153,11 @@ def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Re
 
 
 def _parse_object(text: str) -> dict[str, Any] | None:
-    """The JSON object, or None if it is not one."""
+    """The JSON object, or None if it is not one, or has strings that are not Unicode text."""
     try:
         row = json.loads(text)
+        if "\\u" in text:  # half a surrogate pair can't be written again
+            json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
@@ -133,10 +166,13 @@ def _parse_object(text: str) -> dict[str, Any] | None:
 def _parquet(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     file = _arrow_file(path)
     at = 1
-    for batch in file.iter_batches(ROWS, columns=list(columns)):
-        if batch.num_rows:
-            yield RowBlock(path, at, {name: _from_arrow(batch.column(name)) for name in columns})
-        at += batch.num_rows
+    try:
+        for batch in file.iter_batches(_rows_per_block(len(columns)), columns=list(columns)):
+            if batch.num_rows:
+                yield RowBlock(path, at, {name: _from_arrow(batch.column(name)) for name in columns})
+            at += batch.num_rows
+    except (ValueError, NotImplementedError, MemoryError) as error:  # pyarrow's own errors derive from these
+        raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
 
 
 def _arrow_file(path: Path) -> Any:
@@ -196,10 +232,18 @@ def read_tables(d: Description, builder: Builder) -> Raw:
 
 
 def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, client: str | None, part: int) -> None:
-    owner = np.full(len(block), builder.clients[client]) if client else builder.clients.of(block.columns[d.client])
+    if client:
+        owner = np.full(len(block), builder.clients[client])
+    else:
+        cells = block.columns[d.client]
+        if (nested := _nested_cells(cells, lists=False)).any():
+            cells = cells.copy()
+            cells[nested] = None
+        owner = builder.clients.of(cells)
     if (owner < 0).any():
         block, owner = _drop_ownerless(d, builder, block, owner)
-    x = encoder.encode(block, builder.report)
+    block, owner = _drop_nested(d, builder, block, owner)
+    x = encoder.encode(block, builder.report) if len(block) else None
     if x is None:
         return
     labels = [codes.of(block.columns[name]) for codes, name in zip(builder.labels, d.target, strict=True)]
@@ -220,11 +264,42 @@ def _drop_ownerless(
     """The block without rows that have no client."""
     nobody = owner < 0
     for i in np.flatnonzero(nobody):
-        text = "the cell is empty, so the row belongs to no client."
+        cell = block.columns[d.client][i]
+        state = "is a list or an object" if isinstance(cell, NESTED) else "is empty"
+        text = f"the cell {state}, so the row belongs to no client."
         builder.report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
-    rows = np.array([block.row(i) for i in range(len(block))], np.int64)[~nobody]
-    columns = {name: cells[~nobody] for name, cells in block.columns.items()}
-    return replace(block, columns=columns, lines=rows), owner[~nobody]
+    return _keep(block, ~nobody), owner[~nobody]
+
+
+def _keep(block: RowBlock, kept: NDArray[np.bool_]) -> RowBlock:
+    rows = np.array([block.row(int(i)) for i in np.flatnonzero(kept)], np.int64)
+    return replace(block, columns={name: cells[kept] for name, cells in block.columns.items()}, lines=rows)
+
+
+def _nested_cells(cells: NDArray[Any], *, lists: bool) -> NDArray[np.bool_]:
+    """Which cells are lists, objects or bytes; `lists`: a list of plain values is allowed."""
+    if cells.dtype.kind != "O":
+        return np.zeros(len(cells), bool)
+    return np.array([isinstance(c, NESTED) and not (lists and _is_flat(c)) for c in cells.tolist()], bool)
+
+
+def _is_flat(cell: Any) -> bool:
+    return isinstance(cell, list) and not any(isinstance(c, NESTED) for c in cell)
+
+
+def _drop_nested(
+    d: Description, builder: Builder, block: RowBlock, owner: NDArray[np.int64]
+) -> tuple[RowBlock, NDArray[np.int64]]:
+    """The block without rows that have a list or an object where a single value must be."""
+    dropped = np.zeros(len(block), bool)
+    for name, cells in block.columns.items():
+        nested = _nested_cells(cells, lists=name in d.target)
+        for i in np.flatnonzero(nested):
+            kind = type(cells[i]).__name__
+            text = f"the cell is a {kind}, but must be a number or a text{' or a list of them' * (name in d.target)}."
+            builder.report(DataFinding("error", "nested cell", text, block.file, block.row(int(i)), name))
+        dropped |= nested
+    return (_keep(block, ~dropped), owner[~dropped]) if dropped.any() else (block, owner)
 
 
 def _parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.int8]:

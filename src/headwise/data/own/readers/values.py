@@ -74,15 +74,18 @@ def to_numbers(cells: NDArray[Any], missing: Collection[str], wrong: Callable[[i
         return cells.astype(np.float64)
     plain = [math.nan if c is None or (isinstance(c, str) and c.strip() in missing) else c for c in cells.tolist()]
     try:
-        return np.array(plain, dtype=np.float64)
-    except (ValueError, TypeError):
-        return np.array([_number(c, i, wrong) for i, c in enumerate(plain)])
+        numbers = np.array(plain, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        numbers = None
+    if numbers is not None and numbers.ndim == 1:  # lists of one length would make a matrix
+        return numbers
+    return np.array([_number(c, i, wrong) for i, c in enumerate(plain)], np.float64)
 
 
 def _number(cell: Any, i: int, wrong: Callable[[int], None]) -> float:
     try:
         return float(cell)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         wrong(i)
         return math.nan
 
