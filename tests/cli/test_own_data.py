@@ -176,8 +176,8 @@ def test_the_first_line_is_a_header_or_a_row(lines: list[str], named: bool, tmp_
 
 
 def test_a_word_of_the_target_is_no_missing_number(tmp_path: Path) -> None:
-    rows = [f"{'unknown' if k == 3 else k},{('yes', 'no', 'unknown')[k % 3]}" for k in range(30)]
-    (tmp_path / "x.csv").write_text("\n".join(["age,ill", *rows]))
+    rows = [f"{'unknown' if k == 3 else k},{k / 8},{('yes', 'no', 'unknown')[k % 3]}" for k in range(30)]
+    (tmp_path / "x.csv").write_text("\n".join(["age,dose,ill", *rows]))
     found = guess_description(tmp_path / "x.csv", "", ["ill"], one_client=True)
     assert "unknown" not in found.description.missing
     assert found.left_out == {"age": "numbers, but 1 of 30 cells are not, such as 'unknown'"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,22 @@ from ..settings.target_range import TargetRange
 
 if TYPE_CHECKING:
     from .preprocessing import Preprocessing
+
+LabelType = Literal["str", "int", "float", "bool", "datetime"]
+"""the type of a target's classes as their user has them; class names are always strings"""
+
+
+def typed_labels(classes: Sequence[str], label_type: LabelType) -> NDArray[Any]:
+    """The classes in their own type, in the same order, so that predictions compare equal to the user's labels.
+
+    >>> typed_labels(("False", "True"), "bool")
+    array([False,  True])
+    """
+    if label_type == "bool":
+        return np.array([name.lower() in ("1", "true") for name in classes])
+    kind = {"int": np.int64, "float": np.float64, "datetime": "datetime64[ns]"}.get(label_type)
+    return np.array(classes, dtype=object).astype(str if kind is None else kind)
+
 
 BINS = 10
 """into which a regression's targets are divided"""
@@ -85,6 +102,8 @@ class Dataset:
     """preprocessing, fitted on training samples and applied to all; None: x is used as described above"""
     model: str = ""
     """the default model, if it depends on the data; empty: the source's default"""
+    label_type: LabelType = "str"
+    """the type in which predictions return classes, see `typed_labels`"""
 
     @cached_property
     def strata(self) -> Strata:

@@ -30,7 +30,12 @@ def raised(d: Description) -> str:
 @pytest.mark.parametrize(
     ("kind", "row", "text", "place"),
     [
-        ("missing label", "va,1,f,", TABLE, "row 8, column 'ill', client 'va': the target is missing."),
+        (
+            "missing label",
+            "va,1,f,",
+            TABLE,
+            "row 8, column 'ill', client 'va': the target is missing, or is a word in missing that is not in classes.",
+        ),
         (
             "unknown label",
             "va,1,f,maybe",

@@ -119,7 +119,7 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     task, classes = loaded.targets.task, loaded.targets.classes
     listed = classes if task == "classification" and len(classes) <= MOST_CLASSES_WRITTEN else ()
     beside = os.path.relpath(path, out.parent)
-    write_bytes(out, write_comments(inspection, beside, listed, task).encode())
+    write_bytes(out, write_comments(inspection, beside, listed, task, loaded.dataset.label_type).encode())
     _describe(out, loaded)
     if header := inspection.description.header:
         click.echo(f"no header line: columns are named {header[0]} to {header[-1]}")

@@ -15,6 +15,7 @@ from ...errors import ConfigError
 from ...settings.fields import Count, Range, build, changed, dump
 from ...settings.options import TaskName
 from ...settings.target_range import TargetRange
+from ..dataset import LabelType
 from ..splits import parse_split
 
 Format = Literal["csv", "parquet", "jsonl", "images", "npz", "arrays"]
@@ -115,6 +116,8 @@ class Description:
     """the lowest and highest value that a regression's target can have, or a list of such pairs; none: measured"""
     classes: tuple[str, ...] = ()
     """the classes as written in the files, in the order of their labels; empty: all that occur, sorted"""
+    label_type: LabelType | None = None
+    """the type in which predictions return classes: str, int, float, bool or datetime; none: that of the target"""
     names: tuple[str, ...] = ()
     """the classes' names in reports; empty: as written in the files"""
     separator: str = ""

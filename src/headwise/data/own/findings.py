@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...disk.files import read_json, write_json
-from ...errors import DataError, RunError
+from ...errors import DataError, RunError, counted
 from .description import Description
 
 MOST = 5
 """findings of one kind in one column of a file that are listed; the rest are counted"""
+LISTED = 10
+"""row numbers in one message"""
 ROWS = ".headwise-rows.json"
 """beside the copy of tables that were passed in Python: which of its lines come from which table"""
 
@@ -52,6 +54,17 @@ class DataFinding:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}" if self.where else self.text
+
+
+def list_rows(rows: Sequence[int], noun: str = "row") -> str:
+    """For a message: how many rows, and which.
+
+    >>> list_rows([3, 5])
+    '2 rows: 3, 5'
+    """
+    if len(rows) == 1:
+        return f"{noun} {rows[0]}"
+    return f"{counted(len(rows), noun)}: {', '.join(map(str, rows[:LISTED]))}{', ...' if len(rows) > LISTED else ''}"
 
 
 Report = Callable[[DataFinding], None]

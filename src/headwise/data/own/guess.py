@@ -22,7 +22,7 @@ from .findings import Findings
 from .layout import IMAGES, SUFFIXES, list_files, list_folder
 from .readers.arrays import load_npz
 from .readers.images import read_sizes
-from .readers.tables import COLUMNS, blocks, columns_of, lines_of
+from .readers.tables import COLUMNS, blocks, columns_of, dictionary_columns, lines_of
 
 ROWS = 5000
 """rows per column that are sampled"""
@@ -52,15 +52,22 @@ class Guess:
     """columns that are not features, and why"""
 
 
-def guess_description(path: Path, client: str, target: Sequence[str], *, one_client: bool = False) -> Guess:
-    """Guess a description; its `path` is as given."""
+def guess_description(
+    path: Path,
+    client: str,
+    target: Sequence[str],
+    *,
+    one_client: bool = False,
+    kinds: Mapping[str, str] | None = None,
+) -> Guess:
+    """Guess a description; its `path` is as given. `kinds` are columns that need no guess."""
     format = _format(path)
     d = Description(format, str(path), one_client=one_client)
     if format == "images":
         return Guess(replace(d, **_images(path)), {})
     if format == "npz":
         return Guess(replace(d, split=OwnSplit("files" if _is_parted(path, d) else "ratio")), {})
-    return _table(d, client, target)
+    return _table(d, client, target, kinds or {})
 
 
 def _format(path: Path) -> Format:
@@ -101,7 +108,7 @@ def _is_parted(path: Path, d: Description) -> bool:
     return {p.stem for p in files} <= OwnSplit().part_of.keys()
 
 
-def _table(d: Description, client: str, target: Sequence[str]) -> Guess:
+def _table(d: Description, client: str, target: Sequence[str], declared: Mapping[str, str]) -> Guess:
     place = d.place
     files = [place] if os.path.isfile(place) else list_files(place, d)
     if d.format == "csv":
@@ -109,11 +116,13 @@ def _table(d: Description, client: str, target: Sequence[str]) -> Guess:
     columns = _columns(files[0], d, client, target)
     cells = _cells(files, d, columns)
     used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
-    if markers := _markers([cells[n] for n in columns if n not in (client, *target)], used):
+    others = [n for n in columns if n not in (client, *target) and not _has_texts_only(cells[n], d)]
+    if markers := _markers([cells[n] for n in others], used):
         d = replace(d, missing=(*d.missing, *markers))
         cells = {name: [c for c in column if str(c).strip() not in markers] for name, column in cells.items()}
     split = _split(cells, parted=_is_parted(place, d), used=(client, *target))
-    kinds = {n: _kind(n, cells[n]) for n in columns if n not in (client, *target, split.column)}
+    kinds = {n: _kind(n, cells[n], d) for n in columns if n not in (client, *target, split.column)}
+    kinds |= {n: kind for n, kind in {**_arrow_kinds(files[0], d), **declared}.items() if n in kinds and cells[n]}
     features = Features(*(tuple(n for n, kind in kinds.items() if kind == k) for k in ("number", "category", "text")))
     pictures = tuple(n for n, kind in kinds.items() if kind == "image")[:1]
     if pictures:
@@ -208,23 +217,38 @@ def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) ->
     return OwnSplit("files") if parted else default
 
 
-def _kind(name: str, cells: Sequence[Any]) -> str:
+def _has_texts_only(cells: Sequence[Any], d: Description) -> bool:
+    """Whether a file that has types says that a column is of texts: those are no numbers, whatever they look like."""
+    return d.format != "csv" and all(isinstance(c, str) for c in cells)
+
+
+def _kind(name: str, cells: Sequence[Any], d: Description) -> str:
     """number, category, text or image; anything else is the reason why the column is left out."""
     if not cells:
         return "empty"
     if any(isinstance(c, list | dict) for c in cells):
         return "its cells are lists or objects"
     texts = [str(c).strip() for c in cells]
+    return _kind_of_texts(texts) if _has_texts_only(cells, d) else _kind_of_numbers(name, cells, texts, d)
+
+
+def _kind_of_numbers(name: str, cells: Sequence[Any], texts: Sequence[str], d: Description) -> str:
+    """Of a column that may have numbers; in a file without types, few whole numbers are categories."""
+    numbers = [float(c) if isinstance(c, bool) else _number(t) for c, t in zip(cells, texts, strict=True)]
     different = len(set(texts))
-    numbers = [_number(t) for t in texts]
     if None not in numbers:
         whole = all(n == int(n) for n in numbers if n is not None and np.isfinite(n))
         if re.search(r"(^|[_ ])(id|index|nr|no)$", name.lower()) and different == len(texts):
             return "looks like an identifier"
-        return "category" if whole and different <= CATEGORIES else "number"
+        return "category" if whole and different <= CATEGORIES and d.format == "csv" else "number"
     strange = [t for t, n in zip(texts, numbers, strict=True) if n is None]
     if len(strange) <= FEW * len(texts):
         return f"numbers, but {len(strange)} of {len(texts)} cells are not, such as {strange[0]!r}"
+    return _kind_of_texts(texts)
+
+
+def _kind_of_texts(texts: Sequence[str]) -> str:
+    different = len(set(texts))
     if all(Path(t).suffix.lower() in IMAGES for t in texts):
         return "image"
     if all(_DATE.fullmatch(t) for t in texts):
@@ -232,8 +256,14 @@ def _kind(name: str, cells: Sequence[Any]) -> str:
     if np.mean([len(t.split()) for t in texts]) >= WORDS:
         return "text"
     if different > max(CATEGORIES, len(texts) // 2):
-        return "looks like an identifier"
+        numbers = all(_number(t) is not None for t in texts)
+        return "texts that look like numbers: convert them to numbers" if numbers else "looks like an identifier"
     return "category"
+
+
+def _arrow_kinds(path: Path, d: Description) -> dict[str, str]:
+    """The columns of a Parquet file that are dictionaries, as pandas writes categories."""
+    return dict.fromkeys(dictionary_columns(path), "category") if d.format == "parquet" else {}
 
 
 def _number(text: str) -> float | None:
@@ -243,7 +273,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str) -> str:
+def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str, label_type: str) -> str:
     """The text of a data.toml: relevant settings with their help as comments."""
     d = guess.description
     head = {**dump(d), "path": path, "classes": list(classes), "target": _target(d)}
@@ -258,6 +288,7 @@ def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str)
         else f"task = {to_toml(d.task)}",
         *([f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"] if task == "regression" else []),
         *(_lines(Description, head, ["classes"]) if classes else []),
+        *(_lines(Description, head | {"label_type": label_type}, ["label_type"]) if classes else []),
         *(_lines(Description, head, ["missing"]) if d.is_table else []),
         *(_lines(Description, head, ["delimiter"]) if d.delimiter != "," else []),
         *(_lines(Description, head, ["header"]) if d.header else []),

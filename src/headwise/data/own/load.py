@@ -6,7 +6,8 @@ The task is guessed from the target if it is not given; targets get the type and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +15,18 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.options import TaskName
-from ..dataset import Dataset
+from ..dataset import Dataset, LabelType, typed_labels
 from ..partition.base import group
 from ..preprocessing import FeatureColumn, Preprocessing
 from ..splits import parse_split, part_sizes
-from .description import Description
-from .findings import DataFinding, Report, name_passed, raise_errors
+from .description import MISSING, Description
+from .findings import LISTED, DataFinding, Report, as_passed, name_passed, raise_errors
 from .layout import Hashes, fingerprint
 from .readers.arrays import read_arrays, read_npz
 from .readers.images import has_masks, read_images
 from .readers.raw import Builder, Raw
 from .readers.tables import read_tables
-from .readers.values import Codes, to_numbers
+from .readers.values import Codes, guess_label_type, to_numbers
 
 MANY = 20
 """a target with more different integers than this is a quantity, if there is more than one per ten samples"""
@@ -61,19 +62,39 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
         split=d.split.ratio,
         recipe=recipe,
         model=_model(recipe, targets.task),
+        label_type=_label_type(raw, targets, d),
     )
     return Loaded(raw, targets, dataset.with_range(None))
+
+
+def _label_type(raw: Raw, targets: Targets, d: Description) -> LabelType:
+    """As given, or that of the target; only classes of their own names can have another type than text."""
+    if targets.task != "classification" or d.names not in ((), d.classes):
+        return "str"
+    label_type = d.label_type or (guess_label_type(targets.classes) if d.format == "csv" else raw.label_type)
+    try:
+        typed_labels(targets.classes, label_type)
+    except ValueError:
+        known = ", ".join(targets.classes[:20])
+        raise DataError(f"label_type is {label_type!r}, but the classes are {known}.") from None
+    return label_type
 
 
 def read_raw(d: Description, report: Report) -> Raw:
     """The samples as the files have them."""
     reader = {"images": read_images, "npz": read_npz, "arrays": read_arrays}.get(d.format, read_tables)
     columns = d.target if d.is_table else () if has_masks(d) else ("",)  # arrays have y, folders of images are classes
-    labels = [Codes(d.missing, d.separator) for _ in columns]
+    labels = [Codes(_missing_targets(d), d.separator) for _ in columns]
     raw = reader(d, Builder(report, Codes(("",)), labels))
     if not len(raw):
         raise DataError(f"{d.place} has no samples that can be read.")
     return raw
+
+
+def _missing_targets(d: Description) -> set[str]:
+    """The words that are no class: where files have types, "None" and "NA" are names like others."""
+    words = set(d.missing) if d.format == "csv" else {"", *d.missing} - {*MISSING[1:]}
+    return words - set(d.classes)
 
 
 def recipe_of(raw: Raw, d: Description) -> Preprocessing:
@@ -157,8 +178,19 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
     if raw.y is not None:
         return
     for k, codes in enumerate(raw.labels):
-        for i in np.flatnonzero(codes < 0):
-            report(raw.finding_at("error", "missing label", int(i), "the target is missing.", _column(d, k)))
+        missing = np.flatnonzero(codes < 0).tolist()
+        if missing:
+            first, *others = [raw.finding_at("error", "missing label", i, "", _column(d, k)) for i in missing]
+            text = "the target is missing" + ", or is a word in missing that is not in classes" * (d.format == "csv")
+            report(replace(first, text=f"{text}{_list_others(first, others, d)}."))
+
+
+def _list_others(first: DataFinding, others: Sequence[DataFinding], d: Description) -> str:
+    """More rows with the same problem, as their user counts them."""
+    here = [f for f in others if (f.file, f.client) == (first.file, first.client)]
+    rows = [str(row) for f in here[:LISTED] if (row := as_passed(d, f).row) is not None]
+    listed = f", and in rows {', '.join(rows)}{', ...' if len(here) > len(rows) else ''}" if rows else ""
+    return f"{listed} ({len(others) + 1:,} in all)" if others else ""
 
 
 def _guess_task(raw: Raw, d: Description) -> tuple[TaskName, str]:

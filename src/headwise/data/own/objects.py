@@ -14,8 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from ...disk.files import digest, write_bytes
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, DataError, counted, nearest
 from ...settings.fields import build
+from ..dataset import LabelType
 from .description import PARTS, Description, OwnSplit, Preprocess, read_description, to_text
-from .findings import PassedTable, write_passed
+from .findings import PassedTable, list_rows, write_passed
 from .guess import Guess, guess_description
 from .layout import fingerprint
 from .readers.large import REFERENCES, input_type, reference
@@ -52,34 +55,57 @@ class StoredPiece:
 
 
 class Joined:
-    """A table of features and a column of targets as one table."""
+    """A table of features and its targets as one table, whose last columns are the targets."""
 
     def __init__(self, x: Any, y: Any, targets: Sequence[str]) -> None:
         self._x = x
-        self._y = y
-        self._name = targets[0] if targets else str(getattr(y, "name", None) or "target")
-        self.columns = [*columns_of(x), self._name]
+        names = {str(name): name for name in _names(x) or []}
+        y = _target_columns(y, targets)
+        self.targets = tuple(name if targets else _free(name, [*names]) for name in y)
+        if taken := [name for name in self.targets if name in names]:
+            raise DataError(f"target is {taken[0]!r}, which is a column of x already: choose another name.")
+        self.columns = [*columns_of(x), *self.targets]
+        self._own = dict(zip(self.targets, y.values(), strict=True))
+        self._names = names
 
     def __getitem__(self, name: str) -> Any:
-        return self._y if name == self._name else self._x[name]
+        return self._own[name] if name in self._own else self._x[self._names[name]]
 
     def __len__(self) -> int:
         return len(self._x)
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {str(name): kind for name, kind in _dtypes(self._x).items()}
+
+
+def _target_columns(y: Any, targets: Sequence[str]) -> dict[str, Any]:
+    """A table's columns; those of a matrix, of which one column is the target itself; or the one column that y is."""
+    if is_frame(y):
+        columns = {str(name): y[name] for name in _names(y) or []}
+    elif len(shape := getattr(y, "shape", ())) == 2:
+        columns = {"target" if shape[1] == 1 else f"target {k}": y[:, k] for k in range(shape[1])}
+    else:
+        columns = {str(name) if (name := getattr(y, "name", None)) is not None else "target": y}
+    if targets and len(targets) != len(columns):
+        raise DataError(f"target names {len(targets)} columns, but y has {len(columns)}.")
+    return dict(zip(targets or columns, columns.values(), strict=True))
 
 
 def store(
     clients: Any,
     folder: Path,
     *,
-    client: str = "",
-    target: str | Sequence[str] = (),
+    client: Any = "",
+    target: Any = (),
     copy_gb: float = COPY_GB,
     **settings: Any,
 ) -> Path:
     """Write `clients` below `folder`, named by a hash of the content; `settings` are keys of a data.toml."""
     if isinstance(clients, str | Path):
         return _store_reference(Path(clients), folder, settings)
-    targets = (target,) if isinstance(target, str) and target else tuple(target)
+    targets = tuple(map(str, target if isinstance(target, list | tuple) else [target] if target != "" else []))
+    client = str(client)
     if is_frame(clients):
         if not client or not targets:
             raise DataError("clients is one table: client and target must name its columns.")
@@ -132,8 +158,8 @@ def _store_reference(path: Path, folder: Path, settings: Mapping[str, Any]) -> P
 def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
     by_name = clients if isinstance(clients, Mapping) else partitions(clients)
     if by_name is None:
-        kinds = "a mapping of names to (x, y), a DataFrame with a client column, a partitioner, or a data.toml's path"
-        raise DataError(f"clients is a {type(clients).__name__}, but must be {kinds}.")
+        kinds = "a mapping of names to (x, y), a DataFrame with a client column, a partitioner"
+        raise DataError(f"clients is a {type(clients).__name__}, but must be {kinds}, or the path of a data.toml.")
     if not by_name:
         raise DataError("clients is empty, but needs at least one client.")
     names = [str(name) for name in by_name]
@@ -151,7 +177,7 @@ def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any
     if not isinstance(value, tuple | list):
         return [(-1, value)]
     whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
-    if len(value) == 2 and not any(whole):
+    if len(value) == 2 and not whole[1] and (not whole[0] or is_frame(value[0])):
         return [(-1, tuple(value))]
     if len(value) in (2, 3) and all(whole):
         return list(zip((0, 2) if len(value) == 2 else (0, 1, 2), value, strict=True))
@@ -193,22 +219,39 @@ def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[A
         raise DataError(f"client {name!r} has {counted(len(x), 'sample')}{for_part(part)}, but {targets}.")
     if not len(x) and part <= 0:
         raise DataError(f"client {name!r} has no samples{for_part(part)}.")
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     for what, values in (("x", x), ("y", y)):
-        if (i := _not_finite(values)) is not None:
+        if rows := _not_finite(values):
             hint = ": fill them, or pass a DataFrame, whose gaps are filled" if what == "x" else ""
-            raise DataError(f"client {name!r} has values in {what} that are not finite, first in sample {i}{hint}.")
-    if y.dtype.kind == "O":
-        y = y.astype(str)
-    return x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+            where = list_rows(rows, "sample")
+            raise DataError(f"client {name!r} has values in {what} that are missing or infinite, in {where}{hint}.")
+    if y.dtype.kind not in "biufUSMO":
+        raise DataError(f"client {name!r} has y of type {y.dtype}, but needs numbers, texts or dates.")
+    return x, _plain_targets(y) if y.dtype.kind == "O" else y
 
 
-def _not_finite(values: NDArray[Any]) -> int | None:
-    """The first row with such a value, found in blocks: a mapped array may be larger than memory."""
-    for at in range(0, len(values) if values.dtype.kind == "f" else 0, BLOCK):
+def _plain_targets(y: NDArray[Any]) -> NDArray[Any]:
+    """Python objects as an array of their type: bools, numbers, dates or texts."""
+    if y.ndim == 1 and all(isinstance(cell, date | np.datetime64) for cell in y):
+        return y.astype("datetime64[us]")
+    if y.ndim == 1 and all(isinstance(cell, bool | np.bool_) for cell in y):
+        return y.astype(bool)
+    if y.ndim == 1 and all(isinstance(cell, int | float | np.number) for cell in y):
+        return np.array(y.tolist())
+    return y.astype(str)
+
+
+def _not_finite(values: NDArray[Any]) -> list[int]:
+    """The rows with such a value, read in blocks: a mapped array may be larger than memory."""
+    if values.dtype.kind == "O":
+        return [i for i, cell in enumerate(values) if values.ndim == 1 and _plain(cell, None) is None]
+    if values.dtype.kind == "M":
+        return np.flatnonzero(np.isnat(values.reshape(len(values), -1)).any(1)).tolist()
+    rows: list[int] = []
+    for at in range(0, len(values) if values.dtype.kind in "fc" else 0, BLOCK):
         block = values[at : at + BLOCK]
-        if not (good := np.isfinite(block.reshape(len(block), -1)).all(1)).all():
-            return at + int(good.argmin())
-    return None
+        rows += (at + np.flatnonzero(~np.isfinite(block.reshape(len(block), -1)).all(1))).tolist()
+    return rows
 
 
 def _array(value: Any) -> NDArray[Any]:
@@ -237,7 +280,9 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
         (home / REFERENCES).write_text(to_json(_references(pieces, copy_gb)), "utf-8")
     else:
         _copy(pieces, home / "x.npy")
-    np.save(home / "y.npy", np.concatenate([p.y for p in pieces]), allow_pickle=False)
+    y = np.concatenate([p.y for p in pieces])
+    label_type: LabelType | None = "datetime" if y.dtype.kind == "M" else None
+    np.save(home / "y.npy", y if label_type is None else np.datetime_as_string(y), allow_pickle=False)
     np.save(home / "owner.npy", np.repeat([number[p.client] for p in pieces], [len(p.x) for p in pieces]))
     parted = any(p.part >= 0 for p in pieces)
     if parted:
@@ -245,7 +290,8 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
         np.save(home / "part.npy", parts)
     (home / "names.json").write_text(to_json(names), "utf-8")
     how = Preprocess(numbers="none", images="unit")  # unchanged, as passed
-    return Description("arrays", str(home), split=OwnSplit("files" if parted else "ratio"), preprocess=how)
+    split = OwnSplit("files" if parted else "ratio")
+    return Description("arrays", str(home), split=split, preprocess=how, label_type=label_type)
 
 
 def _copy(pieces: Sequence[StoredPiece], path: Path) -> None:
@@ -276,7 +322,8 @@ def write_tables(
     """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
     first = columns_of(pieces[0].x)
-    targets = targets or first[-1:]  # only empty for `Joined`, whose target is last
+    if isinstance(pieces[0].x, Joined):
+        targets = pieces[0].x.targets
     for at, name in [("target", t) for t in targets] + ([("client", client)] if not pieces[0].client else []):
         if name not in first:
             raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, first, COLUMNS)}")
@@ -286,10 +333,12 @@ def write_tables(
     tables: list[PassedTable] = []
     lines = 0
     size = 0
+    dated = True
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:
             tables.append(PassedTable(lines + 1, p.client, PARTS[max(p.part, 0)] if parted else ""))
             columns = cells_of(p.x, p.client)
+            dated = dated and len(targets) == 1 and has_dates(p.x, targets[0])
             if missing := [name for name in first if name not in columns]:
                 raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
             n = len(next(iter(columns.values())))
@@ -302,9 +351,11 @@ def write_tables(
             lines += n
             _check_size(size, copy_gb)
     write_passed(tables, home)
-    guess = guess_description(home / "data.jsonl", client, targets)
-    split = OwnSplit("column", column=_free("part", first))
-    return replace(guess, description=replace(guess.description, split=split)) if parted else guess
+    guess = guess_description(home / "data.jsonl", client, targets, kinds=declared_kinds(pieces[0].x))
+    d = guess.description
+    if parted:
+        d = replace(d, split=OwnSplit("column", column=_free("part", first)))
+    return replace(guess, description=replace(d, label_type="datetime") if dated else d)
 
 
 def _check_size(size: int, copy_gb: float) -> None:
@@ -335,9 +386,33 @@ def columns_of(frame: Any) -> list[str]:
     return [str(name) for name in _names(frame) or []]
 
 
+def declared_kinds(frame: Any) -> dict[str, str]:
+    """The columns that a table declares to be categories: pandas and polars by dtype, Hugging Face by names."""
+    kinds = {str(name): str(kind).lower() for name, kind in _dtypes(frame).items()}
+    declared = [name for name, kind in kinds.items() if kind.startswith(("category", "categorical", "enum"))]
+    return dict.fromkeys([*declared, *_labels(frame)], "category")
+
+
+def _dtypes(frame: Any) -> dict[Any, Any]:
+    kinds = getattr(frame, "dtypes", None)
+    if kinds is None:
+        return {}
+    return dict(kinds) if isinstance(kinds, Mapping) else dict(zip(_names(frame) or [], list(kinds), strict=True))
+
+
+def has_dates(frame: Any, name: str) -> bool:
+    """Whether all cells of a column are dates, or missing."""
+    original = {str(n): n for n in _names(frame) or []}
+    cells = [cell for cell in _list(frame[original[name]]) if _plain(cell, None) is not None]
+    return bool(cells) and all(isinstance(cell, date | np.datetime64) for cell in cells)
+
+
 def cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
     """Each column's cells as plain Python values."""
     named = _labels(frame)
+    if twice := [name for name, n in Counter(columns_of(frame)).items() if n > 1]:
+        whose = f"client {client!r}" if client else "clients"
+        raise DataError(f"{whose} has several columns called {twice[0]!r}: give each a name of its own.")
     columns = {str(n): [_plain(cell, named.get(str(n))) for cell in _list(frame[n])] for n in _names(frame) or []}
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -354,20 +429,22 @@ def _labels(frame: Any) -> dict[str, list[str]]:
 
 
 def _list(column: Any) -> list[Any]:
+    if isinstance(column, np.ndarray) and column.dtype.kind == "M":  # `tolist` would make integers of nanoseconds
+        return list(column)
     make: Any = getattr(column, "to_list", None) or getattr(column, "tolist", None)
     return list(column) if make is None else list(make())
 
 
 def _plain(cell: Any, names: list[str] | None) -> Any:
     """A number, a string, a list, or None if the value is missing."""
+    if isinstance(cell, np.datetime64):
+        return None if np.isnat(cell) else str(cell)
     if callable(getattr(cell, "tolist", None)):  # of NumPy, or a tensor
         cell = cell.tolist()
     if cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell):
         return None
     if names is not None and isinstance(cell, int) and 0 <= cell < len(names):
         return names[cell]
-    if isinstance(cell, bool):
-        return int(cell)
     return cell if isinstance(cell, int | float | str | list) else str(cell)
 
 

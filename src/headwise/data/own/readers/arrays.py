@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....disk.paths import is_text
-from ....errors import ConfigError, DataError, counted
-from ....memory import check_memory
+from ....errors import DataError, counted
 from ..description import PARTS, Description
 from ..findings import DataFinding
 from ..layout import Piece, pieces
 from .large import REFERENCES, input_type, read_references
 from .raw import Builder, Form, Raw
 
+LARGEST_NPZ = 1 << 36
+"""bytes of one NPZ file, unpacked"""
 LARGEST_NAMES = 1 << 28
 """bytes of the list of clients' names"""
 
@@ -62,13 +63,12 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as bundle:
-            check_memory(sum(info.file_size for info in bundle.infolist()), f"{path}, unpacked,")
+            if sum(info.file_size for info in bundle.infolist()) > LARGEST_NPZ:
+                raise ValueError(f"it unpacks to more than {LARGEST_NPZ >> 30} GiB")
             for info in bundle.infolist():
                 _check_header(bundle, info)
                 with bundle.open(info) as file:
                     arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
-    except ConfigError as error:
-        raise DataError(str(error)) from None
     except Exception as error:  # hostile bytes make numpy's parser of headers raise anything
         raise DataError(f"{path} can't be read as NPZ: {' '.join(str(error).split())[:200]}.") from None
     return arrays
@@ -178,6 +178,7 @@ def read_arrays(d: Description, builder: Builder) -> Raw:
         categories={},
         starts=[0],
         rows=[PassedSamples(owner, part)],
+        label_type=builder.labels[0].label_type(),
     )
 
 

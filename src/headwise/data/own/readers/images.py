@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def read_images(d: Description, builder: Builder) -> Raw:
         if builder.n == before:
             text = "the folder has no images: it needs one folder of images per class."
             builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client))
-    return builder.raw("image", {})
+    return replace(builder.raw("image", {}), label_type="str")  # classes are named by folders
 
 
 def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path, label: str | None) -> None:

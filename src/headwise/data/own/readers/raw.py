@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dataset import LabelType
 from ..description import PARTS
 from ..findings import DataFinding, Report
 from .large import GrowingArray
@@ -57,6 +58,8 @@ class Raw:
     """for each category column, what its codes stand for"""
     starts: list[int]
     rows: list[Rows]
+    label_type: LabelType = "str"
+    """of the target, if there is one column of it"""
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -137,4 +140,5 @@ class Builder:
             categories,
             self.starts,
             self.rows,
+            self.labels[0].label_type() if len(self.labels) == 1 else "str",
         )

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....disk.jsontext import to_json
 from ....errors import DataError, nearest
 from ..description import Description
 from ..findings import DataFinding, Report
@@ -157,7 +158,7 @@ def _parse_object(text: str) -> dict[str, Any] | None:
     try:
         row = json.loads(text)
         if "\\u" in text:  # half a surrogate pair can't be written again
-            json.dumps(row, ensure_ascii=False).encode()
+            to_json(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
@@ -186,14 +187,19 @@ def _arrow_file(path: Path) -> Any:
         raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
 
 
+def dictionary_columns(path: Path) -> list[str]:
+    """The columns of a Parquet file whose type is a dictionary."""
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    return [f.name for f in _arrow_file(path).schema_arrow if pa.types.is_dictionary(f.type)]
+
+
 def _from_arrow(column: Any) -> NDArray[Any]:
     """Numbers unchanged, with NaN for null; anything else as objects."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return column.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(column.type):

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dataset import LabelType
+
 BAG = 4096
 """maximum number of buckets of a bag of words"""
 
@@ -35,10 +37,14 @@ class Codes(dict[Any, int]):
         self._separator = separator
         self.values_seen: dict[Any, int] = {}
         """strings, or tuples of strings if cells have several labels"""
+        self.types_seen: set[type] = set()
+        """of the cells that are not missing"""
 
     def __missing__(self, cell: Any) -> int:
         value = self._value(cell)
         code = -1 if value is None else self.values_seen.setdefault(value, len(self.values_seen))
+        if value is not None:
+            self.types_seen.add(type(cell))
         if cell == cell:  # NaN would be a new key each time
             self[cell] = code
         return code
@@ -57,6 +63,12 @@ class Codes(dict[Any, int]):
         """The value of each code."""
         return list(self.values_seen)
 
+    def label_type(self) -> LabelType:
+        """The type of the cells: the widest of bool, int and float, or else text."""
+        if not self.types_seen or not self.types_seen <= {bool, int, float}:
+            return "str"
+        return "float" if float in self.types_seen else "int" if int in self.types_seen else "bool"
+
     def _value(self, cell: Any) -> Any:
         if cell is None or cell != cell:
             return None
@@ -66,6 +78,17 @@ class Codes(dict[Any, int]):
         if self._separator:
             return tuple(part for each in text.split(self._separator) if (part := each.strip()))
         return None if text in self._missing else text
+
+
+def guess_label_type(texts: Collection[str]) -> LabelType:
+    """By what all cells of a CSV file look like; a number with a leading zero is a name."""
+    if texts and {t.lower() for t in texts} <= {"true", "false"}:
+        return "bool"
+    if texts and all(re.fullmatch(r"[+-]?(0|[1-9]\d{0,17})", t, re.ASCII) for t in texts):
+        return "int"
+    if texts and all(re.fullmatch(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d{1,2})?", t, re.ASCII) for t in texts):
+        return "float"
+    return "str"
 
 
 def to_numbers(cells: NDArray[Any], missing: Collection[str], wrong: Callable[[int], None]) -> NDArray[np.float64]:
