@@ -27,7 +27,7 @@ from headwise.papers.reproduce import exact_rows
 from headwise.papers.results import Row
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
-from headwise.settings.fields import changed
+from headwise.settings.fields import difference
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 HOME = RESULTS / "claims"
@@ -75,7 +75,7 @@ def collect(folders: Sequence[Path]) -> None:
 def summary(run: Run) -> dict[str, Any]:
     """Each client's accuracy at the end, the curves, and what was run."""
     experiment = run.manifest["experiment"]
-    plain = changed(experiment, DEFAULTS)
+    plain = difference(experiment, DEFAULTS)
     scores = trace(run, experiment["clients"])
     n = [sum(row) for row in run.partition["test"]]
     curves = {m: [[t, round(float(np.average(v, weights=n)), 4)] for t, v in points] for m, points in scores.items()}

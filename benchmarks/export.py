@@ -20,8 +20,8 @@ import numpy as np
 
 import headwise as hw
 from headwise.exports.run_models import Models
-from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
+from headwise.settings.names import list_names
 
 ELSEWHERE = """
 import sys, time
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model")
-    parser.add_argument("--methods", default=",".join(catalog.names("method")))
+    parser.add_argument("--methods", default=",".join(list_names("method")))
     parser.add_argument("-o", "--out", type=Path)
     flags = parser.parse_args()
     head = [

@@ -17,8 +17,8 @@ from typing import Any
 
 from headwise.app.launch import run_or_resume
 from headwise.runs.query import Run
-from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
+from headwise.settings.names import list_names
 
 RATES = (0.03, 0.1, 0.3)
 SEEDS = (0, 1, 2)
@@ -91,7 +91,7 @@ def best(row: str) -> float:
 
 def main(names: Sequence[str]) -> None:
     """Play the season of these methods or of all, two at a time, and write the table, the best first."""
-    known: dict[str, str] = {**{n: n for n in catalog.names("method")}, **SERVERS}
+    known: dict[str, str] = {**{n: n for n in list_names("method")}, **SERVERS}
     items = [(n, known[n]) for n in names or known]
     with ProcessPoolExecutor(2) as pool:
         rows = []

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from headwise.app import registry
+
 
 def write(folder: Path, clients: int, samples: int, features: int) -> Path:
     """One Parquet file whose rows are in no order of clients, and its data.toml."""
@@ -63,7 +65,7 @@ def measure(toml: Path) -> None:
         from headwise.settings.experiment import Experiment
     experiment = Experiment(data=str(toml), model="linear", method="fedavg")
     with step("hash the file"):
-        experiment.data.make("data")
+        registry.make("data", experiment.data)
     with step("read and divide over clients"):
         data = divided(experiment, Path())
     with step("summary"):

@@ -24,8 +24,7 @@ from headwise.engine.executors.serial import Serial
 from headwise.engine.host.process import one_thread
 from headwise.engine.plan import Plan
 from headwise.records import Record, pack
-from headwise.settings.faults import Faults
-from headwise.settings.options import Robust
+from headwise.settings.options import Faults, Robust
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from attacks import ATTACKS, PROTOTYPES, Attack, Hostile, label_flip  # beside the tests, which use it too

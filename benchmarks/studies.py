@@ -15,8 +15,7 @@ from typing import Any
 import headwise as hw
 from headwise.app.launch import run_or_resume
 from headwise.cli.display import watching
-from headwise.settings.experiment import experiment_from
-from headwise.settings.overrides import override
+from headwise.settings.experiment import experiment_from, override
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from headwise.app import registry
 from headwise.data.federated import Clients
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
-from headwise.settings import catalog
-from headwise.settings.experiment import Choice, Experiment
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import Experiment
 from headwise.settings.options import Evaluate, Sampling, Train
 
 
@@ -48,7 +49,7 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     """A run of this workload without any evaluation."""
     torch.manual_seed(0)
     task = Task(load.shape, 10)
-    model = laid_out(Choice.parse(load.model, "model").make("model").build(task).eval())
+    model = laid_out(registry.make("model", Choice.parse(load.model, "model")).build(task).eval())
     each = load.samples + load.test
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
     if channels_last(model):
@@ -60,7 +61,7 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
         "evaluate": Evaluate(every=10**6, moments=()),
     }
     experiment = Experiment(rounds=rounds, **{**usual, **changes})
-    return Plan(experiment, catalog.find("method", method)(), (model,), Clients(task, x, y, ends))
+    return Plan(experiment, registry.find("method", method)(), (model,), Clients(task, x, y, ends))
 
 
 def rebuilt(load: Workload, data: Clients) -> Plan:

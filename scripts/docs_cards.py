@@ -11,12 +11,13 @@ from typing import Any
 
 from docs_reference import options_table, table
 
+from headwise.app import registry
 from headwise.cli.commands.describe import NEEDS
 from headwise.cli.commands.list import method_facts
 from headwise.contract.method import Method, record_types
 from headwise.records import Nothing, Record, fields_of
-from headwise.settings import catalog
 from headwise.settings.fields import field_types
+from headwise.settings.names import list_names, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -86,7 +87,7 @@ def header(text: str) -> Header:
 
 def bibtex(name: str) -> str:
     """A method's paper; empty if it has none."""
-    head = header(inspect.getmodule(catalog.find("method", name)).__doc__ or "")
+    head = header(inspect.getmodule(registry.find("method", name)).__doc__ or "")
     parts = re.fullmatch(r"(.+?), \*(.+?)\*,? ?(.*)", head.citation)
     if parts is None:
         return ""
@@ -105,7 +106,7 @@ def bibtex(name: str) -> str:
 
 def references() -> str:
     """A page with all papers as BibTeX."""
-    entries = "\n".join(filter(None, map(bibtex, catalog.names("method"))))
+    entries = "\n".join(filter(None, map(bibtex, list_names("method"))))
     return f"""# References of all methods
 
 The paper of each method, as BibTeX. [Citing](../citing.md) has the entry for Headwise itself.
@@ -135,7 +136,7 @@ def _symbols(block: str) -> list[tuple[str, str, str]]:
 
 
 def card(name: str) -> str:
-    cls: type[Method[Any, Any, Any, Any]] = catalog.find("method", name)
+    cls: type[Method[Any, Any, Any, Any]] = registry.find("method", name)
     head = header(inspect.getmodule(cls).__doc__ or "")
     paper = f"**Paper.** {head.citation} [{head.address}]({head.address})" if head.address else head.citation
     parts = [
@@ -166,7 +167,7 @@ def card(name: str) -> str:
 
 
 def _facts(cls: type[Method[Any, Any, Any, Any]]) -> list[tuple[str, str]]:
-    listed = method_facts(catalog.entry("method", catalog.name_of("method", cls)))
+    listed = method_facts(registry.read_card("method", name_of("method", cls)))
     return [
         ("family", cls.family),
         ("travels", cls.travels),
@@ -245,8 +246,8 @@ def _results(name: str) -> str:
 
 def overview() -> str:
     rows: list[tuple[str, ...]] = []
-    for name in catalog.names("method"):
-        cls = catalog.find("method", name)
+    for name in list_names("method"):
+        cls = registry.find("method", name)
         year = header(inspect.getmodule(cls).__doc__ or "").year
         facts = (cls.family, cls.travels, cls.stays, inspect.getdoc(cls) or "")
         rows.append((f"[`{name}`]({name}.md)", year, *facts))

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import docs_cards
 import docs_reference
 
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {
@@ -33,7 +33,7 @@ FIRST = ("README", "league", "new-clients", "drift", "privacy", "privacy-audit",
 
 def pages() -> dict[str, str]:
     """All added pages, by path below docs/."""
-    cards = {f"methods/{name}.md": docs_cards.card(name) for name in catalog.names("method")}
+    cards = {f"methods/{name}.md": docs_cards.card(name) for name in list_names("method")}
     return {
         "methods/index.md": docs_cards.overview(),
         "methods/references.md": docs_cards.references(),
@@ -48,7 +48,7 @@ def pages() -> dict[str, str]:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill those parts of the navigation that are lists of files."""
     nav: dict[str, list[Any]] = {title: items for entry in config.nav or [] for title, items in entry.items()}
-    nav["Methods"] += [f"methods/{name}.md" for name in catalog.names("method")]
+    nav["Methods"] += [f"methods/{name}.md" for name in list_names("method")]
     found = sorted((ROOT / "docs" / "results").glob("*.md"), key=lambda p: (_place(p.stem), p.stem))
     nav["Results"] += [f"results/{p.name}" for p in found if not p.stem.startswith("claim-")]
     nav["Results"].append({"Claims": [f"results/{p.name}" for p in found if p.stem.startswith("claim-")]})

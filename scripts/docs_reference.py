@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from headwise.app import registry
 from headwise.cli import VERBS, cli
-from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import dump, field_help, field_types, type_words
+from headwise.settings.names import Kind, list_names
 
-NAMED: dict[catalog.Kind, tuple[str, str]] = {
+NAMED: dict[Kind, tuple[str, str]] = {
     "data": ("Data sets", "--data"),
     "partition": ("Partitions", "--partition"),
     "model": ("Networks", "--model"),
@@ -115,9 +116,9 @@ def names() -> str:
     ]
     for kind, (heading, flag) in NAMED.items():
         said.append(f"## {heading}\n\nChosen by `{flag}`.")
-        for name in catalog.names(kind):
-            cls = catalog.find(kind, name)
-            said.append(f"### {name}\n\n{catalog.entry(kind, name).summary}")
+        for name in list_names(kind):
+            cls = registry.find(kind, name)
+            said.append(f"### {name}\n\n{registry.read_card(kind, name).summary}")
             if field_types(cls):
                 said.append(options_table(cls))
     return "\n\n".join(said) + "\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from comparing import rows
+from headwise.app import registry
 from headwise.contract.method import record_types
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoint, Checkpoints
 from headwise.runs.query import Run
-from headwise.settings.experiment import find_class
 
 
 def forks() -> ForkServerContext:
@@ -31,7 +31,7 @@ def bits(folder: Path) -> dict[str, Any]:
 
 def checkpoint(folder: Path) -> tuple[Checkpoint, Checkpoints]:
     """The newest checkpoint of a run, and the folder that it is in, to be closed."""
-    checkpoints = Checkpoints(folder / "checkpoint", record_types(find_class("method", Run(folder).method)))
+    checkpoints = Checkpoints(folder / "checkpoint", record_types(registry.find("method", Run(folder).method)))
     found = checkpoints.load()
     assert found is not None
     return found, checkpoints

@@ -13,11 +13,12 @@ import pytest
 
 import headwise as hw
 from headwise.app import tune as tuning
+from headwise.app.registry import resolve_all
 from headwise.app.space import Dimension, find_space, parse_dimension
 from headwise.app.tune import tune, with_validation
 from headwise.engine.events import RoundEnded
 from headwise.errors import ConfigError, RunError
-from headwise.settings.overrides import read_toml
+from headwise.settings.experiment import read_toml
 
 
 def small(**changes: Any) -> hw.Experiment:
@@ -65,7 +66,7 @@ def test_the_best_settings_are_an_experiment_of_their_own(uninterrupted: tuning.
     values = read_toml(uninterrupted.out / "best.toml")
     again = hw.Experiment(**values)
     again = dataclasses.replace(again, engine=uninterrupted.experiment.engine)
-    assert again.resolved() == uninterrupted.experiment.resolved()
+    assert resolve_all(again) == resolve_all(uninterrupted.experiment)
     assert again.train.lr == uninterrupted.best["settings"]["train.lr"]
 
 

@@ -16,7 +16,7 @@ from headwise.audit.inference import infer_labels, infer_members
 from headwise.audit.scene import scene_of, sent
 from headwise.cli import main
 from headwise.errors import RunError
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 
 SMALL = {"data": "synthetic:240:4:6:sites=2", "partition": "dirichlet:0.5", "model": "mlp:16", "clients": 5}
 
@@ -40,7 +40,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("method", catalog.names("method"))
+@pytest.mark.parametrize("method", list_names("method"))
 def test_every_method_can_be_audited(method: str, tmp_path: Path) -> None:
     run = made(tmp_path / "run", method)
     found = audit(run, clients=2)

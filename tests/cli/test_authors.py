@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
+from headwise.app import registry
 from headwise.authoring import Method
 from headwise.cli import main
 from headwise.errors import ClientError, ConfigError, ServerError
-from headwise.settings import catalog
 from headwise.testing import run_check
 from headwise.testing.toy import play, toy_plan
 
@@ -28,11 +28,11 @@ def changed(path: Path, old: str, new: str) -> type[Method]:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    return catalog.find("method", str(path))
+    return registry.find("method", str(path))
 
 
 def test_a_new_method_keeps_the_contract_and_passes_its_own_test(tmp_path: Path) -> None:
-    cls = catalog.find("method", str(new(tmp_path)))
+    cls = registry.find("method", str(new(tmp_path)))
     assert cls.__name__ == "SlowHead"
     for check in (
         "card",
@@ -93,7 +93,7 @@ def test_a_model_copied_from_headwise_is_told_how_to_import(tmp_path: Path) -> N
     path = tmp_path / "linear.py"
     path.write_text((Path(hw.__file__).parent / "models" / "linear.py").read_text())
     with pytest.raises(ConfigError, match=r"relative import: write 'from headwise\.models"):
-        catalog.find("model", str(path))
+        registry.find("model", str(path))
 
 
 def test_check_lists_all_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ import pytest
 from saying import Headwise, small, snapshot
 
 import headwise as hw
+from headwise.app import registry
 from headwise.cli import VERBS
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from waiting import PATIENCE
 
 PYTHON = sys.executable
@@ -92,11 +93,11 @@ def test_a_damaged_run_does_not_hide_the_others(damage: str, headwise: Headwise)
     assert second["ended"] == "finished"
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_every_method_is_described(name: str, headwise: Headwise) -> None:
     said = headwise("describe", name)
     assert (said.code, said.err) == (0, "")
-    entry = catalog.entry("method", name)
+    entry = registry.read_card("method", name)
     assert entry.summary in said.out
     for word in (
         "family",

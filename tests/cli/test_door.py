@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from saying import Headwise, assert_refused, small, snapshot
 
-from headwise.settings import catalog
+from headwise.cli.commands import list as list_command
 
 FAILING = """
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     """Make `list` raise this exception."""
 
     def fail_by(error: Exception) -> None:
-        def names(kind: str) -> list[str]:
+        def list_names(kind: str) -> list[str]:
             raise error
 
-        monkeypatch.setattr(catalog, "names", names)
+        monkeypatch.setattr(list_command, "list_names", list_names)
 
     return fail_by
 
@@ -58,7 +58,7 @@ def test_a_bug_is_a_sentence_with_a_log(
     assert found is not None
     text = Path(found[1]).read_text()
     assert "Traceback" in text
-    assert "in names" in text
+    assert "in list_names" in text
 
 
 def test_a_bug_that_can_not_be_logged_is_on_stderr(

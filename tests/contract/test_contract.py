@@ -14,10 +14,11 @@ import torch
 from broken import BREAKAGES, DeadOption
 
 import headwise as hw
+from headwise.app import registry
 from headwise.contract.formulas import evaluate
 from headwise.engine.executors import crew
 from headwise.errors import ConfigError
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.testing import CHECKS, check_method, run_check
 
 # a user's own method, in its own file
@@ -101,9 +102,9 @@ def one_import_of_torch() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_method_keeps_the_contract(name: str, check: str) -> None:
-    run_check(check, catalog.find("method", name))
+    run_check(check, registry.find("method", name))
 
 
 @pytest.mark.parametrize("method", BREAKAGES, ids=lambda m: m.__name__)
@@ -125,13 +126,13 @@ def test_own_method_runs_from_its_file_and_passes(tmp_path: Path) -> None:
     )
     run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
     assert run.complete and len(run.rounds) == 2 and 0 <= run.accuracy() <= 1
-    check_method(catalog.find("method", str(path)))
+    check_method(registry.find("method", str(path)))
 
 
 def test_processes_that_do_not_share_a_memory_are_caught(tmp_path: Path) -> None:
     path = tmp_path / "forgetful.py"
     path.write_text(FORGETFUL)
-    method = catalog.find("method", str(path))
+    method = registry.find("method", str(path))
     run_check("same seed, same bits", method)
     run_check("order of answers", method)
     with pytest.raises(AssertionError, match="Forgetful fails the check 'pool is serial': pool of 1 gives another"):
@@ -142,7 +143,7 @@ def test_file_without_a_title_is_caught(tmp_path: Path) -> None:
     path = tmp_path / "forgetful.py"
     path.write_text(FORGETFUL)
     with pytest.raises(AssertionError, match=r"Forgetful fails the check 'documentation': .*title"):
-        run_check("documentation", catalog.find("method", str(path)))
+        run_check("documentation", registry.find("method", str(path)))
 
 
 def test_check_method_names_all_failures_documentation_last_and_takes_instances() -> None:
@@ -162,7 +163,7 @@ def test_method_without_a_file_of_its_own_is_told_so() -> None:
 
 def test_checks_leave_the_world_as_it_was() -> None:
     threads, generator = torch.get_num_threads(), torch.get_rng_state()
-    run_check("same seed, same bits", catalog.find("method", "fedavg"))
+    run_check("same seed, same bits", registry.find("method", "fedavg"))
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), generator)
 

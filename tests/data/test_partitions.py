@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwise.app import registry
 from headwise.data.partition.base import Partition, count_labels
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.partition.exdir import ExDir, draw_owners
@@ -16,15 +17,15 @@ from headwise.data.partition.pathological import Pathological, group_owners
 from headwise.data.partition.public_exdir import PublicExDir
 from headwise.data.partition.shamsian import Shamsian, even_owners
 from headwise.errors import ConfigError, DataError
-from headwise.settings import catalog
 from headwise.settings.fields import build, check, field_help, field_types
+from headwise.settings.names import list_names, name_of
 
 MNIST = np.arange(70_000) % 10
 DIGITS = np.random.default_rng(0).permutation(np.arange(1_797) % 10)
 
-NAMES = catalog.names("partition")
+NAMES = list_names("partition")
 SCHEMES = [
-    *(catalog.find("partition", name)() for name in NAMES if name != "natural"),  # which needs owners
+    *(registry.find("partition", name)() for name in NAMES if name != "natural"),  # which needs owners
     IID(balance=False),
     Pathological(balance=True),
     Pathological(assignment="shards"),
@@ -143,9 +144,9 @@ def test_valid_or_one_sentence(scheme, labels, clients, seed):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_found_by_name_with_help_for_every_option(name):
-    cls = catalog.find("partition", name)
-    entry = catalog.entry("partition", name)
-    assert catalog.name_of("partition", cls) == name
+    cls = registry.find("partition", name)
+    entry = registry.read_card("partition", name)
+    assert name_of("partition", cls) == name
     assert entry.title
     assert entry.summary.endswith(".")
     assert list(field_types(cls)) == list(field_help(cls)) == list(entry.fields)
@@ -153,7 +154,7 @@ def test_found_by_name_with_help_for_every_option(name):
 
 
 def test_helpers_are_no_schemes():
-    assert not {"base", "shares", "repair"} & set(catalog.names("partition"))
+    assert not {"base", "shares", "repair"} & set(list_names("partition"))
 
 
 def test_order_of_the_options():

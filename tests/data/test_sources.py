@@ -24,6 +24,7 @@ from tiny_files import (
     write_tiny,
 )
 
+from headwise.app import registry
 from headwise.data.sources.ag_news import AGNews, words
 from headwise.data.sources.cifar10 import CIFAR10
 from headwise.data.sources.cifar100 import CIFAR100
@@ -35,12 +36,12 @@ from headwise.data.sources.office_caltech10 import DOMAINS, OfficeCaltech10
 from headwise.data.sources.synthetic import Synthetic
 from headwise.data.sources.tiny_imagenet import TinyImageNet
 from headwise.errors import DataError
-from headwise.settings import catalog
 from headwise.settings.fields import check, field_help
+from headwise.settings.names import list_names
 
-PUBLIC = [name for name in catalog.names("data") if name != "own"]
+PUBLIC = [name for name in list_names("data") if name != "own"]
 """a user's own data has no default, and its own tests"""
-FROM_FILES = [name for name in PUBLIC if hasattr(sys.modules[catalog.find("data", name).__module__], "locate")]
+FROM_FILES = [name for name in PUBLIC if hasattr(sys.modules[registry.find("data", name).__module__], "locate")]
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_each_source_is_found_and_describes_itself(name: str) -> None:
-    source = catalog.find("data", name)
-    about = catalog.entry("data", name)
+    source = registry.find("data", name)
+    about = registry.read_card("data", name)
     check(source())
     assert re.search(r" — .*\d{4}", about.title)
     assert about.summary.endswith(".")
@@ -64,7 +65,7 @@ def test_each_source_is_found_and_describes_itself(name: str) -> None:
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_what_is_missing_is_said_in_one_sentence(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=sentence(f"please provide {tmp_path}/")):
-        catalog.find("data", name)().load(tmp_path)
+        registry.find("data", name)().load(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,12 +18,13 @@ from snippets import ROOT
 
 import headwise
 from headwise import authoring
+from headwise.app import registry
 from headwise.cli import VERBS
-from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import field_types
+from headwise.settings.names import list_names
 
-NAMES = catalog.names("method")
+NAMES = list_names("method")
 LOADED = re.compile(
     r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"?(?:https?:)?//[^\s>]*|url\(\"?(?:https?:)?//[^)]*"
 )
@@ -31,7 +32,7 @@ LOADED = re.compile(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_says_what_the_method_says(name: str) -> None:
-    cls = catalog.find("method", name)
+    cls = registry.find("method", name)
     text = docs_cards.card(name)
     assert all(f"`{option}`" in text for option in field_types(cls))
     assert all(f"`{name}@{preset}`" in text for preset in cls.presets)
@@ -76,7 +77,7 @@ def test_the_league_on_a_card_is_that_of_its_page() -> None:
 
 
 def test_every_family_suits_somebody() -> None:
-    assert {catalog.find("method", name).family for name in NAMES} == docs_cards.SUITS.keys()
+    assert {registry.find("method", name).family for name in NAMES} == docs_cards.SUITS.keys()
 
 
 def test_overview_lists_all_methods() -> None:

@@ -38,10 +38,11 @@ import click
 import pytest
 from snippets import ELSEWHERE, PAGES, ROOT, Page, commands, page, parse, same
 
+from headwise.app import registry
 from headwise.cli import cli, main
 from headwise.cli.options import FLAGS, experiment_of
 from headwise.errors import HeadwiseError
-from headwise.settings.overrides import read_toml
+from headwise.settings.experiment import read_toml
 
 ALL = [page(path) for path in PAGES]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -147,7 +148,7 @@ def _is_experiment(name: str, given: dict[str, Any]) -> None:
     changes = tuple(given.get("changes") or ())
     flags = {k: given.get(k) for k in FLAGS if not re.search(r"\.(py|toml)(:|$)", str(given.get(k)))}
     if name == "run" and not given.get("origin") and not any(change.startswith("method.") for change in changes):
-        experiment_of(None, tuple(c for c in changes if not c.startswith("data.")), flags).resolved()
+        registry.resolve_all(experiment_of(None, tuple(c for c in changes if not c.startswith("data.")), flags))
 
 
 def test_toml_files_are_valid(tmp_path: Path) -> None:

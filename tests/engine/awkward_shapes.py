@@ -11,11 +11,11 @@ import itertools
 import numpy as np
 import torch
 
+from headwise.app import registry
 from headwise.data.federated import Clients
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.split import channels_last, laid_out
-from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.options import Train
 from headwise.testing.toy import equal, play
@@ -44,8 +44,8 @@ IMAGES = [
 
 def network(name: str) -> object:
     model, *options = name.split(":")
-    fields = dataclasses.fields(catalog.find("model", model))
-    return catalog.find("model", model)(**{f.name: int(o) for f, o in zip(fields, options, strict=False)})
+    fields = dataclasses.fields(registry.find("model", model))
+    return registry.find("model", model)(**{f.name: int(o) for f, o in zip(fields, options, strict=False)})
 
 
 def plan(
@@ -66,7 +66,7 @@ def plan(
         np.array([[a, a, b] for a, b in zip(ends[::2], ends[1::2], strict=True)]),
     )
     experiment = Experiment(rounds=rounds, train=Train(batch=batch, lr=0.1))
-    return Plan(experiment, catalog.find("method", method)(), (net,), data)
+    return Plan(experiment, registry.find("method", method)(), (net,), data)
 
 
 def agree(made: Plan) -> None:

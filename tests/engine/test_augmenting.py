@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import headwise as hw
+from headwise.app import registry
 from headwise.app.local_training import check_training
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
@@ -23,8 +24,7 @@ from headwise.methods.fedavg import FedAvg
 from headwise.models.base import Task
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.settings import catalog
-from headwise.settings.functions import Augmentation
+from headwise.settings.choices import Augmentation
 from headwise.settings.options import Train
 from headwise.testing.toy import play
 from headwise.testing.watching import Apart
@@ -141,7 +141,7 @@ def test_what_is_drawn_depends_on_seed_client_and_round_alone() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedah", "per-fedavg"])
 def test_clients_in_company_and_alone_get_the_same_bits(name: str) -> None:
-    asked = plan(catalog.find("method", name)())
+    asked = plan(registry.find("method", name)())
     assert play(asked, nervous=True).trace() == play(asked, Apart(asked), nervous=True).trace()
     assert play(asked).trace().server != play(plan(asked.method, augment=())).trace().server
 

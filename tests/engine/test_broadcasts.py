@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headwise.app import registry
 from headwise.engine.server_bench import ServerBench, broadcasts
-from headwise.settings import catalog
 from headwise.testing.toy import play, toy_plan
 
 
@@ -13,7 +13,7 @@ from headwise.testing.toy import play, toy_plan
     ("method", "alike"), [("fedavg", True), ("fedper", True), ("fedgh", True), ("scaffold", True), ("fedfomo", False)]
 )
 def test_records_of_the_very_same_things_are_one(method: str, alike: bool) -> None:
-    plan = toy_plan(catalog.find("method", method)(), rounds=2)
+    plan = toy_plan(registry.find("method", method)(), rounds=2)
     server = play(plan).ended[-1].progress.server
     central = ServerBench(plan, 3)
     found = broadcasts(plan, server, range(len(plan.data)), central)

@@ -9,12 +9,12 @@ import torch
 from bench_of_tests import federation, prepare
 from torch import Tensor, nn
 
+from headwise.app import registry
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.plan import Plan
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.params import Params
-from headwise.settings import catalog
 from headwise.settings.options import Engine, Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
@@ -59,7 +59,7 @@ def test_cached_is_uncached_to_rounding(train: Callable[[ClientBench], Tensor], 
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
-    made = toy_plan(catalog.find("method", name)(), rounds=2)
+    made = toy_plan(registry.find("method", name)(), rounds=2)
     with_it, without = (play(made.changed(engine=Engine(kernels=k))).trace().parsed()[-1] for k in KERNELS)
     for moment in ("pre", "post"):
         assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)

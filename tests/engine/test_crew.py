@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from crew_tasks import failing, reading
 
-from headwise.app import early
+from headwise.app import registry
 from headwise.engine.executors.crew import Crew
 from headwise.errors import ConfigError
 from headwise.settings.experiment import Experiment
@@ -35,6 +35,6 @@ def test_only_processes_that_were_asked_for_are_expected(
     workers: int | str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr(early, "start_server", started.append)
-    early.expect_workers(Experiment(engine={"workers": workers}))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(registry, "start_server", started.append)
+    registry.expect_workers(Experiment(engine={"workers": workers}))  # pyright: ignore[reportArgumentType]
     assert started == expected

@@ -15,7 +15,7 @@ from headwise.errors import ConfigError
 from headwise.methods.fedgmh import FedGMH
 from headwise.params import Params
 from headwise.settings.experiment import experiment_from
-from headwise.settings.history import Drift
+from headwise.settings.options import Drift
 from headwise.testing.toy import EASY, divided, federation, play, toy_plan
 
 T = 3

@@ -10,8 +10,9 @@ import pytest
 
 import headwise as hw
 from comparing import rows
+from headwise.app import registry
 from headwise.cli import main
-from headwise.settings import executors as registry
+from headwise.settings.names import ENGINES, plugins
 
 PACKAGE = """
 from headwise.engine.executors.base import Setup
@@ -40,9 +41,9 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     lines = [f"{name} = {where}" for name, where in points.items()]
     (about / "entry_points.txt").write_text("\n".join(["[headwise.executors]", *lines, ""]))
     monkeypatch.syspath_prepend(tmp_path)
-    registry._offered.cache_clear()
+    plugins.cache_clear()
     yield
-    registry._offered.cache_clear()
+    plugins.cache_clear()
 
 
 def experiment(**engine: Any) -> hw.Experiment:
@@ -67,7 +68,7 @@ def test_another_packages_executor_gives_the_same_bits(tmp_path: Path) -> None:
     ("kind", "said"),
     [
         ("backward", "engine.kind is 'backward': did you mean 'backwards'?"),
-        ("pool", f"engine.kind is 'pool': allowed are {', '.join(sorted(['backwards', 'broken', *registry.KINDS]))}."),
+        ("pool", f"engine.kind is 'pool': allowed are {', '.join(sorted(['backwards', 'broken', *ENGINES]))}."),
         ("broken", "engine.kind is 'broken', which can't be imported: AttributeError: module 'backwards_of_tests' "
          "has no attribute 'nothing'."),
     ],
@@ -89,4 +90,4 @@ def test_masked_sums_need_sites(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("name", ["serial", "pool", "threads"])
 def test_ours_are_found_by_name(name: str) -> None:
-    assert registry.find(name).__module__ == f"headwise.engine.executors.{name}"
+    assert registry.find_executor(name).__module__ == f"headwise.engine.executors.{name}"

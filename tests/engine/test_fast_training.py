@@ -10,6 +10,7 @@ import torch
 from bench_of_tests import federation, prepare
 from torch import Tensor, nn
 
+from headwise.app import registry
 from headwise.engine.client.client_bench import ClientBench
 from headwise.engine.client.jobs import Job
 from headwise.engine.executors.base import MEMORY, MOST, balance
@@ -19,7 +20,7 @@ from headwise.models.mlp import MLP
 from headwise.models.split import SplitModel
 from headwise.params import Params
 from headwise.records import Nothing
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.settings.options import Engine, Kernels, Train
 from headwise.testing.toy import play, toy_plan
 
@@ -86,10 +87,10 @@ def test_nobody_depends_on_the_company(part: str) -> None:
             assert all(torch.equal(t, together[c][k]) for k, t in state.items())
 
 
-@pytest.mark.parametrize("method", catalog.names("method"))
+@pytest.mark.parametrize("method", list_names("method"))
 def test_every_method_comes_to_the_same_on_plain_kernels(method: str) -> None:
     """In a round of all clients, server, states and scores agree up to rounding."""
-    made = catalog.find("method", method)()
+    made = registry.find("method", method)()
     with_it, without = (play(toy_plan(made, rounds=1, kernels=s)).trace() for s in KERNELS)
     for a, b in zip(with_it.parsed(), without.parsed(), strict=True):
         for moment in ("pre", "post"):

@@ -17,6 +17,7 @@ import torch
 from bench_of_tests import Played, even_federation, prepare
 
 import headwise as hw
+from headwise.app import registry
 from headwise.authoring import Averaging, Nothing
 from headwise.contract.averaging import Shared
 from headwise.contract.method import Update
@@ -33,9 +34,8 @@ from headwise.errors import ClientError, ConfigError, ServerError
 from headwise.methods.fedavg import FedAvg
 from headwise.params import Params
 from headwise.records import same
-from headwise.settings import catalog
-from headwise.settings.faults import FAULTS, Faults, Inject
-from headwise.settings.options import Evaluate
+from headwise.settings.names import list_names
+from headwise.settings.options import FAULTS, Evaluate, Faults, Inject
 from waiting import PATIENCE, until
 
 REFUSED = {
@@ -272,7 +272,7 @@ def test_a_bug_is_no_better_the_third_time() -> None:
 
 
 def test_a_client_that_fails_keeps_its_state() -> None:
-    per = catalog.find("method", "fedper")()
+    per = registry.find("method", "fedper")()
     made = plan(faults("drop=0.5,error=0.2", min_replies=0), per, rounds=3)
     played, _ = run(made)
     missed = Counter(c for row in played.rows for who in row["failed"].values() for c in who)
@@ -321,30 +321,30 @@ def test_the_norm_is_that_of_all_that_is_sent() -> None:
         assert (judge(made, {0: answer(Shared(Params(w)))}, {0: up}) == []) is fine
 
 
-METHODS = catalog.names("method")
+METHODS = list_names("method")
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_honest_reply_is_refused(name: str) -> None:
-    played, told = run(plan(faults(on_failure="skip"), catalog.find("method", name)(), rounds=2))
+    played, told = run(plan(faults(on_failure="skip"), registry.find("method", name)(), rounds=2))
     assert [(e.client, e.detail) for e in told] == []
     assert played.reason == "finished"
 
 
 SENDS = [name for name in METHODS if name != "standalone"]
-FIXED = [name for name in SENDS if catalog.find("method", name).fixed_layout]
+FIXED = [name for name in SENDS if registry.find("method", name).fixed_layout]
 
 
 @pytest.mark.parametrize(("name", "kind"), [*((n, "nan") for n in SENDS), *((n, k) for n in FIXED for k in LAYOUTS)])
 def test_every_method_is_guarded(name: str, kind: str) -> None:
     """Whatever it sends; layouts that are not fixed can't be checked."""
-    _, told = run(plan(faults(f"{kind}=0.2"), catalog.find("method", name)(), rounds=2, seed=1))
+    _, told = run(plan(faults(f"{kind}=0.2"), registry.find("method", name)(), rounds=2, seed=1))
     assert {e.reason for e in told} == {REFUSED[kind]}
 
 
 def test_layouts_that_tie_are_all_refused() -> None:
     """Class means have no layout that the server could know, so a tie is refused."""
-    gh = catalog.find("method", "fedgh")()
+    gh = registry.find("method", "fedgh")()
     played, _ = run(plan(faults("shapes=0.25", min_replies=0), gh, rounds=1))
     assert played.rows[0]["failed"] == {"at odds": [0, 1, 2, 3, 4, 5]}, "three are broken"
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from headwise.app import registry
 from headwise.data.federated import Clients
 from headwise.engine.events import Event, NewClients
 from headwise.engine.joining import EPOCHS, join
@@ -19,8 +20,9 @@ from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.methods.standalone import Standalone
 from headwise.models.base import Task
-from headwise.settings import catalog
-from headwise.settings.experiment import Choice, Experiment, experiment_from
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import Experiment, experiment_from
+from headwise.settings.names import list_names
 from headwise.settings.options import Evaluate, Sampling
 from headwise.sites.facts import for_sites
 from headwise.testing.toy import EASY, Recorder, divided, federation, play, toy_plan
@@ -106,10 +108,10 @@ def test_the_absent_change_nothing_about_whom_the_rounds_draw() -> None:
         assert participants(ten(experiment, frozenset({7})), t) == [c for c in drawn if c != 7]
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_every_method_has_a_model_for_a_client_that_was_not_there(name: str) -> None:
     """Finite scores, the same again; adaptation lowers the loss on its training samples."""
-    plan = held_out(Choice(name).make("method"), rounds=1)
+    plan = held_out(registry.make("method", Choice(name)), rounds=1)
     (new,) = plan.newcomers
     server, data = play(plan).ended[-1].progress.server, plan.data.client(new)
     losses: dict[int, float] = {}

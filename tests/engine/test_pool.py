@@ -16,13 +16,13 @@ import pytest
 
 import headwise as hw
 from comparing import rows
+from headwise.app import registry
 from headwise.contract.method import record_types
 from headwise.engine.events import ClientDone, Event
 from headwise.engine.executors import crew, pool, shelf
 from headwise.errors import ClientError
 from headwise.records import encode
 from headwise.runs.checkpoint import Checkpoints
-from headwise.settings import catalog
 from killing import forks
 from waiting import PATIENCE, until
 
@@ -124,7 +124,7 @@ def experiment(workers: int | str, **changes: Any) -> hw.Experiment:
 
 def contents(run: hw.Run) -> list[Any]:
     """Everything that must not depend on where clients live."""
-    types = record_types(catalog.find("method", run.method))
+    types = record_types(registry.find("method", run.method))
     with closing(Checkpoints(run.path / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()
         assert found is not None

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from bench_of_tests import federation, play, prepare
 
+from headwise.app import registry
 from headwise.models.mlp import MLP
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.settings.options import Evaluate, Sampling, Train
 
 UNUSUAL: dict[str, tuple[list[int], list[int], list[int]]] = {
@@ -20,11 +21,11 @@ UNUSUAL: dict[str, tuple[list[int], list[int], list[int]]] = {
     "nothing to test on": ([0, 1, 2], [], []),
     "one sample, nothing to test on": ([0], [], []),
 }
-METHODS = catalog.names("method")
+METHODS = list_names("method")
 
 
 def _plan(name: str, **changes: Any) -> Any:
-    return prepare(catalog.find("method", name)(), federation(list(UNUSUAL.values())), **changes)
+    return prepare(registry.find("method", name)(), federation(list(UNUSUAL.values())), **changes)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -53,14 +54,14 @@ def test_clients_that_are_never_drawn_are_measured_all_the_same(name: str) -> No
 
 
 def test_a_federation_without_any_test_samples_still_trains() -> None:
-    played = play(prepare(catalog.find("method", "fedavg")(), federation([([0, 1, 2], [], [])] * 3)))
+    played = play(prepare(registry.find("method", "fedavg")(), federation([([0, 1, 2], [], [])] * 3)))
     assert all(row["pre"] == {"clients": 0, "samples": 0} for row in played.rows)
     assert all(row["samples"] == 9 for row in played.rows)
 
 
 def test_a_single_client_is_a_federation() -> None:
     data = federation([([0, 1, 2] * 4, [], [0, 1, 2])])
-    rows = play(prepare(catalog.find("method", "fedavg")(), data, sampling=Sampling(0.1))).rows
+    rows = play(prepare(registry.find("method", "fedavg")(), data, sampling=Sampling(0.1))).rows
     assert all(row["clients"] == [0] for row in rows)
     assert rows[-1]["pre"]["accuracy"] == rows[-1]["post"]["accuracy"], "the mean of one is that one"
 
@@ -73,7 +74,7 @@ def test_clients_with_less_than_a_batch_never_train_when_the_last_batch_is_dropp
 
 def test_a_class_that_nobody_has_is_never_counted() -> None:
     data = federation([([0, 1], [], [0, 1])] * 2, classes=5)
-    rows = play(prepare(catalog.find("method", "fedavg")(), data, [MLP(hidden=4).build(data.task)])).rows
+    rows = play(prepare(registry.find("method", "fedavg")(), data, [MLP(hidden=4).build(data.task)])).rows
     assert all(0 <= row["pre"]["balanced"] <= 1 for row in rows)
 
 

@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import headwise as hw
 from comparing import rows
+from headwise.app import registry
 from headwise.app.local_training import check_training
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import split_epochs
@@ -30,8 +31,9 @@ from headwise.methods.fedkd import FedKD
 from headwise.models.base import Task
 from headwise.params import Params
 from headwise.privacy.dp_sgd import DPSGD
-from headwise.settings import catalog
-from headwise.settings.experiment import Choice, Experiment
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import Experiment
+from headwise.settings.names import list_names
 from headwise.settings.options import Stop, Train
 from headwise.testing.toy import TRAIN, play, toy_plan
 from headwise.testing.watching import Apart
@@ -201,10 +203,10 @@ def test_passes() -> None:
     assert [split_epochs(e) for e in (0, 1, 2, 0.25, 2.5)] == [[], [1], [1, 1], [0.25], [1, 1, 0.5]]
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_a_method_uses_the_optimiser_or_refuses_it(name: str) -> None:
     """A setting without an effect would be a lie in every comparison."""
-    method = catalog.find("method", name)()
+    method = registry.find("method", name)()
     for change, text in (({"optimizer": "adam"}, "train.optimizer is 'adam'"), ({"clip": 0.01}, "train.clip is 0.01")):
         plan, usual = (toy_plan(method, train=replace(TRAIN, **c), rounds=1, moments=()) for c in (change, {}))
         experiment = replace(Experiment(method=Choice(name)), train=plan.experiment.train)
@@ -220,15 +222,15 @@ def test_a_method_uses_the_optimiser_or_refuses_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("train", [{"steps": 3}, {"epochs": 1.5}], ids=str)
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_every_method_can_count_steps(name: str, train: dict[str, Any]) -> None:
-    plan = toy_plan(catalog.find("method", name)(), train=Train(batch=4, lr=0.1, **train), rounds=1, moments=())
+    plan = toy_plan(registry.find("method", name)(), train=Train(batch=4, lr=0.1, **train), rounds=1, moments=())
     assert len(play(plan).ended) == 1
 
 
 def test_clients_in_company_and_alone_get_the_same_bits() -> None:
     for name in ("fedavg", "fedrep", "fedafk"):
-        plan = toy_plan(catalog.find("method", name)(), train=Train(batch=4, steps=5, clip=0.5, **ADAM), rounds=2)
+        plan = toy_plan(registry.find("method", name)(), train=Train(batch=4, steps=5, clip=0.5, **ADAM), rounds=2)
         assert play(plan, nervous=True).trace() == play(plan, Apart(plan), nervous=True).trace()
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from headwise.app import registry
 from headwise.cli import cli
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError
-from headwise.settings import catalog
+from headwise.settings.names import plugins
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "headwise-fedexp"
 BROKEN = "[headwise.methods]\nbroken = nowhere_at_all:Broken\nfedavg = nowhere_at_all:FedAvg\n"
@@ -39,9 +40,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(target)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")]))
-    catalog._plugins.cache_clear()
+    plugins.cache_clear()
     yield
-    catalog._plugins.cache_clear()
+    plugins.cache_clear()
 
 
 def experiment(**engine: Any) -> hw.Experiment:
@@ -65,11 +66,11 @@ def test_a_package_that_cannot_be_imported_hides_no_other(capsys: pytest.Capture
     cli.main(["list", "methods"], standalone_mode=False)
     assert "of the package broken, which can't be imported: ModuleNotFoundError" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="method is 'broken' of the package broken, which can't be imported"):
-        hw.Experiment(method="broken").method.make("method")
+        registry.make("method", hw.Experiment(method="broken").method)
 
 
 def test_a_package_cannot_take_over_a_built_in_name() -> None:
-    assert catalog.find("method", "fedavg").__module__ == "headwise.methods.fedavg"
+    assert registry.find("method", "fedavg").__module__ == "headwise.methods.fedavg"
 
 
 def test_it_runs_and_resumes_with_the_same_bits(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from exported_runs import measured, raw, small_run
 import headwise as hw
 from headwise.errors import ConfigError
 from headwise.exports.run_models import Models
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from waiting import PATIENCE
 
 MORE = {"fedproto:evaluate=prototype": "fedproto-prototype"}
-METHODS = [*catalog.names("method"), *MORE]
+METHODS = [*list_names("method"), *MORE]
 WITHOUT_HEADWISE = """
 import json, sys
 import numpy as np, onnxruntime

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 import headwise as hw
 from comparing import rows, stop
-from headwise.app import objects
+from headwise.app import objects, registry
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.own.described import described_network, rebuilt_network
 from headwise.models.own.heads import as_split
 from headwise.models.split import SplitModel
-from headwise.settings.experiment import Choice
-from headwise.settings.functions import imported
+from headwise.settings.choices import Choice
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: (RNG.normal(size=(16, 3)), np.arange(16) % 2) for name in ("va", "rome")}
@@ -66,7 +65,7 @@ def test_any_kind_of_network_trains(tmp_path: Path, model: Any) -> None:
 
 def test_the_weights_of_an_instance_are_the_initial_ones() -> None:
     net = own_nets.Small()
-    made = Choice("network", given=net).make("model").build(TASK)
+    made = registry.make("model", Choice("network", given=net)).build(TASK)
     assert torch.equal(made.head.weight, net.out.weight)
     assert torch.equal(made.body.first.weight, net.first.weight)
     assert made.head.weight is not net.out.weight
@@ -98,9 +97,9 @@ def test_a_file_may_define_dataclasses_and_be_mended(tmp_path: Path) -> None:
     text += "@dataclass\nclass Sizes:\n    hidden: int = 5\n\ndef make():\n    return Sizes().hidden\n"
     (tmp_path / "sizes.py").write_text(f"{text}\nraise RuntimeError\n")
     with pytest.raises(ConfigError, match="which can't be imported: RuntimeError"):
-        imported(f"{tmp_path}/sizes.py:make", "model")
+        registry.load_function(f"{tmp_path}/sizes.py:make", "model")
     (tmp_path / "sizes.py").write_text(text)
-    assert imported(f"{tmp_path}/sizes.py:make", "model")() == 5
+    assert registry.load_function(f"{tmp_path}/sizes.py:make", "model")() == 5
 
 
 HOW = 'name the layer that is the head: headwise.split(net, "layer").'

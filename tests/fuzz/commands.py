@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from headwise.app import registry
 from headwise.cli import cli
 from headwise.cli.options import INPUT_FOLDER, OUTPUT_FOLDER, PathType
-from headwise.settings import catalog
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import field_types
+from headwise.settings.names import ROOMS, list_names
 
 SMALL = {
     "data": "synthetic:120:3:5:sites=2",
@@ -172,9 +173,9 @@ def _keys(cls: Any, at: str = "") -> Iterator[str]:
 
 def _options() -> Iterator[Case]:
     """Every option of every method, network, data set and partition with each number."""
-    for kind in catalog.ROOMS:
-        for name in catalog.names(kind):
-            for option in catalog.entry(kind, name).fields:
+    for kind in ROOMS:
+        for name in list_names(kind):
+            for option in registry.read_card(kind, name).fields:
                 for number in NUMBERS:
                     yield Case("run", kind, f"{name}:{option}={number[:20]}", f"{name}:{option}={number}")
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import ConfigError
-from headwise.settings.experiment import Experiment, experiment_from
-from headwise.settings.faults import Inject
-from headwise.settings.overrides import override, read_toml
+from headwise.settings.experiment import Experiment, experiment_from, override, read_toml
+from headwise.settings.options import Inject
 
 GOOD = b"""
 method = "fedrep:head_epochs=2"

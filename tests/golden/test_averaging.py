@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import headwise as hw
+from headwise.app import registry
 from headwise.app.prepare import prepare
 from headwise.cli.commands.list import method_facts
 from headwise.contract.averaging import Averaged, Averaging, Shared
@@ -31,7 +32,7 @@ from headwise.methods.fml import FML
 from headwise.methods.gpfl import GPFL
 from headwise.methods.lg_fedavg import LGFedAvg
 from headwise.params import Params
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.settings.options import Robust
 from headwise.testing.options import variants
 from headwise.testing.toy import toy_plan
@@ -148,7 +149,7 @@ def test_what_cd2_pfed_shares_shrinks_in_both_rounds() -> None:
     assert start.w.numel() > first.w.numel() > second.w.numel() > 0
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_methods_that_average_take_robust_rules(name: str, tmp_path: Path) -> None:
     experiment = hw.Experiment(
         method=name, data="synthetic:60:sites=3", partition="natural", model="mlp:4", robust={"rule": "median"}
@@ -160,24 +161,24 @@ def test_methods_that_average_take_robust_rules(name: str, tmp_path: Path) -> No
         assert prepare(experiment, tmp_path).plan.experiment.robust.rule == "median"
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_no_method_types_the_mean_again(name: str) -> None:
     """What gets and sends a shared model, and needs no more than a mean of it, is `Averaging`."""
-    cls = catalog.find("method", name)
+    cls = registry.find("method", name)
     types = record_types(cls)
     if types.down is types.up is Shared and cls.sums in ("samples", "clients"):
         assert issubclass(cls, Averaging)
 
 
-@pytest.mark.parametrize("name", catalog.names("method"))
+@pytest.mark.parametrize("name", list_names("method"))
 def test_listing_knows_who_has_a_global_model(name: str) -> None:
     """It reads the file alone; here the method is asked, with each of its options."""
-    found = [v.global_model(v.server_init(bench(v)), bench(v)) for v in variants(catalog.find("method", name)())]
-    said = method_facts(catalog.entry("method", name))["global model"]
+    found = [v.global_model(v.server_init(bench(v)), bench(v)) for v in variants(registry.find("method", name)())]
+    said = method_facts(registry.read_card("method", name))["global model"]
     assert said == ("yes" if any(m is not None for m in found) else "no")
 
 
-AVERAGING = [name for name in catalog.names("method") if issubclass(catalog.find("method", name), Averaging)]
+AVERAGING = [name for name in list_names("method") if issubclass(registry.find("method", name), Averaging)]
 PLAIN = {"apfl", "ditto", "fedbn", "fedrep", "mr-mtl", "per-fedavg", "pfedme"}
 """whose Algorithm 1 prints 1/K sum_k w_k, where ours is weighted by samples unless asked"""
 
@@ -186,7 +187,7 @@ PLAIN = {"apfl", "ditto", "fedbn", "fedrep", "mr-mtl", "per-fedavg", "pfedme"}
 @pytest.mark.parametrize("name", AVERAGING)
 def test_clients_count_by_their_samples_or_all_the_same(name: str, weights: str) -> None:
     """Of 1, 2 and 6 samples, models that are 1, 2 and 4 times the first one: (1 + 4 + 24) / 9, or 7 / 3 of it."""
-    method = catalog.find("method", name)(weights=weights)
+    method = registry.find("method", name)(weights=weights)
     central = bench(method)
     server = method.server_init(central)
     first = server.w.map(lambda t: t.double())
@@ -199,7 +200,7 @@ def test_clients_count_by_their_samples_or_all_the_same(name: str, weights: str)
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_the_mean_is_weighted_unless_asked_and_the_papers_own_is_a_preset(name: str) -> None:
-    cls = catalog.find("method", name)
+    cls = registry.find("method", name)
     assert cls().weights == cls.sums == ("clients" if name == "fml" else "samples")
     assert (name in PLAIN) == (cls.presets.get("paper", {}).get("weights") == "clients")
 

@@ -13,12 +13,13 @@ import pytest
 from rooms import FILES, HOME, ROOT, name_of, tree
 
 import headwise
-from headwise.settings import catalog
+from headwise.app import registry
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import field_help, field_types
+from headwise.settings.names import ROOMS, Kind, list_names
 
 METHODS = [p for p in FILES if p.parent.name == "methods" and p.stem not in ("__init__", "standalone")]
-CLASSES = [(kind, name) for kind in catalog.ROOMS for name in catalog.names(kind)]
+CLASSES = [(kind, name) for kind in ROOMS for name in list_names(kind)]
 
 
 def test_public_names_are_said_three_times_the_same() -> None:
@@ -70,8 +71,8 @@ def test_method_cites_its_equations(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSES)
-def test_every_option_has_help(kind: catalog.Kind, name: str) -> None:
-    cls = catalog.find(kind, name)
+def test_every_option_has_help(kind: Kind, name: str) -> None:
+    cls = registry.find(kind, name)
     assert [f for f in field_types(cls) if not field_help(cls).get(f)] == []
 
 
@@ -88,7 +89,7 @@ def test_every_setting_has_help() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSES)
-def test_every_entry_can_be_listed(kind: catalog.Kind, name: str) -> None:
-    entry = catalog.entry(kind, name)
+def test_every_entry_can_be_listed(kind: Kind, name: str) -> None:
+    entry = registry.read_card(kind, name)
     assert entry.summary.endswith(".")
     assert entry.title

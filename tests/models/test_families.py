@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d, relu
 
+from headwise.app import registry
 from headwise.errors import ConfigError
 from headwise.models.base import Model, Task
 from headwise.models.cnn import CNN
@@ -23,8 +24,8 @@ from headwise.models.linear import Linear
 from headwise.models.mlp import MLP
 from headwise.models.resnet18 import ResNet18
 from headwise.models.split import SplitModel
-from headwise.settings import catalog
 from headwise.settings.fields import check, field_help, field_types
+from headwise.settings.names import list_names
 
 IMAGE, TEXT = Task((3, 32, 32), 7), Task((12,), 4, vocabulary=50)
 
@@ -216,13 +217,13 @@ def test_small_cnns_take_any_image_of_16_pixels_and_more(c: int, h: int, w: int,
 
 
 def test_the_catalog_finds_all_families() -> None:
-    assert set(NAMES) <= set(catalog.names("model"))
-    assert not {"parts", "split", "base"} & set(catalog.names("model"))
+    assert set(NAMES) <= set(list_names("model"))
+    assert not {"parts", "split", "base"} & set(list_names("model"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_explains_itself(name: str) -> None:
-    cls, entry = catalog.find("model", name), catalog.entry("model", name)
+    cls, entry = registry.find("model", name), registry.read_card("model", name)
     assert issubclass(cls, Model)
     assert dataclasses.is_dataclass(cls)
     check(cls())

@@ -6,17 +6,18 @@ import pytest
 import torch
 from torch import nn
 
+from headwise.app import registry
 from headwise.models.base import Task
 from headwise.models.replicas import replica
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 
 TASK, WORDS, PIXELS = Task((3, 32, 32), 10), Task((20,), 4, 50), Task((3, 32, 32), 10, kind="segmentation")
 
 
-@pytest.mark.parametrize("name", catalog.names("model"))
+@pytest.mark.parametrize("name", list_names("model"))
 def test_a_copy_computes_the_same_and_shares_nothing(name: str) -> None:
     task = {"fasttext": WORDS, "fcn": PIXELS}.get(name, TASK)
-    net = catalog.find("model", name)().build(task).eval()
+    net = registry.find("model", name)().build(task).eval()
     twin = replica(net, {})
     x = torch.randint(50, (2, 20)) if task is WORDS else torch.randn(2, *task.shape)
     assert torch.equal(twin(x), net(x))

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
+from headwise.app import registry
 from headwise.papers.arithmetic import CLAIMS, messages
 from headwise.papers.cells import ask_for
 from headwise.papers.reproduce import exact_rows
 from headwise.papers.results import judge_accuracy, judge_exact, judge_rounds
 from headwise.papers.schema import CountedOn, Printed
-from headwise.settings.experiment import Choice, experiment_from
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import experiment_from
 
 MULTIPLIED = "agrees: printed rounds, our messages"
 
@@ -92,10 +94,10 @@ def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
     experiment = experiment_from(plain)
     row = hw.run(experiment, tmp_path / "run").rounds[-1]
     task = CountedOn((64,), classes=10, own=2, clients=5)
-    down, up = messages(experiment.resolved(), task)
+    down, up = messages(registry.resolve_all(experiment), task)
     assert (down * 5, up * 5) == (row["bytes_down"], row["bytes_up"])
-    assert messages(experiment_from({**plain, "method": "standalone"}).resolved(), task) == (0, 0)
-    assert Choice.parse("mlp:6", "model").make("model")
+    assert messages(registry.resolve_all(experiment_from({**plain, "method": "standalone"})), task) == (0, 0)
+    assert registry.make("model", Choice.parse("mlp:6", "model"))
 
 
 @pytest.mark.parametrize(

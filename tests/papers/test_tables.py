@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from headwise.app import registry
 from headwise.errors import ConfigError
 from headwise.papers.cells import RUN, ask_for, cells_of, experiment_of, recipe_of
 from headwise.papers.tables import choose, describe_table, find, load, merge, papers
-from headwise.settings.fields import changed
+from headwise.settings.fields import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = Path(__file__).parent / "tiny.toml"
@@ -85,7 +86,7 @@ def test_every_cell_of_every_table_can_be_made_an_experiment(name: str, rules: s
                 experiment = experiment_of(ask, column, recipe)
                 moment = ask.moment(recipe, column)
                 assert {"stale": "post"}.get(moment, moment) in experiment.evaluate.moments
-                experiment.method.make("method")
+                registry.make("method", experiment.method)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,10 +130,10 @@ def test_the_code_of_fedgmh_is_imitated_as_far_as_it_is_said() -> None:
     assert (paper.metric, code.metric, code.window) == ("client_mean", "accuracy", 20)
     made = {m: experiment_of(code, code.columns[0], recipe_of(code, m)) for m in ("GMH-o", "FedGMH")}
     assert all(e.evaluate.every == 1 for e in made.values())
-    assert made["GMH-o"].method.make("method").zero_fallback
+    assert registry.make("method", made["GMH-o"].method).zero_fallback
     ask = ask_for("fedgmh/2", rules="code")
     experiments = {m: experiment_of(ask, ask.columns[0], recipe_of(ask, m)) for m in ("FedGH", "FedAvg")}
-    header = experiments["FedGH"].method.make("method")
+    header = registry.make("method", experiments["FedGH"].method)
     assert (header.header_lr, header.header_step, header.pooled_batch) == (1.0, "pooled", 100)
     assert experiments["FedAvg"].evaluate.every == 1
 
@@ -230,10 +231,10 @@ def test_settings_that_are_as_usual_do_not_make_another_cell() -> None:
     usual: dict[str, Any] = {"rounds": 5, "train": {"lr": 0.1, "batch": 10}}
     before = {"rounds": 7, "train": {"lr": 0.1, "batch": 20}}
     after = {"rounds": 7, "train": {"lr": 0.1, "batch": 20, "new": None}, "section": {"x": 1}}
-    found = changed(before, usual)
+    found = difference(before, usual)
     assert found == {"rounds": 7, "train": {"batch": 20}}
-    assert changed(after, {**usual, "train": {**usual["train"], "new": None}, "section": {"x": 1}}) == found
-    assert changed(after, usual) != found
+    assert difference(after, {**usual, "train": {**usual["train"], "new": None}, "section": {"x": 1}}) == found
+    assert difference(after, usual) != found
 
 
 def test_every_cell_of_a_table_has_its_own_key() -> None:

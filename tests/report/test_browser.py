@@ -12,7 +12,7 @@ from made_runs import make_run
 import headwise as hw
 from headwise.report.page import render_partition, write_page
 from headwise.report.results import collect
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 
 CHARTS = {"accuracy", "spread", "against", "labels", "sizes", "traffic", "inside", "cost"}
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><b>שלום</b> " + "long" * 100
@@ -224,7 +224,7 @@ def test_a_large_page_opens_with_little_to_do(tab: Browser, tmp_path: Path) -> N
     make_run(tmp_path / "tiny" / "run", "fedavg", 0, rounds=2, clients=2, classes=2)
     tiny = write_page(collect([tmp_path / "tiny"]), tmp_path / "tiny.html")
     large = tmp_path / "large"
-    for method in catalog.names("method")[:25]:
+    for method in list_names("method")[:25]:
         for seed in range(5):
             make_run(large / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
     page = write_page(collect([large]), tmp_path / "report.html")

@@ -15,12 +15,12 @@ import pytest
 from made_runs import make_run
 
 import headwise as hw
+from headwise.app import registry
 from headwise.report.data import command
 from headwise.report.page import render, script_safe, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run
-from headwise.settings.experiment import experiment_from
-from headwise.settings.overrides import override
+from headwise.settings.experiment import experiment_from, override
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -151,9 +151,9 @@ def test_rendering_takes_no_torch(three: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_page_stays_small(tmp_path: Path) -> None:
-    from headwise.settings import catalog
+    from headwise.settings.names import list_names
 
-    for method in catalog.names("method")[:25]:
+    for method in list_names("method")[:25]:
         for seed in range(5):
             make_run(tmp_path / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
     size = write_page(collect([tmp_path]), tmp_path / "report.html").stat().st_size
@@ -210,18 +210,20 @@ def test_an_unfinished_run_has_a_page(tmp_path: Path) -> None:
 
 
 def test_command_runs_the_same_experiment(tmp_path: Path) -> None:
-    wanted = hw.Experiment(
-        method="fedfomo:M=3",
-        data="synthetic:60:2:3:sites=2",
-        partition="iid",
-        model=("mlp:4", "mlp:6"),
-        clients=3,
-        rounds=7,
-        seed=5,
-        split="8:1:1",
-        train={"lr": 0.25},  # pyright: ignore[reportArgumentType]
-        stop={"budget": None, "patience": 4},  # pyright: ignore[reportArgumentType]
-    ).resolved()
+    wanted = registry.resolve_all(
+        hw.Experiment(
+            method="fedfomo:M=3",
+            data="synthetic:60:2:3:sites=2",
+            partition="iid",
+            model=("mlp:4", "mlp:6"),
+            clients=3,
+            rounds=7,
+            seed=5,
+            split="8:1:1",
+            train={"lr": 0.25},  # pyright: ignore[reportArgumentType]
+            stop={"budget": None, "patience": 4},  # pyright: ignore[reportArgumentType]
+        )
+    )
     run = make_run(tmp_path / "a")
     kept = json.loads((run / "manifest.json").read_text()) | {"experiment": wanted.plain()}
     (run / "manifest.json").write_text(json.dumps(kept))

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from headwise.app import registry
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.sources.synthetic import Synthetic
 from headwise.errors import ConfigError
 from headwise.methods.fedafk import FedAFK
 from headwise.methods.fedah import FedAH
 from headwise.models.mlp import MLP
-from headwise.settings import catalog
-from headwise.settings.experiment import Choice
+from headwise.settings.choices import Choice
+from headwise.settings.names import Kind
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,9 @@ from headwise.settings.experiment import Choice
         (lambda: Synthetic(classes=1), "data", "synthetic:classes=1"),
     ],
 )
-def test_python_and_the_command_line_say_the_same(make: Callable[[], Any], kind: catalog.Kind, typed: str) -> None:
+def test_python_and_the_command_line_say_the_same(make: Callable[[], Any], kind: Kind, typed: str) -> None:
     with pytest.raises(ConfigError) as typing:
-        Choice.parse(typed, kind).make(kind)
+        registry.make(kind, Choice.parse(typed, kind))
     with pytest.raises(ConfigError) as calling:
         make()
     assert str(calling.value) == str(typing.value)

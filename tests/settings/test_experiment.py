@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwise.app import registry
 from headwise.data.partition.dirichlet import Dirichlet
 from headwise.data.sources.digits import Digits
 from headwise.errors import ConfigError
 from headwise.methods.fedprox import FedProx
 from headwise.methods.fedrep import FedRep
 from headwise.models.mlp import MLP
-from headwise.settings.experiment import Choice, Experiment, experiment_from, literal
-from headwise.settings.fields import field_types
+from headwise.settings.choices import Choice
+from headwise.settings.experiment import Experiment, experiment_from, override, put, read_toml
+from headwise.settings.fields import field_types, literal
 from headwise.settings.options import Sampling, Train
-from headwise.settings.overrides import override, put, read_toml
 
 TOML = """
 method = "fedprox:mu=0.1"
@@ -41,7 +42,7 @@ def test_toml(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(TOML)
     found = experiment_from(read_toml(path))
-    assert found.method.make("method") == FedProx(mu=0.1)
+    assert registry.make("method", found.method) == FedProx(mu=0.1)
     assert found.data == Choice("synthetic", {"samples": 100})
     assert found.model == (Choice("mlp", {"hidden": 8}),)
     assert found.train == Train(lr=1.0, batch=5)
@@ -72,7 +73,7 @@ def test_tree_survives_json() -> None:
     )
     again = experiment_from(json.loads(json.dumps(first.plain())))
     assert again == first
-    resolved = first.resolved()
+    resolved = registry.resolve_all(first)
     assert experiment_from(json.loads(json.dumps(resolved.plain()))) == resolved
     assert resolved.method.options["head_epochs"] == 3
     assert resolved.data.options == Digits().__dict__
@@ -90,31 +91,33 @@ def test_tree_survives_json() -> None:
 )
 def test_forms_of_a_choice(given: Any) -> None:
     found = Experiment(method=given).method
-    assert found.make("method") == FedRep(head_epochs=3)
-    whole = found.resolved("method")
+    assert registry.make("method", found) == FedRep(head_epochs=3)
+    whole = registry.resolve("method", found)
     assert whole.options["head_epochs"] == 3
     assert whole.options.keys() == field_types(FedRep).keys()
-    assert whole.make("method") == FedRep(head_epochs=3)
+    assert registry.make("method", whole) == FedRep(head_epochs=3)
 
 
 def test_instances_of_every_kind() -> None:
     found = Experiment(method=FedProx(mu=0.5), data=Digits(), partition=Dirichlet(0.3), model=MLP(9))
     assert (found.method.name, found.data.name, found.partition.name) == ("fedprox", "digits", "dirichlet")
-    assert found.model[0].make("model") == MLP(9)
+    assert registry.make("model", found.model[0]) == MLP(9)
 
 
 def test_values_by_position_go_in_the_order_of_the_fields() -> None:
-    assert Choice.parse("mlp:16:2", "model").make("model") == MLP(hidden=16, layers=2)
-    assert Choice.parse({"name": "mlp", "values": ["16", "2"]}, "model").make("model") == MLP(hidden=16, layers=2)
-    assert Choice.parse("mlp:16:layers=2", "model").make("model") == MLP(hidden=16, layers=2)
+    assert registry.make("model", Choice.parse("mlp:16:2", "model")) == MLP(hidden=16, layers=2)
+    assert registry.make("model", Choice.parse({"name": "mlp", "values": ["16", "2"]}, "model")) == MLP(
+        hidden=16, layers=2
+    )
+    assert registry.make("model", Choice.parse("mlp:16:layers=2", "model")) == MLP(hidden=16, layers=2)
 
 
 def test_preset() -> None:
     found = Choice.parse("fedgmh@oa:beta=0.25", "method")
-    made = found.make("method")
+    made = registry.make("method", found)
     assert (made.heads, made.merge, made.beta) == ("one", "average", 0.25)
-    assert found.resolved("method").name == "fedgmh"
-    assert found.resolved("method").make("method") == made
+    assert registry.resolve("method", found).name == "fedgmh"
+    assert registry.make("method", registry.resolve("method", found)) == made
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_preset() -> None:
 )
 def test_mistakes_in_a_choice(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Experiment(**changes).resolved()
+        registry.resolve_all(Experiment(**changes))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_later_overrides_win() -> None:
 
 def test_override_keeps_the_options_of_a_text() -> None:
     found = override({"method": "fedgmh:beta=0.25"}, ["method.heads=one"])
-    made = experiment_from(found).method.make("method")
+    made = registry.make("method", experiment_from(found).method)
     assert (made.beta, made.heads) == (0.25, "one")
 
 

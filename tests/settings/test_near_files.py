@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headwise.app import registry
 from headwise.errors import ConfigError
-from headwise.settings import catalog
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def test_data_that_looks_like_a_file(name: str, said: str, tmp_path: Path, monke
     (tmp_path / "data.toml").write_text("")
     (tmp_path / "table.csv").write_text("")
     with pytest.raises(ConfigError) as error:
-        catalog.find("data", name)
+        registry.find("data", name)
     assert str(error.value).startswith(said)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from headwise.app import registry
 from headwise.contract.method import record_types
 from headwise.engine.executors.base import Setup
 from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
-from headwise.settings import catalog
 from headwise.sites.server.deployment import serve
 from headwise.sites.server.remote import LocalCopies, Remote
 from headwise.sites.site.policy import SimulatedPolicy
@@ -49,7 +49,7 @@ def experiment(method: str = "fedper", **changes: Any) -> hw.Experiment:
 def bits(folder: Path) -> dict[str, Any]:
     """Everything that must be the same wherever the clients are."""
     run = hw.Run(folder)
-    with closing(Checkpoints(folder / "checkpoint", record_types(catalog.find("method", run.method)))) as checkpoints:
+    with closing(Checkpoints(folder / "checkpoint", record_types(registry.find("method", run.method)))) as checkpoints:
         found = checkpoints.load()
         assert found is not None
         states = {c: found.states.encode(c) for c in found.states}
@@ -68,7 +68,7 @@ def bits_at_sites(folder: Path, sites: Path) -> dict[str, Any]:
 
 def server_of(folder: Path) -> Record:
     """The final server state of this run."""
-    types = record_types(catalog.find("method", hw.Run(folder).method))
+    types = record_types(registry.find("method", hw.Run(folder).method))
     with closing(Checkpoints(folder / "checkpoint", types)) as checkpoints:
         found = checkpoints.load()
         assert found is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_flower_simulation import ENGINE, RUNS, alone_works, run_alone
 
 import headwise as hw
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.sites.server import nodes
 from headwise.testing.nervous import Nervous
 
@@ -24,7 +24,7 @@ WIDTHS = st.sampled_from([1, 2, 3, 5, 7, 13, 15, 16, 17, 30, 31, 32, 33, 63, 64,
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
     """A method and deliberately awkward sizes."""
     clients, classes, width = draw(st.integers(1, 12)), draw(st.integers(2, 17)), draw(WIDTHS)
-    method = draw(st.sampled_from(catalog.names("method")))
+    method = draw(st.sampled_from(list_names("method")))
     models = [f"mlp:{width}", f"mlp:{width}:2", *(["linear"] if method != "fedafk" else [])]  # that mixes bodies
     return {
         "method": method,

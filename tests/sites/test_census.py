@@ -13,12 +13,12 @@ from federations import elsewhere
 
 import headwise as hw
 from comparing import rows
+from headwise.app import registry
 from headwise.app.prepare import prepare as prepare_run
 from headwise.engine.driver import drive
 from headwise.engine.executors.serial import Serial
 from headwise.errors import ClientError, ConfigError
-from headwise.settings.experiment import find_class
-from headwise.settings.faults import Faults
+from headwise.settings.options import Faults
 from headwise.testing.toy import play, toy_plan
 
 MINE = '''"""Counted — FedAvg whose server first learns the mean of all features."""
@@ -91,7 +91,7 @@ def counted(tmp_path: Path) -> Path:
 
 
 def method(path: Path, **options: Any) -> Any:
-    return find_class("method", str(path))(**options)
+    return registry.find("method", str(path))(**options)
 
 
 def test_the_server_learns_what_all_clients_say(counted: Path) -> None:

@@ -15,7 +15,7 @@ from laboratory import SITES, Laboratory, laboratory, processes_of
 
 import headwise as hw
 from headwise.cli import main
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.sites.site.signing import node_key, server_certificates
 from headwise.sites.transport.superlink import flower_environment, run_flwr
 from waiting import PATIENCE, until
@@ -178,7 +178,7 @@ def test_masked_sums_of_real_sites_are_the_plain_ones(tmp_path: Path) -> None:
 @pytest.mark.all_methods
 def test_all_methods_give_the_same_bits_at_sites(tmp_path: Path) -> None:
     with laboratory(tmp_path) as lab:
-        for method in catalog.names("method"):
+        for method in list_names("method"):
             same_bits(lab, method, rounds=2)
         messages_are_large(lab)
 

@@ -20,7 +20,7 @@ import pytest
 from federations import DATA, TWO, apart, bits, experiment
 
 import headwise as hw
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from waiting import PATIENCE
 
 ALONE = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
@@ -101,7 +101,7 @@ def test_two_methods_give_the_same_bits_and_masked_sums_the_same_model(tmp_path:
 
 @pytest.mark.all_methods
 def test_all_other_methods_give_the_same_bits(tmp_path: Path) -> None:
-    same_bits(tuple(m for m in catalog.names("method") if m not in TWO), tmp_path)
+    same_bits(tuple(m for m in list_names("method") if m not in TWO), tmp_path)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"

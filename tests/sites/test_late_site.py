@@ -14,6 +14,7 @@ import torch
 from federations import DATA, Inside, experiment, served, write_site
 
 import headwise as hw
+from headwise.app import registry
 from headwise.cli import main
 from headwise.contract.method import record_types
 from headwise.engine.joining import join
@@ -22,8 +23,8 @@ from headwise.exports.card import DOWN, write_folder
 from headwise.exports.run_models import Models
 from headwise.packed import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
-from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
+from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
 from headwise.sites.offers import Handed, read_offer, write_offer
 from headwise.sites.server import nodes
@@ -62,7 +63,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "method", [*SOME, *(pytest.param(m, marks=pytest.mark.all_methods) for m in catalog.names("method"))]
+    "method", [*SOME, *(pytest.param(m, marks=pytest.mark.all_methods) for m in list_names("method"))]
 )
 def test_it_gets_what_joining_gives_where_all_data_are(method: str, tmp_path: Path) -> None:
     """`join` on a plan with the newcomer's samples, which the server of a simulation has.
@@ -157,7 +158,7 @@ def test_damaged_and_foreign_offers_get_a_sentence(late: Path, tmp_path: Path) -
     given = read_offer(late / "offer")
     other = from_bytes(given.down)
     small = to_bytes(Packed({k: t[:1] for k, t in other.tensors.items()}, other.scalars))
-    kind = record_types(catalog.find("method", "fedper")).down
+    kind = record_types(registry.find("method", "fedper")).down
     with pytest.raises(RunError, match="is damaged: these bytes are no record"):
         given._replace(down=b"x").offer(kind)
     card = json.loads((late / "offer" / "card.json").read_text())

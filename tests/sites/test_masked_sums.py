@@ -13,14 +13,15 @@ import torch
 from federations import Inside, apart, elsewhere, experiment, served, write_site
 
 import headwise as hw
+from headwise.app import registry
 from headwise.authoring import Shared, Update
 from headwise.cli import main
 from headwise.errors import ClientError, ConfigError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.params import Params
 from headwise.records import Nothing, Record, pack
-from headwise.settings import catalog
 from headwise.settings.experiment import experiment_from
+from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
 from headwise.sites.secagg import masking
 from headwise.sites.server import nodes
@@ -31,7 +32,7 @@ HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 DATA = "synthetic:160:4:6:sites=5"
 MASKED = {"sums": True}
 STAGES = ("keys", "shares", "fit", "help")
-METHODS = {name: catalog.find("method", name) for name in catalog.names("method")}
+METHODS = {name: registry.find("method", name) for name in list_names("method")}
 MASKABLE = [m for m, cls in METHODS.items() if cls.sums in ("samples", "clients") and cls.census is Nothing]
 THREE = ("fedavg", "fedper", "scaffold")
 

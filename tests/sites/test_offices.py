@@ -14,9 +14,9 @@ import headwise as hw
 from headwise.errors import ClientError, ConfigError, DataError, HeadwiseError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.records import Nothing, encode
-from headwise.settings import catalog
-from headwise.settings.experiment import Choice
+from headwise.settings.choices import Choice
 from headwise.settings.foreign import read_foreign
+from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites, written_for_sites
 from headwise.sites.server import nodes
 from headwise.sites.server.nodes import Nodes, Roster
@@ -46,7 +46,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return bits(folder)
 
 
-@pytest.mark.parametrize("method", catalog.names("method"))
+@pytest.mark.parametrize("method", list_names("method"))
 def test_every_method_gives_the_same_bits_where_each_site_has_its_own_data_only(method: str, tmp_path: Path) -> None:
     with Nervous():
         hw.run(experiment(method), tmp_path / "local")

@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.cli import main
 from headwise.errors import RunError
 from headwise.exports.run_models import Models
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.sites.server import nodes
 from headwise.sites.site.holdings import export, holdings
 
@@ -68,7 +68,7 @@ def test_methods_without_a_global_model_and_damaged_folders_get_a_sentence(tmp_p
 
 
 @pytest.mark.parametrize(
-    "method", [*SOME, *(pytest.param(m, marks=pytest.mark.all_methods) for m in catalog.names("method"))]
+    "method", [*SOME, *(pytest.param(m, marks=pytest.mark.all_methods) for m in list_names("method"))]
 )
 def test_a_site_exports_its_own_model_of_every_method(method: str, tmp_path: Path) -> None:
     """What it predicts is what the run measured there."""

@@ -16,7 +16,7 @@ from headwise.contract.method import record_types
 from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedper import FedPer
-from headwise.settings import catalog
+from headwise.settings.names import list_names
 from headwise.sites.site.policy import SimulatedPolicy
 from headwise.sites.site.site import Site
 from headwise.sites.states import SiteStates
@@ -34,7 +34,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "method", [m if m in FIVE else pytest.param(m, marks=pytest.mark.all_methods) for m in catalog.names("method")]
+    "method", [m if m in FIVE else pytest.param(m, marks=pytest.mark.all_methods) for m in list_names("method")]
 )
 def test_every_method_gives_the_same_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere(monkeypatch)

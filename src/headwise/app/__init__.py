@@ -1,4 +1,4 @@
-"""What the command line and Python both call: prepare an experiment, launch it, compare methods.
+"""What Python and the command line both call: find by name, prepare, launch, compare.
 
-The top floor: it may import any room except `cli` and `testing`.
+It may import the rooms that stand above it in `tests/house/test_house_imports.py`; not `exports`, `sites` or `cli`.
 """

@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 
+from ..app import registry
 from ..contract.method import Method
 from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel
-from ..settings import catalog
-from ..settings.experiment import Experiment, find_class
+from ..settings.experiment import Experiment
+from ..settings.names import list_names
 from ..settings.options import TaskName
 from ..tasks.registry import kind_of
 
 
 def methods_for(task: TaskName) -> list[str]:
     """The names of all methods that can do this task."""
-    return [name for name in catalog.names("method") if task in find_class("method", name).tasks]
+    return [name for name in list_names("method") if task in registry.find("method", name).tasks]
 
 
 def check_outputs(experiment: Experiment, models: Sequence[SplitModel], task: Task) -> None:

@@ -20,9 +20,12 @@ from ..report.results import Line, Setting
 from ..report.tables import Table, markdown, results
 from ..report.words import words
 from ..runs.query import Run, title_of
-from ..settings.experiment import Choice, Experiment
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment
+from . import registry
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
+from .registry import resolve
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """returns observers that display the run with this title"""
@@ -108,13 +111,13 @@ def _cells(base: Experiment, methods: Sequence[str], draws: int, seeds: int) -> 
     labels = {re.sub(r"[^\w.=-]+", "-", m): m for m in methods}
     if len(labels) < len(methods) or not labels:
         raise ConfigError(f"methods is {', '.join(methods)!r}, but must name at least one method, each once.")
-    base.method.make("method")  # replaced below, but still checked
+    registry.make("method", base.method)  # replaced below, but still checked
     cells: list[tuple[str, Experiment, str]] = []
     for k in range(draws * seeds):
         draw = base.data_seed + k // seeds
         seed = base.seed + k
         for label, method in labels.items():
-            choice = Choice.parse(method, "method").resolved("method")
+            choice = resolve("method", Choice.parse(method, "method"))
             experiment = dataclasses.replace(base, method=choice, seed=seed, data_seed=draw)
             cells.append((method, experiment, f"{label}-d{draw}-s{seed}"))
     return cells

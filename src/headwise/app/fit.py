@@ -11,9 +11,9 @@ from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 from ..runs.query import Run
 from ..runs.store import refuse_if_taken
-from ..settings.experiment import Choice, Experiment, experiment_from
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment, experiment_from, put
 from ..settings.fields import field_types
-from ..settings.overrides import put
 from .inputs import new_inputs
 from .launch import free_folder, run
 

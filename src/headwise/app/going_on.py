@@ -19,8 +19,9 @@ from ..errors import ConfigError, RunError
 from ..records import Packed, pack
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.query import Run
-from ..settings.executors import SITES
 from ..settings.experiment import Experiment, experiment_from
+from ..settings.names import SITES
+from . import registry
 
 SAME = ("method", "model", "server_model", "seed", "buffers")
 """settings that a run takes over from the one it goes on from: states would not fit, or mean something else"""
@@ -45,12 +46,12 @@ def values_of(folder: Path) -> dict[str, Any]:
 
 def going_on(values: Mapping[str, Any]) -> Experiment:
     """The experiment of these settings, which `values_of` began and a user may have changed."""
-    before = experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]).resolved()
+    before = registry.resolve_all(experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]))
     asked = experiment_from(values)
     divided = asked.clients or (0 if asked.partition.name == "natural" else 20)
     asked = replace(asked, origin=replace(asked.origin, divided=divided))
     for name in SAME:
-        now, then = (getattr(e.resolved(), name) for e in (asked, before))
+        now, then = (getattr(registry.resolve_all(e), name) for e in (asked, before))
         if name == "method":
             now, then = now.name, then.name
         if now != then:

@@ -18,9 +18,9 @@ from ..models.network import title
 from ..models.own.described import described_network, weights
 from ..runs.manifest import INPUTS
 from ..runs.store import refuse_if_taken
-from ..settings.experiment import OWN, Choice, Experiment
-from ..settings.functions import reference
-from ..settings.networks import NETWORK
+from ..settings.choices import NETWORK, OWN, Choice, reference
+from ..settings.experiment import Experiment
+from . import registry
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def with_listed_files(experiment: Experiment, home: Path) -> Experiment:
     if experiment.data.name != OWN or not experiment.data.options.get("path"):
         return experiment
     if not path.exists():
-        source: Own = experiment.data.make("data")
+        source: Own = registry.make("data", experiment.data)
         _save(path, to_json(source.hashes()).encode())
     return dataclasses.replace(experiment, data=Choice(OWN, {**experiment.data.options, "files": str(path)}))
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..app import registry
 from ..contract.method import record_types
 from ..disk.files import only_writer
 from ..disk.jsontext import to_json
@@ -29,15 +30,15 @@ from ..privacy.accountant import account
 from ..runs.manifest import INPUTS, describe, describe_move, portable, read_manifest
 from ..runs.query import Run
 from ..runs.store import Diagnostics, RunStore, mend_partition, new_run
-from ..settings.executors import find
-from ..settings.experiment import OWN, Experiment, experiment_from
+from ..settings.choices import OWN
+from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from .early import expect_workers
 from .going_on import beginning
 from .inputs import check_trace, new_inputs, stored
 from .local_training import check_augment
 from .objects import check_processes, passed, remember, with_functions, with_networks
 from .prepare import Prepared, plan_from_json, prepare
+from .registry import expect_workers
 
 
 class Backend(NamedTuple):
@@ -112,7 +113,7 @@ def resume(
     check_trace(said)
     began = with_functions(with_networks(said, folder, model), folder, augment)
     if verify and began.data.name == OWN:
-        began.data.make("data").check_content()
+        registry.make("data", began.data).check_content()
     experiment, plan, summary, histograms = backend.make(began)
     now, wanted = summary.hash, manifest["partition"]["hash"]
     if now != wanted:
@@ -150,7 +151,7 @@ def run_or_resume(
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
     found, experiment = Run(out), stored(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
-    before = experiment_from(found.manifest["experiment"]).resolved()
+    before = registry.resolve_all(experiment_from(found.manifest["experiment"]))
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
@@ -189,7 +190,7 @@ def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, 
     local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"
     local = check_processes(plan, local if here else engine.kind, engine.workers.kind)
     setup = Setup(plan, states, engine, count, text, partial(plan_from_json, text), data_dir, folder)
-    return find(local)(setup)
+    return registry.find_executor(local)(setup)
 
 
 def data_folder(given: str | Path | None) -> Path:

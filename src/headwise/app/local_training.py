@@ -55,7 +55,7 @@ def check_augment(plan: Plan) -> None:
             raise
         except Exception as error:  # another's code can raise anything
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"train.augment is {change.called!r}, which failed on a batch: {why}.") from error
+            raise ConfigError(f"train.augment is {change.title!r}, which failed on a batch: {why}.") from error
         if not (torch.equal(first, again) and torch.equal(a, b)):
             why = "which gives another batch when called again: draw from the generator that it is given"
-            raise ConfigError(f"train.augment is {change.called!r}, {why}.")
+            raise ConfigError(f"train.augment is {change.title!r}, {why}.")

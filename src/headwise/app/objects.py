@@ -12,8 +12,8 @@ from typing import Any
 
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
-from ..settings.experiment import Choice, Experiment
-from ..settings.functions import SESSION
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment
 
 _PASSED: dict[tuple[Path, str], list[Any]] = {}
 """by the folder of the run that they were passed to, and the argument of `resume` that takes them again"""
@@ -23,7 +23,7 @@ def passed(experiment: Experiment) -> dict[str, Any]:
     """The objects, by the argument of `resume` that takes them again."""
     return {
         "model": [c.given for c in _networks(experiment) if c.given is not None],
-        "augment": [a.given for a in experiment.train.augment if a.given is not None],
+        "augment": [a.given for a in experiment.train.augment if a.is_of_session and a.given is not None],
     }
 
 
@@ -53,12 +53,12 @@ def with_networks(experiment: Experiment, folder: Path, model: Any = None) -> Ex
 
 def with_functions(experiment: Experiment, folder: Path, augment: Any = None, *, needed: bool = True) -> Experiment:
     """A run's own experiment with its functions, as passed again or remembered; without, if they are not `needed`."""
-    wanted = [a.called for a in experiment.train.augment if a.name.startswith(SESSION)]
+    wanted = [a.title for a in experiment.train.augment if a.is_of_session]
     known = needed or (folder.resolve(), "augment") in _PASSED
     if augment is None and not (wanted and known):
         return experiment
     left = _again(folder, "augment", wanted, augment)
-    changes = [replace(a, given=next(left)) if a.name.startswith(SESSION) else a for a in experiment.train.augment]
+    changes = [replace(a, given=next(left)) if a.is_of_session else a for a in experiment.train.augment]
     return replace(experiment, train=replace(experiment.train, augment=tuple(changes)))
 
 
@@ -77,7 +77,7 @@ def _again(folder: Path, what: str, wanted: Sequence[str], given: Any) -> Iterat
 def check_processes(plan: Plan, local: str, asked: str) -> str:
     """The executor to use: threads instead of processes for objects that other processes can't have."""
     only_here = [("model", c.options["called"]) for c in _networks(plan.experiment) if c.given is not None]
-    only_here += [("train.augment", a.called) for a in plan.experiment.train.augment if a.given is not None]
+    only_here += [("train.augment", a.title) for a in plan.experiment.train.augment if a.is_of_session]
     if not only_here or local in ("serial", "threads"):
         return local
     if local == "pool" and asked == "auto":

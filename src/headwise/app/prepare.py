@@ -20,7 +20,7 @@ from ..data.preprocessing import privacy_objection
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split
 from ..engine.drift import check_drift
-from ..engine.host.devices import check_device, check_kind
+from ..engine.host.devices import check_device
 from ..engine.host.drawing import drawing
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
@@ -33,8 +33,10 @@ from ..privacy.rehearsal import protected
 from ..records import Nothing, fields_of
 from ..runs.query import number_of
 from ..seeds import seed_of
-from ..settings.executors import SITES
-from ..settings.experiment import Choice, Experiment, experiment_from
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment, experiment_from
+from ..settings.names import SITES
+from . import registry
 from .capabilities import check_outputs, check_task
 from .floors import floors_of
 from .local_training import check_training
@@ -54,7 +56,7 @@ class Prepared(NamedTuple):
 def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     check_device(experiment.engine.device)
     kind = experiment.engine.kind
-    check_kind(kind)
+    registry.check_installed(kind)
     if experiment.secure.sums and kind not in SITES:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
@@ -64,7 +66,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
             logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     if experiment.privacy.clip is not None:
         _check_preprocessing(experiment.privacy.clip, data.dataset)
-    usual = Choice(data.dataset.model or experiment.data.make("data").default_model)
+    usual = Choice(data.dataset.model or registry.make("data", experiment.data).default_model)
     experiment = dataclasses.replace(
         experiment,
         model=experiment.model or (usual,),
@@ -72,7 +74,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         target_range=data.dataset.target_range,
     )
     plan = plan_for(experiment, data)
-    experiment = dataclasses.replace(experiment, clients=len(data)).resolved()
+    experiment = registry.resolve_all(dataclasses.replace(experiment, clients=len(data)))
     counts = data.histograms()
     names = {"classes": list(data.dataset.strata.names), **({"names": list(data.names)} if data.names else {})}
     return Prepared(experiment, plan, data.summary, {**counts, **names, **floors_of(plan, counts)})
@@ -80,7 +82,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
 
 def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     """The plan of this experiment, which must name its models, on these clients."""
-    method: Method[Any, Any, Any, Any] = experiment.method.make("method")
+    experiment = registry.with_loaded_functions(experiment)
+    method: Method[Any, Any, Any, Any] = registry.make("method", experiment.method)
     models = tuple(_first(experiment, c, data.task, k) for k, c in enumerate(experiment.model))
     other = experiment.server_model
     check_task(experiment, method, data.task)
@@ -116,7 +119,7 @@ def plan_from_json(text: str, data: Clients) -> Plan:
 
 def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     """The experiment's data, loaded and divided among its clients."""
-    source: Source = experiment.data.make("data")
+    source: Source = registry.make("data", experiment.data)
     if isinstance(source, Own):
         source = dataclasses.replace(source, task=source.task or experiment.task)
     dataset = source.load(data_dir)
@@ -128,7 +131,7 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
         dataset = dataset.subset(kept)
     rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
-    scheme = experiment.partition.make("partition")
+    scheme = registry.make("partition", experiment.partition)
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
     asked = experiment.origin.divided if experiment.origin.run else experiment.clients
     clients = asked or natural or 20
@@ -174,7 +177,7 @@ def _check_preprocessing(clip: float, dataset: Dataset) -> None:
 
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
-    family: Model = choice.make("model")
+    family: Model = registry.make("model", choice)
     with drawing(seed_of(experiment.seed, "model", k)):
         model = family.build(task)
     check_apart(model, "head", f"model is {choice.name!r}")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ..errors import ConfigError
-from ..settings.experiment import Experiment, literal
-from ..settings.fields import Range, field_types
+from ..settings.experiment import Experiment
+from ..settings.fields import Range, field_types, literal
+from .registry import make
 
 Scale = Literal["log", "uniform", "int", "choice"]
 FACTOR = 30.0
@@ -68,7 +69,7 @@ def parse_dimension(text: str) -> Dimension:
 def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimension]:
     """The learning rate and the numbers among the method's own options; what is `given` replaces or joins them."""
     dimensions = {"train.lr": Dimension("train.lr", "log", 1e-3, 1.0)}
-    method = experiment.method.make("method")
+    method = make("method", experiment.method)
     for name, kind in field_types(type(method)).items():
         own = name in inspect.get_annotations(
             type(method)

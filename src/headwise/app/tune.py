@@ -19,11 +19,11 @@ from ..log.schema import Round, figures
 from ..report.tables import Table, markdown
 from ..runs.query import Run
 from ..seeds import seed_of
-from ..settings.experiment import Experiment, experiment_from
-from ..settings.fields import changed
-from ..settings.overrides import put
+from ..settings.experiment import Experiment, experiment_from, put
+from ..settings.fields import difference
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
+from .registry import make, resolve_all
 from .space import Dimension, find_space
 
 TRIALS = 20
@@ -274,18 +274,18 @@ def _in(space: Sequence[Dimension], name: str, value: Any) -> bool:
 
 def _value(base: Experiment, path: str) -> Any:
     """A setting of the experiment; None if it has no such number yet."""
-    value: Any = base.resolved().plain()
+    value: Any = resolve_all(base).plain()
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _changed(base: Experiment, settings: dict[str, Any]) -> Experiment:
-    values = base.resolved().plain()
+    values = resolve_all(base).plain()
     for name, value in settings.items():
         put(values, name, value)
     experiment = experiment_from(values)
-    experiment.method.make("method")  # refuses options that the method does not have
+    make("method", experiment.method)  # refuses options that the method does not have
     return experiment
 
 
@@ -321,7 +321,7 @@ def _finish(
 def experiment_toml(experiment: Experiment) -> str:
     """A file for ``headwise run`` with the settings that differ from the defaults."""
     now = experiment.plain()
-    values = {k: v for k, v in changed(now, Experiment().plain()).items() if k != "engine"}
+    values = {k: v for k, v in difference(now, Experiment().plain()).items() if k != "engine"}
     values |= {k: now[k] for k in ("method", "data", "partition", "model", "server_model") if k in values}
     return "".join(f"{key} = {to_toml(value)}\n" for key, value in values.items())
 

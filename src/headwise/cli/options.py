@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from ..disk import paths
-from ..settings.experiment import Experiment, experiment_from, literal
-from ..settings.overrides import override, put, read_toml
+from ..settings.experiment import Experiment, experiment_from, override, put, read_toml
+from ..settings.fields import literal
 
 
 class PathType(click.ParamType):

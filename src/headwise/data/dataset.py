@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..settings.fields import Checked
-from ..settings.options import TaskName
-from ..settings.target_range import TargetRange
+from ..settings.options import TargetRange, TaskName
 
 if TYPE_CHECKING:
     from .preprocessing import Preprocessing

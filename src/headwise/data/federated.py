@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..memory import aligned
 from ..models.base import Task
-from ..settings.target_range import TargetRange
+from ..settings.options import TargetRange
 from .dataset import Dataset
 from .own.readers.large import map_empty
 from .partition.base import count_labels

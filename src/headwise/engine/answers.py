@@ -16,7 +16,7 @@ from ..contract.method import record_types
 from ..errors import ClientError
 from ..params import Params
 from ..records import Nothing, Record, fields_of, pack
-from ..settings.faults import Faults
+from ..settings.options import Faults
 from .client.jobs import Answer, Failure, Job, answer_type
 from .events import ClientDone, ClientFailed, Observer
 from .executors.base import Executor, collect

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..data.federated import Clients, Samples
 from ..errors import ConfigError, counted
 from ..seeds import seed_of
-from ..settings.executors import SITES
 from ..settings.experiment import Experiment
+from ..settings.names import SITES
 from .sampling import share_of
 
 

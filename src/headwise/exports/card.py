@@ -26,7 +26,8 @@ from ..disk.files import (
 from ..errors import ConfigError, RunError
 from ..runs.files import Judge, check, judge_of
 from ..runs.query import Run
-from ..settings.experiment import OWN, Choice, Experiment, experiment_from
+from ..settings.choices import OWN, Choice
+from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from ..tasks.registry import TASKS
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
+from ..app import registry
 from ..data.own.readers.values import BAG, LENGTH
 from ..data.preprocessing import Fitted
 from ..errors import ConfigError, RunError
@@ -27,10 +28,9 @@ from ..models.base import Model, Task
 from ..models.network import title
 from ..models.split import SplitModel, laid_out
 from ..packed import Packed, from_bytes, to_bytes
-from ..settings import catalog
-from ..settings.experiment import Choice, find_class
+from ..settings.choices import NETWORK, Choice
 from ..settings.fields import build
-from ..settings.networks import NETWORK
+from ..settings.names import built_in
 from ..tasks.base import Objective
 from ..tasks.registry import objective_of
 from ..tasks.regression import SquaredError
@@ -180,13 +180,13 @@ def _order(fitted: Fitted, buckets: int) -> list[int]:
 
 
 def is_ours(choice: Choice) -> bool:
-    return choice.name in catalog.included("model")
+    return choice.name in built_in("model")
 
 
 def describe_network(choice: Choice, task: Task) -> dict[str, Any]:
     """For a card: one of our models by name and numbers, or what the user's own is called."""
     if is_ours(choice):
-        model = choice.resolved("model").plain()
+        model = registry.resolve("model", choice).plain()
     else:
         options = choice.options
         name = options.get("called") or str(options.get("factory") or choice.name).replace("\\", "/").split("/")[-1]
@@ -232,11 +232,11 @@ def _build_ours(plain: dict[str, Any], task: Task) -> SplitModel:
         called = plain.get("called", "a network of your own")
         how = f"load it with hw.load_model(folder, network={called}), or export it as ONNX"
         raise ConfigError(f"it holds the weights of {called}, which is not one of Headwise's models: {how}.")
-    if plain["name"] not in catalog.included("model"):
+    if plain["name"] not in built_in("model"):
         raise ValueError(f"it names the model {plain['name'][:60]!r}, which Headwise does not have")
     options = {k: v for k, v in plain.items() if k != "name"}
     with torch.device("meta"):
-        model: SplitModel = build(find_class("model", plain["name"]), options, "model").build(task).eval()
+        model: SplitModel = build(registry.find("model", plain["name"]), options, "model").build(task).eval()
         _check_activations(model, task)
     return model
 
@@ -257,7 +257,7 @@ def _build_own(plain: dict[str, Any], network: Any, task: Task) -> SplitModel:
     choice = Choice.parse(network, "model")
     if choice.name == NETWORK and plain.get("head"):
         choice = replace(choice, options={"head": plain["head"], **choice.options})
-    return choice.make("model").build(task)
+    return registry.make("model", choice).build(task)
 
 
 def _check_layout(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

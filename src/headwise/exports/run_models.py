@@ -33,7 +33,8 @@ from ..models.base import Task
 from ..models.split import channels_last
 from ..runs.checkpoint import Checkpoint, Checkpoints
 from ..runs.query import Run, client_label
-from ..settings.experiment import OWN, Choice, Experiment, experiment_from
+from ..settings.choices import OWN, Choice
+from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from ..tasks.registry import objective_of
 from .card import FILES, MOST, check_format, make_run_card, output_shape, write_folder

@@ -17,7 +17,6 @@ from typing import Any
 from torch import nn
 
 from ..errors import ConfigError
-from ..settings.functions import imported
 from .base import Model, Task
 from .own.described import read_weights, rebuilt_network
 from .own.heads import as_split
@@ -42,17 +41,14 @@ class OwnNetwork(Model):
     "whether only the Python session that passed it has the network, and `path` holds its initial weights at most"
 
     def build(self, task: Task) -> SplitModel:
-        if self.factory:
-            name = f"model is {self.factory!r}"
-            return as_split(call_factory(imported(self.factory, "model"), task, name), task, self.head, name)
         if self.session or not self.path:
             raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
         return as_split(rebuilt_network(content(self), self.path), task, self.head, f"model is {self.called}")
 
 
 @dataclass(frozen=True)
-class SessionNetwork(Model):
-    """A network that was passed as an object."""
+class GivenNetwork(Model):
+    """A network that was passed as an object, or a factory that was imported by its name."""
 
     given: Any
     stored: OwnNetwork
@@ -62,7 +58,7 @@ class SessionNetwork(Model):
         """Nothing to check: an object is not a setting."""
 
     def build(self, task: Task) -> SplitModel:
-        name = f"model is {title(self.given)}"
+        name = f"model is {self.stored.factory!r}" if self.stored.factory else f"model is {title(self.given)}"
         net = self.given if isinstance(self.given, nn.Module) else call_factory(self.given, task, name)
         given = _with_weights(net, self.stored, name) if self.stored.path else net
         return as_split(given, task, self.stored.head, name, net)

@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 from torch import nn
 
+from ..app.registry import make
 from ..contract.formulas import evaluate
 from ..data.dataset import Dataset
 from ..data.federated import FederatedData
@@ -21,7 +22,8 @@ from ..engine.plan import Plan
 from ..log.schema import Round
 from ..models import base
 from ..models.split import SplitModel
-from ..settings.experiment import Choice, Experiment
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment
 from ..settings.options import Evaluate
 from .cells import Ask, experiment_of, recipe_of
 from .schema import Column, CountedOn, Printed
@@ -189,7 +191,7 @@ def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
     counted = Experiment(rounds=2, train=experiment.train, evaluate=Evaluate(every=2, moments=()))
     plan = Plan(
         counted,
-        method=experiment.method.make("method"),
+        method=make("method", experiment.method),
         models=tuple(build(m, task) for m in experiment.model),
         data=_federation(task).clients(),
         server_model=experiment.server_model and build(experiment.server_model, task),
@@ -201,7 +203,7 @@ def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
 
 
 def build(choice: Choice, task: CountedOn) -> SplitModel:
-    return choice.make("model").build(base.Task(task.shape, task.classes)).eval()
+    return make("model", choice).build(base.Task(task.shape, task.classes)).eval()
 
 
 def weight(module: nn.Module) -> int:

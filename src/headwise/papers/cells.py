@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..app import registry
+from ..app.registry import resolve_all
 from ..disk.files import digest
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, nearest
-from ..settings.experiment import Choice, Experiment, experiment_from, find_class
-from ..settings.fields import changed, field_types
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment, experiment_from, override
+from ..settings.fields import difference, field_types
 from ..settings.options import Workers
-from ..settings.overrides import override
 from .schema import NONE, RATIOS, UNIT, Changes, Column, Metric, Moment, Paper, Printed, Recipe, Scale, Table
 from .tables import choose, find, merge
 
@@ -86,7 +88,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Identifies the experiment: the same on every machine, and in later versions that add settings."""
-        values = {k: v for k, v in changed(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
+        values = {k: v for k, v in difference(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
         return digest(to_json(values, sort_keys=True).encode())[:16]
 
     @property
@@ -160,14 +162,14 @@ def experiment_of(ask: Ask, column: Column, recipe: Recipe, seed: int = 0) -> Ex
     chosen = Choice.parse(method, "method")
     values["method"] = merge(chosen.plain(), options, _options(chosen.name, own.get("method", {})))
     values["seed"] = seed
-    experiment = experiment_from(values).resolved()
+    experiment = resolve_all(experiment_from(values))
     batch = max(1, round(experiment.train.batch * ask.scale.batch))
     return dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, batch=batch))
 
 
 def _options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options that this method has."""
-    known = field_types(find_class("method", method.partition("@")[0])) if options else {}
+    known = field_types(registry.find("method", method.partition("@")[0])) if options else {}
     return {k: v for k, v in options.items() if k in known}
 
 
@@ -217,7 +219,7 @@ def _tree(ask: Ask, settings: Sequence[str], what: str) -> dict[str, Any]:
         if name in tree and not (name == "method" and isinstance(tree[name], Mapping)):
             raise ConfigError(f"{what} is {settings[0]!r}, but {name} is chosen by {instead}.")
     for option in tree.get("method", {}):
-        if not any(option in field_types(find_class("method", _name(ask, m))) for m in ask.methods):
+        if not any(option in field_types(registry.find("method", _name(ask, m))) for m in ask.methods):
             raise ConfigError(f"{what} is 'method.{option}', but none of {', '.join(ask.methods)} has that option.")
     return tree
 

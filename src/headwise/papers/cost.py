@@ -13,6 +13,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from ..app import registry
+from ..app.registry import make
 from ..data.dataset import Source
 from ..data.splits import parse_split
 from ..engine.estimate import training_step
@@ -20,7 +22,8 @@ from ..engine.host.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
 from ..models.split import SplitModel, channels_last, laid_out
-from ..settings.experiment import Choice, Experiment, find_class
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment
 from .arithmetic import messages
 from .schema import CountedOn
 
@@ -69,7 +72,7 @@ class Costs:
         drawn = sampling.average
         every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
         judged = tested * (every_client + drawn * ("post" in often.moments))
-        relative = float(find_class("method", experiment.method.name).cost)
+        relative = float(registry.find("method", experiment.method.name).cost)
         train, clients = experiment.train, experiment.clients or 20
         learned = clients * train.steps * train.batch if train.steps else trained * train.epochs
         per_round = learned * drawn * relative * speed.train + judged * speed.forward
@@ -80,7 +83,7 @@ class Costs:
     def _about(self, choice: Choice) -> Facts:
         name = repr(choice)
         if name not in self._facts:
-            source: Source = choice.make("data")
+            source: Source = make("data", choice)
             dataset = source.load(self.data_dir)
             task = Task(tuple(dataset.x.shape[1:]), len(dataset.classes), dataset.vocabulary)
             self._facts[name] = Facts(len(dataset.y), task, Choice(source.default_model))
@@ -91,7 +94,7 @@ class Costs:
         choices = experiment.model or (facts.usual,)
         key = (repr(experiment.data), repr(choices), batch)
         if key not in self._speeds:
-            timed = [time_steps(c.make("model").build(facts.task), facts.task, batch) for c in choices]
+            timed = [time_steps(make("model", c).build(facts.task), facts.task, batch) for c in choices]
             train, forward = ([getattr(s, what) for s in timed] for what in ("train", "forward"))
             self._speeds[key] = Speed(fmean(train), fmean(forward), _overhead(experiment, choices, facts.task))
         return self._speeds[key]

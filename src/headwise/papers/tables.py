@@ -15,8 +15,8 @@ from typing import Any
 
 from ..disk.jsontext import leaves
 from ..errors import ConfigError, nearest
+from ..settings.experiment import read_toml
 from ..settings.fields import build
-from ..settings.overrides import read_toml
 from .schema import RATIOS, UNIT, Grid, Numbers, Paper, Table
 
 HOME = Path(__file__).parent

@@ -17,7 +17,7 @@ from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..errors import AccountingError, ClientError, ConfigError
 from ..records import Nothing
-from ..settings.faults import Faults
+from ..settings.options import Faults
 from ..tasks.registry import kind_of
 from .mechanisms import mechanism_for
 

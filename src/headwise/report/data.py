@@ -12,9 +12,9 @@ from ..disk.jsontext import leaves, to_json, to_toml
 from ..log.metrics import WORST_DECILE, Metric, percent
 from ..log.schema import MOMENTS, Round, figures
 from ..runs.query import Run
-from ..settings import catalog
 from ..settings.experiment import Experiment
-from ..settings.fields import changed
+from ..settings.fields import difference
+from ..settings.names import list_names
 from .results import Line, Setting, explain_damage
 from .tables import Table
 
@@ -67,7 +67,7 @@ def metric_data(metric: Metric) -> dict[str, Any]:
 
 def _slots(setting: Setting) -> list[int]:
     """Each line's colour number: its method's own if free, so that a method looks the same on every page."""
-    known, taken, slots = catalog.names("method"), set[int](), list[int]()
+    known, taken, slots = list_names("method"), set[int](), list[int]()
     for line in setting.lines:
         method = line.runs[0].method
         first = known.index(method) if method in known else 0
@@ -188,7 +188,7 @@ def command(run: Run) -> str:
     """The command that gives the same bits; omits settings that have their defaults."""
     usual, now = Experiment().plain(), run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
-    others = leaves(changed({k: v for k, v in now.items() if k not in CHOICES}, usual))
+    others = leaves(difference({k: v for k, v in now.items() if k not in CHOICES}, usual))
     return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={to_toml(v)}"))])
 
 

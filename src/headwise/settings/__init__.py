@@ -1,4 +1,4 @@
-"""What you can configure: typed fields, tables of settings, the `Experiment` tree, and the names it accepts.
+"""What you can configure, as data: typed fields, the tables and the `Experiment` tree, and the names they accept.
 
-Imports `errors` only and never torch, because the command line starts here.
+Imports `errors` only and never torch, because the command line starts here; imports nothing by name.
 """

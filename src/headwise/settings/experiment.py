@@ -6,95 +6,31 @@ Unknown keys and wrong types are errors that suggest the nearest valid name.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from ..errors import ConfigError, HeadwiseError, nearest
-from . import catalog
-from .executors import check_name
-from .faults import Faults
-from .fields import Natural, Parsed, Range, Share, build, check_names, convert, dump, field_types
-from .history import Drift, Origin
-from .networks import NETWORK, made_network, own_network
-from .options import Engine, Evaluate, Privacy, Robust, Sampling, Secure, Stop, TaskName, Train
-from .target_range import TargetRange
-
-_BASES: dict[catalog.Kind, tuple[str, str]] = {
-    "method": ("contract.method", "Method"),
-    "model": ("models.base", "Model"),
-    "data": ("data.dataset", "Source"),
-    "partition": ("data.partition.base", "Partition"),
-}
-"""the base class of each kind, by name because importing it needs torch"""
-OWN = "own"
-"""the source, and the split, of a user's own data"""
-
-
-@dataclass(frozen=True)
-class Choice(Parsed):
-    """A method, model, data set or partition with its options: ``"fedrep"``, ``"dirichlet:0.1"`` or a table."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    values: tuple[str, ...] = ()
-    """positional options, in field order"""
-    given: Any = field(default=None, repr=False)
-    """a network that was passed as an object"""
-
-    @classmethod
-    def parse(cls, value: Any, at: str) -> Self:
-        """From a string, a table with a name, an instance, or a network as an object."""
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, type) and dataclasses.is_dataclass(value) and at in catalog.ROOMS:
-            value = build(value, {}, at)
-        if at.split("[")[0] in ("model", "server_model") and (own := own_network(value)):
-            return cls(NETWORK, *own)
-        if isinstance(value, str) and at == "data" and value.endswith(".toml"):  # a path may contain colons
-            return cls(OWN, {"path": value})
-        if isinstance(value, str) and value:
-            name, *rest = value.split(":")
-            named = dict(part.split("=", 1) for part in rest if "=" in part)
-            options = {k.replace("-", "_"): literal(v) for k, v in named.items()}
-            return cls(name, options, tuple(part for part in rest if "=" not in part))
-        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-            options = {k: v for k, v in value.items() if k not in ("name", "values")}
-            return cls(value["name"], options, convert(value.get("values", ()), tuple[str, ...], f"{at}.values"))
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return cls(catalog.name_of(_kind(at), type(value)), dump(value))
-        network = ", a network (torch.nn.Module)" if "model" in at else ""
-        said = repr(value) if isinstance(value, (str, int, float, Mapping)) else f"a {type(value).__name__}"
-        raise ConfigError(f"{at} is {said[:200]}, but must be a name{network} or a table with a name.")
-
-    def plain(self) -> dict[str, Any]:
-        return {"name": self.name, **self.options, **({"values": list(self.values)} if self.values else {})}
-
-    def make(self, kind: catalog.Kind) -> Any:
-        """An instance, with its options checked."""
-        if self.name == NETWORK and kind == "model":
-            return made_network(self.options, self.given)
-        name, _, preset = self.name.partition("@")
-        cls = find_class(kind, name)
-        fields = [f.name for f in dataclasses.fields(cls) if not f.kw_only]
-        if len(self.values) > len(fields):
-            raise ConfigError(
-                f"{kind} is {':'.join([self.name, *self.values])!r}, but {self.name} has "
-                f"{len(fields)} options ({', '.join(fields) or 'none'})."
-            )
-        given = dict(zip(fields, map(literal, self.values), strict=False))
-        return build(cls, {**_preset(cls, preset, self.name, kind), **given, **self.options}, kind)
-
-    def resolved(self, kind: catalog.Kind) -> Choice:
-        """The same choice with every option spelled out and a user's own file as an absolute path."""
-        if self.given is not None:
-            return dataclasses.replace(self, options=dump(self.make(kind).stored))
-        name = self.name.partition("@")[0]
-        return Choice(str(Path(name).resolve()) if name.endswith(".py") else name, dump(self.make(kind)))
+from ..errors import ConfigError
+from .choices import OWN, Choice
+from .fields import Natural, Range, Share, check_names, convert, dump, field_types, literal
+from .names import ROOMS, check_engine
+from .options import (
+    Drift,
+    Engine,
+    Evaluate,
+    Faults,
+    Origin,
+    Privacy,
+    Robust,
+    Sampling,
+    Secure,
+    Stop,
+    TargetRange,
+    TaskName,
+    Train,
+)
 
 
 @dataclass(frozen=True)
@@ -164,42 +100,13 @@ class Experiment:
         if low is not None and low > high:
             raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")
         kind, workers = self.engine.kind, self.engine.workers
-        check_name(kind)
+        check_engine(kind)
         if kind != "local" and workers.kind == "threads":
             raise ConfigError(f"engine.workers is {workers.plain()!r}, but engine.kind {kind!r} needs a number.")
 
     def plain(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return dump(self)
-
-    def resolved(self) -> Experiment:
-        """The same experiment with every option of its choices spelled out."""
-        choices = {k: getattr(self, k).resolved(k) for k in ("method", "data", "partition")}
-        server = self.server_model and self.server_model.resolved("model")
-        models = tuple(m.resolved("model") for m in self.model)
-        return dataclasses.replace(self, **choices, model=models, server_model=server)
-
-
-def find_class(kind: catalog.Kind, name: str) -> type[Any]:
-    """`catalog.find`, but also checks that a user's own class meets the contract of its kind."""
-    try:
-        cls = catalog.find(kind, name)
-    except HeadwiseError:
-        raise
-    except Exception as error:  # a user's own file can raise anything
-        raise ConfigError(f"{kind} is {name!r}, which can't be imported: {type(error).__name__}: {error}.") from error
-    room, base = _BASES[kind]
-    wanted = getattr(importlib.import_module(f"headwise.{room}"), base)
-    if not issubclass(cls, wanted) or not dataclasses.is_dataclass(cls):
-        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} must be a dataclass derived from {base}.")
-    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} does not define {', '.join(missing)}.")
-    try:
-        field_types(cls)  # evaluates the annotations
-    except Exception as error:  # and those can raise anything
-        why = f"has a type that can't be resolved: {type(error).__name__}: {error}."
-        raise ConfigError(f"{kind} is {name!r}, but its {cls.__name__} {why}") from error
-    return cls
 
 
 def experiment_from(values: Mapping[str, Any]) -> Experiment:
@@ -208,24 +115,34 @@ def experiment_from(values: Mapping[str, Any]) -> Experiment:
     return Experiment(**values)
 
 
-def literal(text: str) -> Any:
-    """The text as a TOML value, or else as a string."""
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except (ValueError, RecursionError):
-        return text
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: long numbers, deep tables
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
-def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, Any]:
-    if not preset:
-        return {}
-    presets: Mapping[str, Mapping[str, Any]] = getattr(cls, "presets", {})
-    if preset not in presets:
-        raise ConfigError(f"{kind} is {name!r}, which has no such preset: {nearest(preset, presets)}")
-    return presets[preset]
+def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """The values with ``a.b=c`` changes applied in order."""
+    result = dict(values)
+    for change in changes:
+        path, sign, text = change.partition("=")
+        if not sign or not path.strip():
+            raise ConfigError(f"--set is {change!r}, but must look like train.lr=0.1.")
+        put(result, path.strip(), literal(text.strip()))
+    return result
 
 
-def _kind(at: str) -> catalog.Kind:
-    name = at.split("[")[0].removeprefix("server_")
-    assert name in catalog.ROOMS
-    return name  # pyright: ignore[reportReturnType]
+def put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set ``a.b`` in nested tables; a name such as method = "fedrep" becomes a table when one of its options is set."""
+    *tables, last = path.split(".")
+    for name in tables:
+        inner = values.get(name, {})
+        if isinstance(inner, str) and name in ROOMS:
+            inner = Choice.parse(inner, name).plain()
+        if not isinstance(inner, Mapping):
+            raise ConfigError(f"{path} can't be set: {name} is {inner!r}, not a table.")
+        values[name] = values = dict(inner)
+    values[last] = value

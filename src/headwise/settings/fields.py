@@ -15,6 +15,7 @@ import ast
 import dataclasses
 import inspect
 import math
+import tomllib
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -114,14 +115,23 @@ def check(instance: object, at: str = "") -> None:
         convert(getattr(instance, name), kind, _join(at, name))
 
 
-def changed(now: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a tree of plain values that differ from `usual`."""
-    found: dict[str, Any] = {}
+def difference(now: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a tree of plain values that differ from `default`."""
+    changes: dict[str, Any] = {}
     for name, value in now.items():
-        known: Any = usual.get(name)
-        if name not in usual or value != known:
-            found[name] = changed(value, known) if isinstance(value, Mapping) and isinstance(known, Mapping) else value
-    return found
+        other: Any = default.get(name)
+        if name not in default or value != other:
+            both = isinstance(value, Mapping) and isinstance(other, Mapping)
+            changes[name] = difference(value, other) if both else value
+    return changes
+
+
+def literal(text: str) -> Any:
+    """The text as a TOML value, or else as a string."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def dump(value: Any) -> Any:
@@ -143,23 +153,23 @@ def field_types(cls: type) -> dict[str, Any]:
 @cache
 def field_help(cls: type) -> dict[str, str]:
     """The string under each field, including inherited fields."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= help_in(ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body[0])
-    return found
+            texts |= help_in(ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body[0])
+    return texts
 
 
 def help_in(node: ast.AST) -> dict[str, str]:
     """The strings directly below annotated names in a class body."""
     assert isinstance(node, ast.ClassDef)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field, text in zip(node.body, node.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            literal = text.value
-            if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
-                found[field.target.id] = " ".join(literal.value.split())
-    return found
+            constant = text.value
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
+                texts[field.target.id] = " ".join(constant.value.split())
+    return texts
 
 
 def convert(value: Any, kind: Any, at: str) -> Any:
@@ -183,11 +193,11 @@ def convert(value: Any, kind: Any, at: str) -> Any:
             raise ConfigError(f"{at} is {value!r}, but must be a list{quotes}.")
         return tuple(convert(v, args[0], f"{at}[{i}]") for i, v in enumerate(value))
     if dataclasses.is_dataclass(kind):
-        return _nested(value, kind, at)
+        return _table(value, kind, at)
     return _plain(value, kind, at)
 
 
-def _nested(value: Any, kind: Any, at: str) -> Any:
+def _table(value: Any, kind: Any, at: str) -> Any:
     if isinstance(value, kind):
         if not isinstance(value, Parsed):
             check(value, at)

@@ -1,25 +1,46 @@
-"""The tables of settings in an `Experiment`: training, sampling, evaluation, stopping, faults, privacy, engine."""
+"""The tables of settings in an `Experiment`: training, sampling, evaluation, stopping, faults, privacy, engine, ..."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
-from ..errors import ConfigError
+from ..errors import ConfigError, nearest
 from ..tasks.registry import TaskName as TaskName
-from .fields import Count, NonNegative, Parsed, Positive, Range, Share, Unit
-from .updates import Updates
+from .choices import Augmentation
+from .fields import Count, Epochs, Natural, NonNegative, Parsed, Positive, Range, Share, Unit
 
+Beta = Annotated[float, Range(0, 0.999999)]
 Moment = Literal["pre", "post", "global"]
 Kernels = Literal["fast", "plain"]
 Keepable = Literal["best", "post"]
 
 
 @dataclass(frozen=True)
-class Train(Updates):
+class Train:
     """How clients train, unless the method decides otherwise."""
 
+    epochs: Epochs | Annotated[float, Range(0, 10_000, above=True)] = 1
+    """passes over a client's data per round; a fraction of a pass is rounded up to whole batches"""
+    steps: Annotated[int, Range(1, 10**6)] | None = None
+    """steps per round, however much data a client has; none: as many as `epochs` gives"""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """what takes the steps; its state is fresh in every training phase"""
+    momentum: NonNegative = 0.0
+    """momentum of sgd, reset at the start of every training phase"""
+    weight_decay: NonNegative = 0.0
+    """weight decay: added to the gradient, or, with adamw, taken off the weights"""
+    betas: tuple[Beta, ...] = (0.9, 0.999)
+    """decay of adam's means of the gradient and of its square"""
+    eps: Positive = 1e-8
+    """what adam adds to the square root that it divides by"""
+    clip: Positive | None = None
+    """largest norm of a step's gradient; none: no clipping"""
+    augment: tuple[Augmentation, ...] = ()
+    """random changes to training samples, in this order: flip (half of the images, left to right), crop (images shifted
+    by up to an eighth, edges repeated), or a function of your own: package.module:function or file.py:function"""
     batch: Count = 10
     """samples per step"""
     lr: Positive = 0.05
@@ -35,6 +56,18 @@ class Train(Updates):
     balanced: all classes of a client's own training samples count the same"""
     label_smoothing: Annotated[float, Range(0, 0.999)] = 0.0
     """share of each label that is spread evenly over all classes"""
+
+    def check_together(self) -> None:
+        """Refuse settings that contradict each other."""
+        if len(self.betas) != 2:
+            raise ConfigError(f"train.betas is {list(self.betas)}, but must be two numbers, like [0.9, 0.999].")
+        if self.optimizer != "sgd" and self.momentum:
+            other = f"train.optimizer is {self.optimizer!r}, which has train.betas instead"
+            raise ConfigError(f"train.momentum is {self.momentum:g}, but {other}.")
+        if self.steps is not None and self.epochs != 1:
+            raise ConfigError(f"train.steps is {self.steps} and train.epochs {self.epochs:g}, but only one can be set.")
+        if len(set(self.augment)) < len(self.augment):
+            raise ConfigError(f"train.augment is {[a.name for a in self.augment]}, but must name each change once.")
 
 
 @dataclass(frozen=True)
@@ -141,11 +174,11 @@ class Workers(Parsed):
 
     @classmethod
     def parse(cls, value: Any, at: str) -> Self:
-        found = re.fullmatch(r"(auto)|(threads:)?([1-9]\d{0,2})", str(value), re.ASCII)
-        count = int(found[3] or 0) if found else 0
-        if not found or isinstance(value, bool) or count > 256:
+        match = re.fullmatch(r"(auto)|(threads:)?([1-9]\d{0,2})", str(value), re.ASCII)
+        count = int(match[3] or 0) if match else 0
+        if not match or isinstance(value, bool) or count > 256:
             raise ConfigError(f"{at} is {value!r}, but must be auto, a number from 1 to 256, or like threads:2.")
-        return cls("auto" if found[1] else "threads" if found[2] else "processes", count)
+        return cls("auto" if match[1] else "threads" if match[2] else "processes", count)
 
     def plain(self) -> Any:
         return {"auto": "auto", "processes": self.count, "threads": f"threads:{self.count}"}[self.kind]
@@ -181,3 +214,134 @@ class Engine:
     the two agree to about 1e-6"""
     flower: Flower = field(default_factory=Flower)
     """nodes and resources for flower-sim"""
+
+
+FAULTS = ("drop", "error", "slow", "twice", "stale", "nan", "inf", "names", "shapes", "dtypes", "norm", "samples")
+"""what can be injected: a client does not answer, raises, is too slow, answers twice or for another round, or sends
+values that are not finite, wrong names, shapes or types, a huge model, or a huge number of samples"""
+STUDIES = {"fedah": "drop=0..0.9"}
+"""faults from published studies, by name; FedAH: in each round a share of the clients drawn from [0.1, 1] is present"""
+
+
+@dataclass(frozen=True)
+class Inject(Parsed):
+    """Injected faults: for each kind, the share of a round's clients that it affects."""
+
+    shares: tuple[tuple[str, float, float], ...] = ()
+    """kind, lowest and highest share; each round draws a share between the two"""
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        """From a string such as ``drop=0.3,nan=0.05``; ``drop=0..0.9`` draws a new share in each round."""
+        if not isinstance(value, str):
+            raise ConfigError(f"{at} is {value!r}, but must be a string like drop=0.3,nan=0.05.")
+        text = STUDIES.get(value, value)
+        shares = tuple(_share_of(part.strip(), at) for part in text.split(",")) if text else ()
+        if len({kind for kind, _, _ in shares}) < len(shares) or sum(high for _, _, high in shares) > 1 + 1e-9:
+            raise ConfigError(
+                f"{at} is {value!r}, but must name each kind at most once, with shares that add up to at most 1."
+            )
+        return cls(shares)
+
+    def plain(self) -> str:
+        return ",".join(f"{k}={low:g}" if low == high else f"{k}={low:g}..{high:g}" for k, low, high in self.shares)
+
+
+def _share_of(part: str, at: str) -> tuple[str, float, float]:
+    kind, _, share = part.partition("=")
+    if kind not in FAULTS:
+        raise ConfigError(f"{at} names {kind!r}: {nearest(kind, (*FAULTS, *STUDIES))}")
+    number = r"(0|1|0?\.\d{1,9}|[01]\.0)"
+    match = re.fullmatch(rf"{number}(?:\.\.{number})?", share, re.ASCII)
+    low, high = (float(match[1]), float(match[2] or match[1])) if match else (1.0, 0.0)
+    if low > high:
+        raise ConfigError(f"{at} has {part!r}, but the share must be from 0 to 1, like {kind}=0.3 or {kind}=0..0.9.")
+    return kind, low, high
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What to do when a client fails, and which failures to inject."""
+
+    on_failure: Literal["stop", "skip", "retry"] | None = None
+    """stop: end the run, and accept replies unchecked; skip: check replies, and continue without the clients that
+    failed; retry: like skip, but first ask silent clients again; none: stop, or skip if faults are injected"""
+    retries: Count = 2
+    """how many times retry asks again"""
+    min_replies: Natural = 1
+    """replies that a round needs; with fewer, the run ends"""
+    deadline: Positive | None = None
+    """seconds a client may take; results then depend on the machine"""
+    max_norm: Positive | None = None
+    """largest allowed Euclidean norm of a client's message"""
+    max_samples: Count = 10**7
+    """largest number of training samples a client may claim"""
+    inject: Inject = field(default_factory=Inject)
+    """faults to inject, as shares of a round's clients: drop=0.3,nan=0.05,slow=0.1"""
+
+    @property
+    def reaction(self) -> Literal["stop", "skip", "retry"]:
+        """`on_failure` with its default filled in."""
+        return self.on_failure or ("skip" if self.inject.shares else "stop")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The finished run that this one goes on from; headwise run --from fills it in."""
+
+    run: str = ""
+    """its folder; none: this run begins anew"""
+    hash: str = ""
+    """of its manifest and its last checkpoint"""
+    rounds: Natural = 0
+    """how many rounds it had: draws and decay go on from there"""
+    clients: tuple[str, ...] = ()
+    """its clients, by name or else by number, in the order of their numbers; they keep these"""
+    divided: Natural = 0
+    """among how many clients the data is divided now; 0: among its natural ones"""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Labels that change in the middle of a run."""
+
+    round: Annotated[int, Range(0, 10**6)] = 0
+    """the first round with other labels; 0: they never change"""
+    what: Literal["swap", "vanish", "appear"] = "swap"
+    """swap: a client's most frequent class and another one exchange their labels; vanish: its second most frequent
+    class is gone; appear: that class is there only from then on"""
+    share: Unit = 1.0
+    """share of the clients, drawn from the seed, whose labels change; at least one"""
+    clients: tuple[Natural, ...] = ()
+    """the numbers of these clients instead"""
+
+
+@dataclass(frozen=True)
+class TargetRange(Parsed):
+    """``[0, 350]`` for one target, ``[[0, 350], [10, 20]]`` for two."""
+
+    pairs: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def parse(cls, value: Any, at: str) -> Self:
+        several = isinstance(value, list | tuple) and any(isinstance(pair, list | tuple) for pair in value)
+        pairs: list[Any] = list(value) if several else [value]
+        if not all(map(_is_pair, pairs)):
+            raise ConfigError(
+                f"{at} is {value!r}, but must be [lowest, highest], or a list with such a pair for each target."
+            )
+        return cls(tuple((float(low), float(high)) for low, high in pairs))
+
+    def plain(self) -> list[list[float]]:
+        return [list(pair) for pair in self.pairs]
+
+    def scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """What targets are measured from and in: the middle and a quarter of the range, which make them -2 to 2."""
+        return tuple((low + high) / 2 for low, high in self.pairs), tuple((high - low) / 4 for low, high in self.pairs)
+
+
+def _is_pair(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    numbers = [v for v in value if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    return len(numbers) == 2 and numbers[0] < numbers[1]

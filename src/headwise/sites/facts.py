@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..app import registry
 from ..data.dataset import Source
 from ..data.preprocessing import add_sums, describe_difference, sums_from_json
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, DataError
 from ..models.base import Task
-from ..settings.experiment import Choice, Experiment
+from ..settings.choices import NETWORK, Choice
+from ..settings.experiment import Experiment
 from ..settings.fields import Natural
 from ..settings.foreign import read_foreign
-from ..settings.networks import NETWORK
 from ..settings.options import Engine, TaskName
 
 PARTS = ("train", "val", "test")
@@ -131,7 +132,7 @@ def for_sites(experiment: Experiment) -> Experiment:
             raise ConfigError(f"{kind} is {choice.name!r}, but sites only run what their own Headwise includes.")
     if own := [a.name for a in experiment.train.augment if not a.is_built_in]:
         raise ConfigError(f"train.augment is {own[0]!r}, but sites only run what their own Headwise includes.")
-    source: Source = experiment.data.make("data")
+    source: Source = registry.make("data", experiment.data)
     model = experiment.model or (Choice(source.default_model),)
-    found = replace(experiment, model=model).resolved()
+    found = registry.resolve_all(replace(experiment, model=model))
     return replace(found, engine=Engine(kind="flower", kernels=found.engine.kernels))

@@ -8,9 +8,12 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator
 
+from ..app import registry
 from . import behaviour, claims, failing, samebits, tasks
 from .toy import AnyMethod
 from .watching import Watched
+from .watching import record_messages as record_messages
+from .watching import up_of as up_of
 
 Check = Callable[[AnyMethod], None]
 
@@ -40,6 +43,11 @@ CHECKS: dict[str, Check] = {
     "documentation": claims.documentation,
 }
 """the checks by name, in the order they run; "pool is serial" starts processes"""
+
+
+def find_method(name: str) -> type[AnyMethod]:
+    """The class of a method: built in, of another package, or in a file of your own such as ``"my_method.py"``."""
+    return registry.find("method", name)
 
 
 def check_method(method: AnyMethod | type[AnyMethod]) -> None:

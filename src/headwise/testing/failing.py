@@ -7,7 +7,7 @@ from contextlib import closing
 from ..engine.executors.faulty import Faulty
 from ..engine.executors.serial import Serial
 from ..records import pack
-from ..settings.faults import Faults, Inject
+from ..settings.options import Faults, Inject
 from .behaviour import need
 from .toy import AnyMethod, Recorder, play, toy_plan
 

@@ -22,7 +22,7 @@ from ..engine.executors.threads import Threads
 from ..engine.plan import Plan
 from ..runs.checkpoint import Checkpoints
 from ..runs.files import Extent
-from ..settings.experiment import Choice
+from ..settings.choices import Choice
 from .toy import AnyMethod, Recorder, equal, play, rebuilt, reference, reference_plan
 from .watching import Apart, Backwards
 

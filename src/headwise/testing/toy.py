@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..app import registry
 from ..contract.method import Method
 from ..data.dataset import Dataset
 from ..data.federated import Clients, FederatedData
@@ -27,7 +28,8 @@ from ..engine.plan import Plan
 from ..engine.sampling import sample
 from ..models.split import Buffers, SplitModel
 from ..records import encode
-from ..settings.experiment import Choice, Experiment
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment
 from ..settings.options import Engine, Evaluate, Kernels, Moment, Sampling, Train
 from .nervous import Nervous
 
@@ -111,7 +113,7 @@ def rebuilt(name: str, options: Mapping[str, Any], nervous: bool, data: Clients)
     """`reference_plan` in another process, which is `nervous` from then on if asked."""
     if nervous:
         Nervous().__enter__()
-    return dataclasses.replace(reference_plan(Choice(name, options).make("method")), data=data)
+    return dataclasses.replace(reference_plan(registry.make("method", Choice(name, options))), data=data)
 
 
 def _seed() -> int:

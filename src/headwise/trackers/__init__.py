@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ..disk.jsontext import leaves
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 
-TRACKERS = {"mlflow": "MLflowTracker", "tensorboard": "TensorBoardTracker", "wandb": "WandbTracker"}
+TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
 def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
@@ -21,12 +20,21 @@ def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
         if name not in TRACKERS:
             raise ConfigError(f"track is {name!r}: {nearest(name, TRACKERS)}")
         try:
-            module = importlib.import_module(f"headwise.trackers.{name}_tracker")
-            observers.append(getattr(module, TRACKERS[name])(folder))
+            observers.append(_make(name, folder))
         except ImportError as error:
             remedy = f"pip install 'headwise[{name}]'"
             raise ConfigError(f"track is {name!r}, which needs a package that is not installed: {remedy}.") from error
     return observers
+
+
+def _make(name: str, folder: Path) -> Observer:
+    if name == "mlflow":
+        from .mlflow_tracker import MLflowTracker as Tracker
+    elif name == "wandb":
+        from .wandb_tracker import WandbTracker as Tracker
+    else:
+        from .tensorboard_tracker import TensorBoardTracker as Tracker
+    return Tracker(folder)
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from headwise.data.own.load import load
 from headwise.data.own.objects import store
 from headwise.data.own.readers import images as reader
 from headwise.errors import ConfigError
-from headwise.settings.target_range import TargetRange
+from headwise.settings.options import TargetRange
 
 X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
 NPZ = 'format = "npz"\npath = "clients"\n'

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from ...settings.experiment import find_class
+from ...app import registry
 
 
 @click.command(name="check")
 @click.argument("method", metavar="METHOD|FILE.py")
 def command(method: str) -> int:
     """Check that METHOD, for example ./mymethod.py, keeps the contract; exit code 1 if it does not."""
-    cls = find_class("method", method)
+    cls = registry.find("method", method)
     from ...testing import CHECKS, failures
 
     failed = 0

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from ...app import registry
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, DataError, RunError, counted
-from ...settings.overrides import read_toml
+from ...settings.experiment import read_toml
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
 
@@ -55,7 +56,7 @@ def show(
         show_targets(data, as_json)
         return
     summary, counts, classes = dump(data.summary), data.histograms(), list(data.dataset.classes)
-    chosen = {k: getattr(experiment, k).resolved(k).plain() for k in ("data", "partition")}
+    chosen = {k: registry.resolve(k, getattr(experiment, k)).plain() for k in ("data", "partition")}
     title = title_of({**experiment.plain(), **chosen, "clients": len(data)})
     if out is not None:
         write_bytes(out, render_partition(title, summary, counts, classes, data.names).encode())
@@ -218,7 +219,7 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     from ...disk.files import failing_clearly
 
     federation = divided(experiment, data_folder(data_dir))
-    usual = federation.dataset.model or experiment.data.make("data").default_model
+    usual = federation.dataset.model or registry.make("data", experiment.data).default_model
     with failing_clearly(out):
         homes = write_folders(federation, usual, out)
     for client, home in enumerate(homes):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...settings.experiment import find_class
+from ...app import registry
 from ...settings.fields import dump, field_help, field_types, type_words
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(what: str) -> None:
 
 
 def _method(method: str) -> None:
-    cls = find_class("method", method)
+    cls = registry.find("method", method)
     from ...contract.method import record_types
 
     click.echo(f"{inspect.getdoc(inspect.getmodule(cls))}\n")

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from ...app import registry
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, nearest
-from ...settings import catalog
+from ...settings.names import Kind, list_names
 from ...tasks.registry import TASKS
 from ..options import INPUT_FOLDER, json_option
 
-KINDS: dict[str, catalog.Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
+KINDS: dict[str, Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
 
 
 @click.command(name="list")
@@ -34,12 +35,12 @@ def command(kind: str, as_json: bool, folder: Path) -> None:
         _print(rows)
 
 
-def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
+def _entries(kind: Kind) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     broken: list[dict[str, Any]] = []
-    for name in catalog.names(kind):
+    for name in list_names(kind):
         try:
-            entry = catalog.entry(kind, name)
+            entry = registry.read_card(kind, name)
         except ConfigError as error:  # another package's, which must not hide the rest
             broken.append({"name": name, "summary": str(error), "options": []})
             continue
@@ -48,7 +49,7 @@ def _entries(kind: catalog.Kind) -> list[dict[str, Any]]:
     return rows + broken
 
 
-def method_facts(entry: catalog.Card) -> dict[str, Any]:
+def method_facts(entry: registry.Card) -> dict[str, Any]:
     """What to know before choosing a method; `tests/contract` checks that all of them support BatchNorm."""
     whole = "Averaging" in entry.bases and "shared" not in entry.functions
     return {

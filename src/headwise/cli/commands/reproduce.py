@@ -14,8 +14,7 @@ import click
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
 from ...papers.cells import Ask, ask_for, with_settings, with_sweep
-from ...settings.experiment import literal
-from ...settings.fields import Seeds, convert
+from ...settings.fields import Seeds, convert, literal
 from ...settings.options import Workers
 from ..options import FLAGS, OUTPUT_FOLDER, data_option, json_option, quiet_option, set_option
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...app.early import expect_workers
+from ...app.registry import expect_workers
 from ...disk.jsontext import to_json
 from ...errors import counted
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD, extra_columns, is_majority

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from ...settings.experiment import experiment_from
-from ...settings.overrides import read_toml
+from ...settings.experiment import experiment_from, read_toml
 from ...sites.extras import check_flower
 from ..options import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
 from ..output import show_status, stop_in

@@ -13,10 +13,10 @@ import click
 from ...disk.files import check_new_folder, failing_clearly, write_bytes
 from ...disk.jsontext import to_json, to_toml
 from ...errors import ConfigError, counted
-from ...settings.experiment import Choice
+from ...settings.choices import Choice
+from ...settings.experiment import read_toml
 from ...settings.fields import field_help, field_types, type_words
 from ...settings.foreign import parse_foreign
-from ...settings.overrides import read_toml
 from ...sites.extras import check_flower
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, PORT, json_option

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from ...disk.jsontext import to_toml
 from ...disk.paths import input_file, is_text
 from ...errors import ConfigError
-from ...settings.fields import Count, Range, build, changed, dump
-from ...settings.options import TaskName
-from ...settings.target_range import TargetRange
+from ...settings.fields import Count, Range, build, difference, dump
+from ...settings.options import TargetRange, TaskName
 from ..dataset import LabelType
 from ..splits import parse_split
 
@@ -177,7 +176,7 @@ def description_from(values: dict[str, Any], folder: Path) -> Description:
 def to_text(d: Description, path: str) -> str:
     """A data.toml with the settings that differ from their defaults."""
     defaults = dump(Description(d.format, ""))
-    settings = {"format": d.format, **changed({**dump(d), "path": path}, defaults)}
+    settings = {"format": d.format, **difference({**dump(d), "path": path}, defaults)}
     lines = [f"{k} = {to_toml(v)}" for k, v in settings.items() if not isinstance(v, Mapping)]
     for table, values in settings.items():
         if isinstance(values, Mapping):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...settings.functions import Augmentation, imported
+from ...settings.choices import Augmentation
 
 Change = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -32,7 +32,10 @@ def augment(x: Tensor, y: Tensor, changes: Sequence[Augmentation], rng: torch.Ge
 
 def apply_function(x: Tensor, y: Tensor, change: Augmentation, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """What a user's own function makes of a copy of a batch: as many samples, of the same shape."""
-    function = change.given or imported(change.name, "train.augment")
+    function = change.given
+    if function is None:
+        how = f"pass it again, as in headwise.resume(folder, augment={change.title})"
+        raise ConfigError(f"train.augment is {change.title}, defined in a notebook or script: {how}.")
     both = len(inspect.signature(function).parameters) == 3
     result = function(x.clone(), *([y.clone()] if both else []), rng)
     pair = result if both and isinstance(result, tuple) else (result, y)

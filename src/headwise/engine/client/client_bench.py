@@ -15,7 +15,7 @@ from ...data.federated import Samples
 from ...models.split import SplitModel, has_batchnorm
 from ...params import Params, gradient, step
 from ...seeds import seed_of
-from ...settings.updates import Updates
+from ...settings.options import Train
 from ..host.clock import Clock
 from ..host.devices import move_to, samples_on
 from ..kernels.optimizer import Adam, Optimizer, Rates
@@ -243,7 +243,7 @@ class ClientBench:
                 yield move_to(i, self._plan.device)
 
 
-def rates_of(settings: Updates, lr: float, clip: float | None = None) -> Rates:
+def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:
     """The experiment's optimiser; a method's own `clip` comes before the experiment's."""
     beta1, beta2 = settings.betas
     name = settings.optimizer

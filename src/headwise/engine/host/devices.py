@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from typing import TypeVar
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from ...data.federated import Samples
 from ...errors import ConfigError
 from ...memory import settled
-from ...settings.executors import KINDS, SITES, find
 
 T = TypeVar("T", bound="Tensor | nn.Module")
 
@@ -24,14 +22,6 @@ def check_device(device: str) -> None:
             torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         raise ConfigError(f"engine.device is {device!r}, which this machine does not have.") from error
-
-
-def check_kind(kind: str) -> None:
-    """Raise if what this kind of engine needs is not installed, before anything starts."""
-    if kind in SITES and any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
-        raise ConfigError(f"engine.kind is {kind!r}, which needs: pip install 'headwise[flower]'.")
-    if kind not in KINDS:
-        find(kind)
 
 
 def device_of(worker: int, device: str) -> str:

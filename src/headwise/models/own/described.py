@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...disk.jsontext import to_json
 from ...errors import ConfigError
-from ...settings.functions import SCRIPTS
+from ...settings.choices import SCRIPTS
 from ..split import has_views
 
 _USUAL = vars(nn.Module())

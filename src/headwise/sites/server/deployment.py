@@ -18,7 +18,8 @@ from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Packed, from_bytes, to_bytes
 from ...runs.manifest import read_manifest
-from ...settings.experiment import OWN, Experiment, experiment_from
+from ...settings.choices import OWN
+from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
 from ..facts import ClientFacts, for_sites, pooled, written_for_sites
 from ..states import run_at_sites

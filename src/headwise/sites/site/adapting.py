@@ -22,7 +22,7 @@ from ...exports.card import make_card
 from ...exports.model import TrainedModel
 from ...exports.run_models import make_model
 from ...log.metrics import Metric, Score
-from ...settings.experiment import Choice
+from ...settings.choices import Choice
 from ..offers import read_offer
 from .own_data import own_data
 from .policy import OwnPolicy

@@ -20,7 +20,7 @@ from ...exports.card import check_format, make_card
 from ...exports.model import Format
 from ...exports.run_models import make_model
 from ...records import Packed, decode, to_bytes
-from ...settings.experiment import Choice
+from ...settings.choices import Choice
 from ..states import SiteStates, runs_in
 from .ledger import Ledger
 from .own_data import own_data

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...app import registry
 from ...data.dataset import Dataset, Source
 from ...data.federated import Clients, FederatedData
 from ...data.files import offline
@@ -18,7 +19,8 @@ from ...data.splits import divide_own, hold_out, parse_split
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
-from ...settings.experiment import OWN, Choice, Experiment
+from ...settings.choices import OWN, Choice
+from ...settings.experiment import Experiment
 from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
@@ -36,7 +38,7 @@ def own_data(
     found: dict[int, Dataset] = {}
     with nullcontext() if download else offline():
         for own in sorted(site.clients, key=lambda each: each.id):
-            source: Source = Choice.parse(own.source, "data").make("data")
+            source: Source = registry.make("data", Choice.parse(own.source, "data"))
             if isinstance(source, Own):
                 source = dataclasses.replace(source, task=source.task or experiment.task)
             found[own.id] = _of_one(source.load(home / own.folder), own.source)

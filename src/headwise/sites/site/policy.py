@@ -19,7 +19,8 @@ from ...engine.client.jobs import Answer
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
 from ...records import Record, pack
-from ...settings.experiment import Choice, Experiment, experiment_from
+from ...settings.choices import Choice
+from ...settings.experiment import Experiment, experiment_from
 from ..facts import Introduction, written_for_sites
 from ..states import SiteStates
 from ..transport.messages import Order, SiteJob, SiteMessage

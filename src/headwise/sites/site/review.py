@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ...app import registry
 from ...audit.findings import KnownAttack, known_audits, strongest
 from ...contract.method import record_types
 from ...engine.plan import Plan
@@ -69,7 +70,7 @@ class Review:
 def review(asked: Experiment, home: Path | None) -> Review:
     """Review this experiment for the site in `home`; without one, only what holds at every site."""
     experiment = for_sites(asked)
-    method = type(experiment.method.make("method"))
+    method = type(registry.make("method", experiment.method))
     up = record_types(method).up
     said = " ".join((inspect.getdoc(up) or "").split()).rstrip(".")
     sent = {name: field_help(up).get(name, said) for name in fields_of(up)}

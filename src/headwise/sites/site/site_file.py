@@ -15,18 +15,19 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
+from ...app import registry
 from ...contract.method import Method, record_types
 from ...engine.plan import Plan
 from ...errors import ConfigError, RunError, nearest
 from ...models.base import Task
 from ...privacy.accountant import account
 from ...records import fields_of
-from ...settings import catalog
-from ...settings.experiment import OWN, Choice, Experiment
+from ...settings.choices import OWN, Choice
+from ...settings.experiment import Experiment, read_toml
 from ...settings.fields import Count, Natural, Positive, Range, build
 from ...settings.foreign import read_foreign
+from ...settings.names import Kind, list_names
 from ...settings.options import Engine
-from ...settings.overrides import read_toml
 from ..facts import CLASSES, STATISTICS
 from ..transport.envelope import LARGEST_MEGABYTES
 from .signing import experiment_hash, signed_hashes
@@ -113,8 +114,8 @@ def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
     if len({c.id for c in found.clients}) < len(found.clients):
         raise ConfigError(f"{path}: clients has the same id twice.")
     for name in found.allow.methods:
-        if name not in catalog.names("method"):
-            raise ConfigError(f"{path}: allow.methods names {name!r}: {nearest(name, catalog.names('method'))}")
+        if name not in list_names("method"):
+            raise ConfigError(f"{path}: allow.methods names {name!r}: {nearest(name, list_names('method'))}")
     if (found.allow.experiments is None) != (found.allow.signer is None):
         raise ConfigError(f"{path}: allow.experiments and allow.signer must be given together.")
     if found.allow.epsilon_total is not None and found.allow.epsilon_total < (found.allow.epsilon or math.inf):
@@ -159,13 +160,13 @@ def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
     return replace(asked, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
 
 
-def _known(site: SiteSettings, kind: catalog.Kind, choice: Choice) -> Any:
+def _known(site: SiteSettings, kind: Kind, choice: Choice) -> Any:
     """Build the choice, if the installed Headwise has it and, for a method, this site allows it."""
-    name, known = choice.name.partition("@")[0], catalog.names(kind)
+    name, known = choice.name.partition("@")[0], list_names(kind)
     allowed = [n for n in known if n in (site.allow.methods or known)] if kind == "method" else known
     if name not in allowed:
         raise RunError(f"{site.name} does not allow the {kind} {name!r}: {nearest(name, allowed)}")
-    return choice.make(kind)
+    return registry.make(kind, choice)
 
 
 def _check_list(site: SiteSettings, home: Path, asked: Experiment) -> None:
@@ -194,7 +195,7 @@ def check_networks(site: SiteSettings, asked: Experiment, task: Task) -> None:
     most, size = site.allow.largest * 10**6, 0
     for choice in _networks(asked):
         with torch.device("meta"):
-            network: nn.Module = choice.make("model").build(task)
+            network: nn.Module = registry.make("model", choice).build(task)
         size += sum(t.numel() * t.element_size() for t in network.state_dict().values())
         if size > most:
             raise RunError(f"{site.name} allows {most:,} bytes of networks, but {choice.name} makes it {size:,}.")

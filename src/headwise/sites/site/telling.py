@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...settings.experiment import Choice
+from ...settings.choices import Choice
 from .review import Review
 from .status import privacy_line
 from .trial import ClientTraffic

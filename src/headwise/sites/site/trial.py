@@ -20,7 +20,7 @@ from ...engine.plan import Plan
 from ...engine.server_bench import ServerBench
 from ...params import Params
 from ...records import Nothing, Record, nbytes, nbytes_by_field, pack
-from ...settings.faults import Faults
+from ...settings.options import Faults
 
 ROUNDS, OTHERS, SAMPLES = 2, 20, 16
 """rounds, since some messages grow after the first; most clients, and the samples of those at other sites"""
