@@ -1,4 +1,4 @@
-"""FedNTD, FedLC and MR-MTL in NumPy: FedAvg or local training with another loss, over two rounds.
+"""FedNTD, FedLC, FedRS, FedSAM and MR-MTL in NumPy: FedAvg or local training with another loss, over two rounds.
 
 With q~ and p~ the softmax at temperature tau of the global and the local scores of all classes but the true one, and
 KL = sum q~ log(q~ / p~), the slope of KL in a local score is (p~ - q~) / tau, and 0 in that of the true class.
@@ -29,12 +29,15 @@ from numpy64 import (
     mean,
     onehot,
     softmax,
+    squared,
     step,
 )
 from tiny import plan_of, run
 
 from headwise.methods.fedlc import FedLC
 from headwise.methods.fedntd import FedNTD
+from headwise.methods.fedrs import FedRS
+from headwise.methods.fedsam import FedSAM
 from headwise.methods.mr_mtl import MRMTL
 
 LR, EPOCHS = 0.5, 2
@@ -87,6 +90,35 @@ def test_fedlc(against: Any) -> None:
     close(end.server.w, two_rounds(slope))
     absent = softmax(forward(START, CLIENTS[0][0]).z - tau * np.array([1, 1e-8, 1e-8]) ** -0.25)
     assert absent[0, 1:].max() < 1e-20  # classes without samples do not compete
+
+
+@pytest.mark.parametrize("factors", ["held", "counts"])
+def test_fedrs(factors: Any) -> None:
+    """Scores times a factor: by the chain rule, so are their slopes. Client 2 has one sample of class 1, two of 2."""
+    alpha = 0.3
+
+    def slope(z: Array, z_g: Array, y: Labels) -> Array:
+        n = np.bincount(y, minlength=3)
+        r = np.where(n > 0, 1.0, alpha) if factors == "held" else alpha + (1 - alpha) * n / n.max()
+        return r * entropy_slope(r * z, y)
+
+    end = run(plan_of(FedRS(alpha=alpha, factors=factors), rounds=2, epochs=EPOCHS))
+    close(end.server.w, two_rounds(slope))
+
+
+def test_fedsam() -> None:
+    """The gradient at w + rho g / |g| moves w."""
+    rho, w = 0.3, START
+    for _ in range(2):
+        ends = list[Weights]()
+        for client in CLIENTS:
+            v = w
+            for _ in range(EPOCHS):
+                g = gradient(v, *client)
+                v = step(v, gradient(add(v, (rho / np.sqrt(squared(g)), g)), *client), LR)
+            ends.append(v)
+        w = mean(ends, SIZES)
+    close(run(plan_of(FedSAM(rho=rho), rounds=2, epochs=EPOCHS)).server.w, w)
 
 
 def test_mr_mtl() -> None:

@@ -15,6 +15,8 @@ from headwise.methods.fedavg import FedAvg
 from headwise.methods.fedlc import FedLC
 from headwise.methods.fedmtl import FedMTL
 from headwise.methods.fedntd import FedNTD
+from headwise.methods.fedrs import FedRS
+from headwise.methods.fedsam import FedSAM
 from headwise.methods.flute import FLUTE
 from headwise.methods.mr_mtl import MRMTL
 from headwise.methods.pfedsim import PFedSim
@@ -37,7 +39,9 @@ def near(a: Params, b: Params, atol: float = 1e-6) -> None:
         torch.testing.assert_close(t, b[k], rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("method", [FedNTD(beta=0.0), FedLC(tau=0.0), PFedSim(warm_up=1.0)], ids=repr)
+@pytest.mark.parametrize(
+    "method", [FedNTD(beta=0.0), FedLC(tau=0.0), FedRS(alpha=1.0), FedSAM(rho=0.0), PFedSim(warm_up=1.0)], ids=repr
+)
 def test_is_fedavg(method: Any) -> None:
     near(server(played(method)).w, server(played(FedAvg())).w)
 
