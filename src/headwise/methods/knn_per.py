@@ -83,7 +83,7 @@ class KNNPer(Averaging[Nothing]):
         store, y = next(local.batches(1, through=m.body, size=local.n))
         k, width = min(self.k, len(y)), self.scale * store.shape[1]
 
-        def predict(x: Tensor, m: SplitModel, store: Tensor, labels: Tensor) -> Tensor:
+        def predict(x: Tensor, m: SplitModel, store: Tensor, labels: Tensor, share: Tensor) -> Tensor:
             f = m.body(x)
             d = f.square().sum(1)[:, None] + store.square().sum(1) - 2 * f @ store.T
             near, which = d.topk(k, 1, largest=False)
@@ -91,4 +91,5 @@ class KNNPer(Averaging[Nothing]):
             p = (weights[..., None] * labels[which]).sum(1)  # Eq. (1)
             return (share * p + (1 - share) * m.head(f).softmax(1)).clamp(min=TINY).log()
 
-        return Composed(predict, m=m, store=store, labels=one_hot(y, local.classes).type_as(store))
+        labels, weight = one_hot(y, local.classes).type_as(store), store.new_tensor(share)
+        return Composed(predict, m=m, store=store, labels=labels, share=weight)
