@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .contract.averaging import Averaged, Averaging, Shared
 from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
-from .contract.measures import Odometer, kl, mmd
+from .contract.measures import kl, mmd
 from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
 from .models.composing import Composed
 from .models.split import SplitModel, has_batchnorm
@@ -33,7 +33,6 @@ __all__ = [
     "Natural",
     "NonNegative",
     "Nothing",
-    "Odometer",
     "Optimizers",
     "Params",
     "Positive",

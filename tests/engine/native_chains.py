@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from headwise.engine.kernels.native import build
 from headwise.engine.kernels.native.chain import native
 from headwise.engine.kernels.native.library import LIMIT, find
-from headwise.engine.kernels.training import Feed, NativeKernel, Rates
+from headwise.engine.kernels.optimizer import Optimizer, Rates, Terms
+from headwise.engine.kernels.training import Feed, NativeKernel
 from headwise.tasks.base import Objective
 from headwise.tasks.classification import CROSS_ENTROPY
 
@@ -29,13 +30,16 @@ def learned(
     rates: Rates,
     name: str,
     objective: Objective = CROSS_ENTROPY,
+    terms: NamedTerms | None = None,
 ) -> dict[str, Tensor]:
     """The state of a copy of the network after the native kernels of this build have trained it."""
     twin = copy.deepcopy(network)
     paths = {id(m): path for path, m in network.named_modules()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LIMIT, name)
-        kernel = NativeKernel.of(twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates, objective)
+        kernel = NativeKernel.of(
+            twin, [twin.get_submodule(paths[id(part)]) for part in parts], rates, objective, terms_of(twin, terms)
+        )
         assert kernel is not None, native()
         kernel.train(feed)
     return twin.state_dict()
@@ -47,25 +51,28 @@ def taught(
     feed: Feed,
     rates: Rates,
     objective: Objective = CROSS_ENTROPY,
+    terms: NamedTerms | None = None,
 ) -> dict[str, Tensor]:
-    """The same by autograd in double precision."""
+    """The same by autograd in double precision, with the steps of `Optimizer`."""
     twin = copy.deepcopy(network).double()
     paths = {id(m): path for path, m in network.named_modules()}
     weights = [p for part in parts for p in twin.get_submodule(paths[id(part)]).parameters()]
-    velocity: list[Tensor] = []
+    optimizer = Optimizer(weights, rates, terms_of(twin, terms))
     x, y, batches = feed.whole()
     for row in batches:
         i = row[row >= 0]
-        slopes = torch.autograd.grad(objective.loss(twin(x[i].double()), y[i]), weights)
-        if rates.clip is not None:
-            norm = torch.stack([g.square().sum() for g in slopes]).sum().sqrt()
-            slopes = [g * min(1.0, rates.clip / (float(norm) + 1e-6)) for g in slopes]
-        slopes = [g + rates.weight_decay * p.detach() for g, p in zip(slopes, weights, strict=True)]
-        before = velocity or [torch.zeros_like(g) for g in slopes]
-        velocity = [rates.momentum * v + g for v, g in zip(before, slopes, strict=True)]
-        for p, v in zip(weights, velocity, strict=True):
-            p.data -= rates.lr * v
+        optimizer.step(objective.loss(twin(x[i].double()), y[i]))
     return twin.state_dict()
+
+
+NamedTerms = tuple[float, dict[str, Tensor], dict[str, Tensor]]
+"""a pull, and anchors and shifts by the names of weights"""
+
+
+def terms_of(network: nn.Module, terms: NamedTerms | None) -> Terms:
+    own = dict(network.named_parameters())
+    pull, anchors, shifts = terms or (0.0, {}, {})
+    return Terms(pull, {id(own[k]): t for k, t in anchors.items()}, {id(own[k]): t for k, t in shifts.items()})
 
 
 def feed_of(x: Tensor, y: Tensor, batches: Tensor) -> Feed:

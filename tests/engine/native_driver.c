@@ -12,10 +12,16 @@
 #define BYTES NAMED(headwise_bytes, HEADWISE_BUILD)
 #define TRAIN NAMED(headwise_train, HEADWISE_BUILD)
 #define PREDICT NAMED(headwise_predict, HEADWISE_BUILD)
+#define KEPT NAMED(headwise_kept, HEADWISE_BUILD)
+#define FORWARD NAMED(headwise_forward, HEADWISE_BUILD)
+#define BACKWARD NAMED(headwise_backward, HEADWISE_BUILD)
 
 int64_t BYTES(const Layer *, int32_t, int32_t, const Rates *);
 void TRAIN(Phase *, int64_t, char *);
 void PREDICT(const Layer *, int32_t, const float *, int64_t, int32_t, float *, char *);
+int64_t KEPT(const Layer *, int32_t, int32_t);
+void FORWARD(const Layer *, int32_t, const float *, int32_t, float *, char *);
+void BACKWARD(const float *, int32_t, char *);
 
 static uint64_t state, digest = 14695981039346656037u;
 
@@ -63,6 +69,19 @@ static Layer image_layer(int c, int h, int w) {
     return l;
 }
 
+static int64_t weights_of(const Layer *l) {
+    return l->kind > LINEAR ? 0 : (int64_t)l->oc * l->c * (l->kind == LINEAR ? l->h * l->w : l->kh * l->kw);
+}
+
+/* Anchors and shifts for some of the layers. */
+static void add_terms(Layer *layers, int count) {
+    for (Layer *l = layers; l < layers + count; l++) {
+        if (l->kind > LINEAR) continue;
+        if (any(0, 1)) l->anchor = numbers(weights_of(l)), l->bias_anchor = numbers(l->oc);
+        if (any(0, 1)) l->shift = numbers(weights_of(l)), l->bias_shift = numbers(l->oc);
+    }
+}
+
 static int chain(Layer *layers) {
     int count = 0, c = any(1, 7), h = any(1, 12), w = any(1, 12);
     for (int left = any(0, 3); left; left--) {
@@ -90,7 +109,8 @@ typedef struct {
 static Phase phase_of(Client *c) {
     const int count = chain(c->layers), samples = any(1, 40), size = any(1, 20), steps = any(0, 3);
     const int classes = c->layers[count - 1].oc, each = c->layers[0].c * c->layers[0].h * c->layers[0].w;
-    c->rates = (Rates){0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f, any(0, 1) * 0.2f};
+    c->rates = (Rates){0.1f, any(0, 1) * 0.5f, any(0, 1) * 0.01f, any(0, 1) * 0.2f, 0.1f, 0.9f, 0.99f, 0.01f, any(0, 2)};
+    if (any(0, 1)) add_terms(c->layers, count);
     c->goal = (Goal){any(SOFTMAX, IDENTITY), any(0, 1) ? classes : 1, NULL, NULL, NULL};
     c->x = numbers((int64_t)samples * each);
     c->y = malloc(8 * (size_t)samples), c->batches = malloc(8 * (size_t)(steps * size) + 8);
@@ -104,6 +124,28 @@ static Phase phase_of(Client *c) {
     return (Phase){c->layers, &c->rates, &c->goal, c->x, c->batches, samples, steps, count, size, 0};
 }
 
+/* A pass forward and back under some gradient of the output, over the samples of one batch. */
+static void pass_both_ways(Client *c, const Phase *p) {
+    const int n = any(1, p->samples < 9 ? (int)p->samples : 9);
+    const int64_t outputs = (int64_t)n * c->layers[p->count - 1].oc;
+    float *out = malloc(4 * (size_t)outputs), *slope = numbers(outputs);
+    for (int i = 0; i < p->count; i++) {
+        Layer *l = c->layers + i;
+        if (l->trained) l->slope = numbers(weights_of(l)), l->bias_slope = l->bias ? numbers(l->oc) : NULL;
+    }
+    char *memory = block(KEPT(c->layers, p->count, n));
+    FORWARD(c->layers, p->count, c->x, n, out, memory);
+    BACKWARD(slope, n, memory);
+    digested(out, outputs);
+    for (int i = 0; i < p->count; i++) {
+        Layer *l = c->layers + i;
+        digested(l->slope, weights_of(l)), digested(l->bias_slope, l->oc);
+        free(l->slope), free(l->bias_slope);
+        free(l->anchor), free(l->bias_anchor), free(l->shift), free(l->bias_shift);
+    }
+    free(out), free(slope), free(memory);
+}
+
 static void judged(Client *c, const Phase *p) {
     const int rows = any(1, 40);
     const int64_t outputs = p->samples * c->layers[p->count - 1].oc;
@@ -114,9 +156,10 @@ static void judged(Client *c, const Phase *p) {
     for (int64_t i = 0; i < outputs; i++)
         if (said[i] != said[i]) abort();
     digested(said, outputs);
+    pass_both_ways(c, p);
     for (int i = 0; i < p->count; i++) {
         const Layer *l = c->layers + i;
-        digested(l->weight, (int64_t)l->oc * l->c * (l->kind == LINEAR ? l->h * l->w : l->kh * l->kw));
+        digested(l->weight, weights_of(l));
         digested(l->bias, l->oc);
         free(l->weight), free(l->bias);
     }

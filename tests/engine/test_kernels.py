@@ -99,7 +99,7 @@ def kernels(run: hw.Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, "threads:2"])
-@pytest.mark.parametrize(("method", "ran"), [("fedavg", "native"), ("fedprox", "plain")])
+@pytest.mark.parametrize(("method", "ran"), [("fedavg", "native"), ("fedprox", "native"), ("moon", "plain")])
 def test_every_executor_says_which_kernels_ran(workers: Any, method: str, ran: str, tmp_path: Path) -> None:
     asked = hw.Experiment(**{**experiment(workers=workers).plain(), "method": method})
     assert kernels(hw.run(asked, tmp_path / "run")) == [{ran if ran == "plain" else fastest()}]

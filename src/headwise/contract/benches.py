@@ -149,13 +149,22 @@ class Local(Bench, Protocol):
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
         clip: float | None = None,
+        pull: tuple[float, Params] | None = None,
+        shift: Params | None = None,
     ) -> int:
         """Train the models, or `only` parts of them with the rest frozen; return the steps taken.
 
         The experiment's optimiser, in a fresh state, takes the steps. Several models train together on one joint
         `loss`, each from its values before the batch. `project` is called after each step to enforce constraints;
         `clip` limits the gradient's norm, instead of `train.clip`.
+
+        `pull=(a, anchor)` and `shift=b` add a (w - anchor) + b to the gradient of each parameter w of the first model
+        that they name: the gradient of a/2 ||w - anchor||^2 + <b, w>, at the speed of plain training.
         """
+        ...
+
+    def distance(self, steps: int) -> float:
+        """How far so many steps of the experiment's optimiser move a weight whose gradient is always one."""
         ...
 
     def descend(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
 BANDWIDTHS = (10, 15, 20, 50)
@@ -20,11 +20,3 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """KL(p || q) of the distributions that these scores stand for, the mean over the batch."""
     return kl_div(log_softmax(q, 1), log_softmax(p, 1), reduction="batchmean", log_target=True)
-
-
-class Odometer(nn.Module):
-    """A number trained alongside a model, with gradient one: it travels as far as the optimiser moves a weight."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.at = nn.Parameter(torch.zeros(()))

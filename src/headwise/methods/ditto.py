@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
 
 from headwise.authoring import (
     Averaging, Epochs, Local, NonNegative, Params, Predictor, Record, Shared, Update, join_by_training,
@@ -50,12 +49,8 @@ class Ditto(Averaging[Own]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         own, world = local.model(me.v), local.model(down.w)
-        w_t = down.w.restrict(own.live())
-
-        def h(x: Tensor, y: Tensor) -> Tensor:  # the objective of Algorithm 1: F_k(v) + lambda/2 ||v - w^t||^2
-            return local.loss(own, x, y) + self.lam / 2 * (own.live() - w_t).sq_norm()
-
-        local.sgd(own, loss=h, epochs=self.personal_epochs)  # v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
+        pull = (self.lam, down.w.restrict(own.live()))
+        local.sgd(own, pull=pull, epochs=self.personal_epochs)  # v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
         local.sgd(world)  # Algorithm 1: w_k <- UPDATE_GLOBAL(w^t)
         return Update(Shared(world.params()), Own(own.state()), own, keep=world)
 

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
 
 from headwise.authoring import (
     Central, Local, Method, NonNegative, Params, Positive, Predictor, Record, Reply, Shared, Update, mean,
@@ -87,13 +86,8 @@ class FedAMP(Method[Models, Own, Shared, Shared]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         m = local.model(me.w if self.start == "own" else Params({**me.w, **down.w}))
-        u_i = down.w.restrict(m.live())
-
-        def proximal(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1: what w_i minimises
-            w = m.live().map(Tensor.detach) if self.detach_reg else m.live()
-            return local.loss(m, x, y) + self.lam / (2 * self.alpha) * (w - u_i).sq_norm()
-
-        local.sgd(m, loss=proximal)
+        pull = (self.lam / self.alpha, down.w.restrict(m.live()))  # Algorithm 1: to u_i
+        local.sgd(m, pull=None if self.detach_reg else pull)
         return Update(Shared(m.params()), Own(m.state()), m)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, Nothing, Odometer, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
+    Central, Local, Method, Nothing, Optimizers, Params, Predictor, Record, Reply, Shared, SplitModel, Update,
     mean,
 )  # fmt: skip
 
@@ -72,13 +71,9 @@ class FedNova(Method[Shared, Nothing, Shared, Trained]):
         return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Trained, Nothing]:
-        m, odometer = local.model(down.w), local.draw(Odometer)
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return local.loss(m, x, y) + odometer.at
-
-        local.sgd(m, odometer, loss=loss)
-        return Update(Trained(m.params(), -odometer.at.item() / local.lr), me, m)  # Section 4.1: |a_i|_1
+        m = local.model(down.w)
+        a = local.distance(local.sgd(m)) / local.lr  # Section 4.1: |a_i|_1
+        return Update(Trained(m.params(), a), me, m)
 
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
         return local.model(down.w)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
 
 from headwise.authoring import Averaging, Local, NonNegative, Nothing, Predictor, Shared, Update
 
@@ -36,12 +35,7 @@ class FedProx(Averaging[Nothing]):
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
         m = local.model(down.w)
-        w_t = down.w.restrict(m.live())
-
-        def h(x: Tensor, y: Tensor) -> Tensor:  # Eq. (2): F_k(w) + mu/2 ||w - w^t||^2
-            return local.loss(m, x, y) + self.mu / 2 * (m.live() - w_t).sq_norm()
-
-        local.sgd(m, loss=h)
+        local.sgd(m, pull=(self.mu, down.w.restrict(m.live())))  # Eq. (2): F_k(w) + mu/2 ||w - w^t||^2
         return Update(Shared(m.params()), me, m)
 
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:

@@ -6,8 +6,7 @@ https://arxiv.org/abs/1910.06378
     y_i       m           client i's copy of the model
     c_i       me.c        its control variate: its mean gradient over the local steps (option II)
     eta_g     server_lr   learning rate of the server
-    K eta_l   travelled   how far a constant gradient of one would have moved y_i; measured by training a number with
-                          such a gradient alongside, so it is right with momentum too
+    K eta_l   travelled   how far a constant gradient of one would have moved y_i, momentum included
 
 Departs from the paper: clients send y_i instead of its change, which is equivalent. A client that took no step keeps
 its control variate.
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headwise.authoring import (
-    Central, Local, Method, Odometer, Optimizers, Params, Positive, Predictor, Record, Reply, SplitModel, Sums, Update,
+    Central, Local, Method, Optimizers, Params, Positive, Predictor, Record, Reply, SplitModel, Sums, Update,
     mean,
 )  # fmt: skip
 
@@ -87,14 +86,10 @@ class Scaffold(Method[Global, Control, Global, Trained]):
         return Control(_none(local.init()))
 
     def local_update(self, me: Control, down: Global, local: Local) -> Update[Trained, Control]:
-        m, odometer = local.model(down.w), local.draw(Odometer)
+        m = local.model(down.w)
         correction = down.c - me.c
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1, line 10: its gradient is g_i(y_i) - c_i + c
-            return local.loss(m, x, y) + m.live().dot(correction) + odometer.at
-
-        local.sgd(m, odometer, loss=loss)
-        y, travelled = m.params(), -odometer.at.item()
+        travelled = local.distance(local.sgd(m, shift=correction))  # Algorithm 1, line 10: g_i(y_i) - c_i + c
+        y = m.params()
         moved = down.w.restrict(correction) - y.restrict(correction)
         dc = moved / travelled - down.c if travelled else correction.zeros()  # line 12, option II
         return Update(Trained(y, dc), Control(me.c + dc), m)

@@ -22,13 +22,14 @@ from ..engine.kernels.training import learning
 from ..engine.mechanism import Mechanism, Releases
 from ..engine.plan import Plan
 from ..errors import AccountingError, ConfigError
+from ..params import Params
 from ..records import Record
 from ..settings.options import Train
 from .gaussian import gaussian, messages_of, noise_source, poisson_sample, restrict_bench
 
 ALLOWS = frozenset(
     {"t", "T", "N", "classes", "rng", "init", "model", "draw", "random_head", "client", "n", "lr", "epochs", "loss"}
-    | {"loss_of", "divergence", "ratio", "clients", "sgd"}  # sgd is replaced by its private form
+    | {"loss_of", "divergence", "ratio", "clients", "distance", "sgd"}  # sgd is replaced by its private form
 )
 """what a method may use of a client's bench; only `sgd` reads the data"""
 REFUSES = {
@@ -101,9 +102,12 @@ class PrivateTraining:
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
         clip: float | None = None,
+        pull: tuple[float, Params] | None = None,
+        shift: Params | None = None,
     ) -> int:
         """Train the model, or `only` parts of it; every step draws a new Poisson sample."""
-        if loss is not None or project is not None or clip is not None or len(models) > 1:
+        own = (loss, project, clip, pull, shift)
+        if any(each is not None for each in own) or len(models) > 1:
             raise AccountingError("it trains in a way of its own, so the gradients of single examples are not known")
         parts = parts_of(models, only)
         if not any(True for part in parts for _ in part.parameters()):

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ from ...seeds import seed_of
 from ...settings.options import Train
 from ..host.clock import Clock
 from ..host.devices import move_to, samples_on
-from ..kernels.optimizer import Adam, Optimizer, Rates
+from ..kernels.native.chain import NativeForward
+from ..kernels.optimizer import Adam, Optimizer, Rates, Terms
 from ..kernels.training import Feed, choose
 from ..plan import Plan
 from ..tools import Tools
@@ -46,7 +48,9 @@ class ClientBench:
         trained: int,
         clock: Clock | None = None,
         epochs: float | None = None,
+        accelerate: bool = False,
     ) -> None:
+        """`accelerate`: the convolutions of the models it makes run natively, under any loss of the method's own."""
         data = plan.client(client, t)
         t = plan.at(t)
         self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
@@ -55,6 +59,8 @@ class ClientBench:
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
+        if accelerate and plan.fast and plan.device == "cpu":
+            self.init, self.model = _accelerate(tools.init), _accelerate(tools.model)
         self.clock = clock or Clock()
         self.kept = kept
         self._data = data
@@ -134,6 +140,8 @@ class ClientBench:
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         project: Callable[[], None] | None = None,
         clip: float | None = None,
+        pull: tuple[float, Params] | None = None,
+        shift: Params | None = None,
     ) -> int:
         parts = parts_of(models, only)
         network, through = halves(models, parts) if loss is None else (models[0], None)
@@ -144,12 +152,20 @@ class ClientBench:
             fast=self._plan.fast,
             objective=self.objective,
             whole=not self._settings.augment,
+            terms=terms_of(models[0], pull, shift),
         )
         feed = Feed(partial(self.batches, epochs, through=through, train=parts), partial(self._whole, epochs, through))
         with self.clock(f"training.{kernel.name}"):
             steps = kernel.train(feed)
         self.flops[0] += kernel.flops
         return steps
+
+    def distance(self, steps: int) -> float:
+        at = torch.zeros(())
+        optimizer = Optimizer([at], rates_of(self._settings, self.lr)._replace(clip=None))
+        for _ in range(steps):
+            optimizer.step_along([torch.ones(())])
+        return -at.item()
 
     def _whole(self, epochs: float | None, through: nn.Module | None) -> tuple[Tensor, Tensor, Tensor]:
         """All samples or their features, the labels, and the indices of all batches."""
@@ -173,16 +189,16 @@ class ClientBench:
         weights: Collection[str] = (),
     ) -> Params:
         lr = self.lr if lr is None else lr
-        heavy = {k: t.detach().clone() for k, t in start.items() if k in weights}
-        optimizer = Optimizer([*heavy.values()], rates_of(self._settings, lr))
+        names = [k for k in start if k in set(weights)]
+        optimizer = Optimizer([start[k] for k in names], rates_of(self._settings, lr))
         now = start
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
                 slope = gradient(lambda p, x=x, y=y: loss(p, x, y), now)
-                for k, t in heavy.items():  # a projection may have replaced it
-                    t.copy_(now[k])
-                optimizer.step_along([slope[k] for k in heavy])
-                now = Params({**step(now, slope, lr), **{k: t.clone() for k, t in heavy.items()}})
+                moved = {k: now[k].detach().clone() for k in names}
+                optimizer.step_along([slope[k] for k in names], [moved[k] for k in names])
+                others = Params({k: t for k, t in now.items() if k not in moved})
+                now = Params({**now, **moved, **step(others, slope.restrict(others), lr)})
                 now = now if project is None else project(now)
         return now
 
@@ -251,6 +267,16 @@ def rates_of(settings: Train, lr: float, clip: float | None = None) -> Rates:
     return Rates(lr, settings.momentum, settings.weight_decay, settings.clip if clip is None else clip, adam)
 
 
+def terms_of(model: nn.Module, pull: tuple[float, Params] | None, shift: Params | None) -> Terms | None:
+    """What `sgd` adds to gradients, by the ids of the model's parameters."""
+    if pull is None and shift is None:
+        return None
+    own = model.weights() if isinstance(model, SplitModel) else dict(model.named_parameters())
+    strength, anchor = pull or (0.0, Params())
+    anchors = {id(own[k]): t for k, t in anchor.items()}
+    return Terms(strength, anchors, {id(own[k]): t for k, t in (shift or Params()).items()})
+
+
 def count_batches(n: int, size: int, *, drop_last: bool) -> int:
     """Batches per epoch of `n` samples."""
     return n // size if drop_last else -(-n // size)
@@ -268,6 +294,15 @@ def draw_batches(n: int, size: int, epochs: float, *, drop_last: bool, rng: torc
     rows = [order.view(-1, size)[:end] for order in orders]
     batches = torch.cat(rows) if len(rows) > 1 else rows[0] if rows else torch.empty(0, size, dtype=torch.int64)
     return batches[:steps]
+
+
+def _accelerate(make: Callable[..., SplitModel]) -> Callable[..., SplitModel]:
+    def make_fast(*arguments: Any, **options: Any) -> SplitModel:
+        model = make(*arguments, **options)
+        NativeForward.install(model.body)
+        return model
+
+    return make_fast
 
 
 def parts_of(models: tuple[nn.Module, ...], only: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:

@@ -132,7 +132,9 @@ def handle(
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = ClientBench(plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock)
+    local = ClientBench(
+        plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock, accelerate=True
+    )
     clock.to("method")
     random = torch.default_generator.get_state() if seeded else None  # `fork_rng` takes four times as long
     try:

@@ -5,7 +5,8 @@ The arithmetic is that of `torch.optim.SGD`, `Adam` and `AdamW`, whose import wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -33,12 +34,30 @@ class Rates(NamedTuple):
     """none: SGD"""
 
 
+class Terms(NamedTuple):
+    """What is added to each gradient, by the id of its weight w: pull (w - anchor) + shift."""
+
+    pull: float = 0.0
+    anchors: Mapping[int, Tensor] = MappingProxyType({})
+    shifts: Mapping[int, Tensor] = MappingProxyType({})
+
+    def add(self, weight: Tensor, gradient: Tensor | None) -> Tensor | None:
+        """A weight that the loss does not reach moves by its term alone."""
+        anchor, shift = self.anchors.get(id(weight)), self.shifts.get(id(weight))
+        if anchor is None and shift is None:
+            return gradient
+        total = torch.zeros_like(weight) if gradient is None else gradient
+        total = total if anchor is None else total.add(weight - anchor, alpha=self.pull)
+        return total if shift is None else total + shift
+
+
 class Optimizer:
     """Starts fresh: momentum with the first gradient, and weights that the loss does not reach stay."""
 
-    def __init__(self, weights: Sequence[Tensor], rates: Rates) -> None:
+    def __init__(self, weights: Sequence[Tensor], rates: Rates, terms: Terms | None = None) -> None:
         self.weights = list(weights)
         self.rates = rates
+        self._terms = terms or Terms()
         self._velocity: dict[int, Tensor] = {}
         self._moments: dict[int, tuple[int, Tensor, Tensor]] = {}
         """of Adam: steps so far, and the running means of the gradient and of its square"""
@@ -48,38 +67,40 @@ class Optimizer:
         self.step_along(torch.autograd.grad(loss, self.weights, allow_unused=True))
 
     @torch.no_grad()
-    def step_along(self, gradients: Sequence[Tensor | None]) -> None:
-        """Move all weights that have a gradient, after clipping their joint norm."""
-        reached = [(w, g) for w, g in zip(self.weights, gradients, strict=True) if g is not None]
-        for (w, _), g in zip(reached, _clip([g for _, g in reached], self.rates.clip), strict=True):
-            self._move(w, g)
+    def step_along(self, gradients: Sequence[Tensor | None], weights: Sequence[Tensor] | None = None) -> None:
+        """Move all weights that have a gradient, after clipping their joint norm; or these in their places."""
+        pairs = zip(weights or self.weights, gradients, strict=True)
+        terms = [(k, w, self._terms.add(w, g)) for k, (w, g) in enumerate(pairs)]
+        reached = [(k, w, g) for k, w, g in terms if g is not None]
+        for (k, w, _), g in zip(reached, _clip([g for _, _, g in reached], self.rates.clip), strict=True):
+            self._move(k, w, g)
 
-    def _move(self, weight: Tensor, gradient: Tensor) -> None:
+    def _move(self, place: int, weight: Tensor, gradient: Tensor) -> None:
         """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w); or a step of Adam."""
         lr, momentum, decay, _, adam = self.rates
         if adam is not None:
-            self._move_by_moments(weight, gradient, adam)
+            self._move_by_moments(place, weight, gradient, adam)
             return
         if decay:
             gradient = gradient.add(weight, alpha=decay)
         if momentum:
-            before = self._velocity.get(id(weight))
+            before = self._velocity.get(place)
             gradient = gradient.clone() if before is None else before.mul_(momentum).add_(gradient)
-            self._velocity[id(weight)] = gradient
+            self._velocity[place] = gradient
         weight.add_(gradient, alpha=-lr)
 
-    def _move_by_moments(self, weight: Tensor, gradient: Tensor, adam: Adam) -> None:
+    def _move_by_moments(self, place: int, weight: Tensor, gradient: Tensor, adam: Adam) -> None:
         """w <- w - lr m' / (sqrt(v') + eps), where m' and v' are the running means without their bias to zero."""
         lr, _, decay, _, _ = self.rates
         if decay and adam.decoupled:
             weight.mul_(1 - lr * decay)
         elif decay:
             gradient = gradient.add(weight, alpha=decay)
-        known = self._moments.get(id(weight))
+        known = self._moments.get(place)
         steps, m, v = known or (0, torch.zeros_like(weight), torch.zeros_like(weight))
         m.lerp_(gradient, 1 - adam.beta1)
         v.mul_(adam.beta2).addcmul_(gradient, gradient, value=1 - adam.beta2)
-        self._moments[id(weight)] = steps + 1, m, v
+        self._moments[place] = steps + 1, m, v
         first, second = (1 - beta ** (steps + 1) for beta in (adam.beta1, adam.beta2))
         weight.addcdiv_(m, v.sqrt().div_(second**0.5).add_(adam.eps), value=-lr / first)
 

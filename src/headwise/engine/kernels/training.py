@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from ...tasks.base import Objective
 from ...tasks.classification import CROSS_ENTROPY
-from .native.chain import NativeRates, native, train_chain
+from .native.chain import Binding, NativeRates, native, train_chain
 from .native.layers import chain_of, count_flops, weights_of
 from .native.library import Library
-from .optimizer import Optimizer, Rates
+from .optimizer import Adam, Optimizer, Rates, Terms
+
+NO_TERMS = Terms()
 
 
 class Feed(NamedTuple):
@@ -50,16 +52,17 @@ def choose(
     fast: bool = True,
     objective: Objective = CROSS_ENTROPY,
     whole: bool = True,
+    terms: Terms | None = None,
 ) -> Kernel:
     """The kernel for descent on `parts`, with the rest of `models` frozen.
 
-    Without a `loss`, it is the objective's, of the network's output. Only for that is there a native kernel, for SGD
-    without projection on a feed whose samples are the same in every step: a `whole` one. Everything else uses autograd.
+    Without a `loss`, it is the objective's, of the network's output. Only for that is there a native kernel, without
+    projection, on a feed whose samples are the same in every step: a `whole` one. Everything else uses autograd.
     """
     usual = fast and loss is None and objective.flat and project is None
-    if usual and whole and rates.adam is None and (kernel := NativeKernel.of(network, parts, rates, objective)):
+    if usual and whole and (kernel := NativeKernel.of(network, parts, rates, objective, terms or NO_TERMS)):
         return kernel
-    optimizer = Optimizer([p for part in parts for p in part.parameters()], rates)
+    optimizer = Optimizer([p for part in parts for p in part.parameters()], rates, terms)
     return PlainKernel(models, parts, loss or (lambda x, y: objective.loss(network(x), y)), optimizer, project)
 
 
@@ -69,14 +72,18 @@ class NativeKernel(Kernel):
     name: ClassVar[str] = "native"
 
     def __init__(
-        self, library: Library, layers: Sequence[nn.Module], trained: set[int], rates: Rates, objective: Objective
+        self, library: Library, layers: Sequence[nn.Module], binding: Binding, rates: NativeRates, objective: Objective
     ) -> None:
-        self._library, self._layers, self._trained, self._objective = library, layers, trained, objective
-        self._rates = NativeRates(rates.lr, rates.momentum, rates.weight_decay, rates.clip or 0.0)
+        self._library, self._layers, self._binding = library, layers, binding
+        self._rates, self._objective = rates, objective
 
     @staticmethod
     def of(
-        network: nn.Module, parts: Sequence[nn.Module], rates: Rates, objective: Objective = CROSS_ENTROPY
+        network: nn.Module,
+        parts: Sequence[nn.Module],
+        rates: Rates,
+        objective: Objective = CROSS_ENTROPY,
+        terms: Terms = NO_TERMS,
     ) -> NativeKernel | None:
         """The kernel for this network; None unless it is a chain, some of it learns, and there is a library."""
         layers = chain_of(network)
@@ -86,13 +93,18 @@ class NativeKernel(Kernel):
         trained = weights if network in parts else {id(p) for part in parts for p in part.parameters()}
         if library is None or trained.isdisjoint(weights):
             return None
-        return NativeKernel(library, layers, trained, rates, objective)
+        adam = rates.adam or Adam(0.0, 0.0, 0.0, decoupled=False)
+        kind = 0 if rates.adam is None else 2 if adam.decoupled else 1
+        plain = (rates.lr, rates.momentum, rates.weight_decay, rates.clip or 0.0, terms.pull)
+        native_rates = NativeRates(*plain, adam.beta1, adam.beta2, adam.eps, kind)
+        binding = Binding(trained, anchor=terms.anchors, shift=terms.shifts)
+        return NativeKernel(library, layers, binding, native_rates, objective)
 
     def train(self, feed: Feed) -> int:
         samples = feed.whole()
         batches = samples[2]
         if len(batches):
-            chain = train_chain(self._library, self._layers, self._trained, self._rates, self._objective, samples)
+            chain = train_chain(self._library, self._layers, self._binding, self._rates, self._objective, samples)
             self.flops = count_flops(chain) * int((batches >= 0).sum())
         return len(batches)
 

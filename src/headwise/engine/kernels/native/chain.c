@@ -49,6 +49,8 @@ typedef struct {
     float *flat, *turned, *slope; /* [sample][width]; by panels of samples: [feature][sample]; as flat */
     int64_t width;
     float *w, *g, *v, *forward, *b, *bg, *bv; /* weights, gradients, velocities; weights by panels of outputs */
+    float *anchor, *shift, *ba, *bs;          /* of weights and biases, or NULL */
+    float *u, *bu;                            /* Adam's means of squares; those of gradients are v and bv */
     int64_t weights, outputs;
     Chunk *chunks;
     int chunk_count, owned;
@@ -125,9 +127,15 @@ static void product(int R, int C, const float *const *from, int64_t row, int row
     }
 }
 
-/* to += sum over the live gradients of g from[at]; if `stepping`, to += rate times that sum. R rows of U units. */
+typedef struct {
+    float rate, pull;
+    const float *anchor, *shift; /* or NULL */
+} Step;
+
+/* to += sum over the live gradients of g from[at]; if `stepping`, to += rate (that sum + pull (to - anchor) + shift).
+   R rows of U units. */
 INLINE void collect(const int R, const int U, const int stepping, float *to, int64_t to_row, const float *from,
-                    int64_t stride, int64_t row, const Live *live, int count, float rate) {
+                    int64_t stride, int64_t row, const Live *live, int count, Step step) {
     V sum[UNITS * UNIT / W];
     const int each = U * UNIT / W;
     UNROLL for (int r = 0; r < R; r++) {
@@ -144,7 +152,10 @@ INLINE void collect(const int R, const int U, const int stepping, float *to, int
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int u = 0; u < each; u++) {
             float *t = to + r * to_row + u * W;
-            store(t, stepping ? fma_(splat(rate), sum[r * each + u], load(t)) : sum[r * each + u]);
+            V slope = sum[r * each + u];
+            if (stepping && step.anchor) slope = fma_(splat(step.pull), load(t) - load(step.anchor + u * W), slope);
+            if (stepping && step.shift) slope = slope + load(step.shift + u * W);
+            store(t, stepping ? fma_(splat(step.rate), slope, load(t)) : slope);
         }
     }
 }
@@ -153,19 +164,29 @@ static void gather(int R, int U, float *to, int64_t to_row, const float *from, i
                    const Live *live, int count) {
     switch (R * 8 + U) {
 #define CASE(r, u) \
-    case 8 * r + u: collect(r, u, 0, to, to_row, from, stride, row, live, count, 0); break;
+    case 8 * r + u: collect(r, u, 0, to, to_row, from, stride, row, live, count, (Step){0}); break;
         CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1)
         CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(1, 3) CASE(2, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
 #undef CASE
     }
 }
 
-static void step_by(int U, float *to, const float *from, int64_t stride, const Live *live, int count, float rate) {
+static void step_by(int U, float *to, const float *from, int64_t stride, const Live *live, int count, Step step) {
     switch (U) {
 #define CASE(u) \
-    case u: collect(1, u, 1, to, 0, from, stride, 0, live, count, rate); break;
+    case u: collect(1, u, 1, to, 0, from, stride, 0, live, count, step); break;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #undef CASE
+    }
+}
+
+/* g <- g + pull (w - anchor) + shift */
+static void add_terms(float *g, const float *w, const float *anchor, const float *shift, int64_t count, float pull) {
+    for (int64_t k = 0; k < count; k += W) {
+        V slope = load(g + k);
+        if (anchor) slope = fma_(splat(pull), load(w + k) - load(anchor + k), slope);
+        if (shift) slope = slope + load(shift + k);
+        store(g + k, slope);
     }
 }
 
@@ -177,6 +198,27 @@ static void descend(float *w, float *g, float *v, int64_t count, const Rates *ra
         if (rates->decay != 0) slope = fma_(splat(rates->decay), before, slope);
         if (rates->momentum != 0) store(v + k, slope = fma_(splat(rates->momentum), load(v + k), slope));
         store(w + k, fma_(splat(-rates->lr), slope, before));
+    }
+}
+
+/* The running means of Adam are divided by these, as they begin at zero. */
+typedef struct {
+    double first, second; /* powers of beta1 and beta2 */
+} Powers;
+
+/* w <- w - lr v' / (sqrt(u') + eps), where v and u are the running means of the gradient and of its square */
+static void adapt(float *w, float *g, float *v, float *u, int64_t count, const Rates *rates, float shrink, Powers p) {
+    const V rate = splat((float)(-rates->lr / (1 - p.first))), spread = splat((float)__builtin_sqrt(1 - p.second));
+    const V keep = splat(1 - rates->lr * rates->decay), one = splat(1 - rates->beta1), two = splat(1 - rates->beta2);
+    for (int64_t k = 0; k < count; k += W) {
+        V slope = load(g + k) * splat(shrink), before = load(w + k);
+        if (rates->decay != 0 && rates->adam == 1) slope = fma_(splat(rates->decay), before, slope);
+        if (rates->decay != 0 && rates->adam == 2) before = before * keep;
+        const V mean = fma_(one, slope - load(v + k), load(v + k));
+        const V square = fma_(two, slope * slope, splat(rates->beta2) * load(u + k));
+        store(v + k, mean);
+        store(u + k, square);
+        store(w + k, fma_(rate, mean / (root(square) / spread + splat(rates->eps)), before));
     }
 }
 
@@ -209,7 +251,8 @@ static void divide(Stage *s) {
 /* A chunk's weights are stored output by output, and for the forward pass by panels of outputs. */
 typedef enum { READ, WRITE, TURN } What;
 
-static void each_weight(Stage *s, What what) {
+/* Copies a convolution's weights, or what is laid out like them, between `chunks` and the caller's array. */
+static void each_weight(Stage *s, What what, float *chunks, float *array) {
     const Layer *l = s->l;
     const int run = l->kw * l->c;
     for (int i = 0; i < s->chunk_count; i++) {
@@ -218,10 +261,10 @@ static void each_weight(Stage *s, What what) {
         for (int o = 0; o < l->oc; o++) {
             const int panel = o / PANEL * PANEL, wide = MIN(PANEL, (int)UP(l->oc - panel, W));
             for (int r = 0; r < c.rows; r++) {
-                float *w = s->w + c.offset + ((int64_t)o * c.rows + r) * c.units * UNIT;
+                float *w = chunks + c.offset + ((int64_t)o * c.rows + r) * c.units * UNIT;
                 const int64_t k = (int64_t)(c.row + r) * run + c.column;
                 float *turned = s->forward + (int64_t)panel * l->kh * run + k * wide + o - panel;
-                float *own = l->weight + o * l->strides[0] + (c.row + r) * l->strides[2];
+                float *own = array + o * l->strides[0] + (c.row + r) * l->strides[2];
                 if (what == TURN)
                     for (int x = 0; x < some; x++) turned[x * wide] = w[x];
                 else
@@ -276,9 +319,19 @@ static void lay_out_convolution(Stage *s, Arena *a, int rows, int learning) {
     }
     if (a->base) {
         divide(s);
-        each_weight(s, READ);
-        each_weight(s, TURN);
+        each_weight(s, READ, s->w, l->weight);
+        each_weight(s, TURN, s->w, l->weight);
     }
+}
+
+/* The same for a linear layer, whose rows are padded. */
+static void each_row(Stage *s, What what, float *rows, float *array) {
+    const int64_t features = (int64_t)s->l->c * s->l->h * s->l->w;
+    for (int o = 0; o < s->l->oc; o++)
+        if (what == READ)
+            memcpy(rows + o * s->width, array + o * features, 4 * features);
+        else
+            memcpy(array + o * features, rows + o * s->width, 4 * features);
 }
 
 static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
@@ -293,8 +346,7 @@ static void lay_out_linear(Stage *s, Arena *a, int rows, int learning) {
         s->by_output = take(a, sizeof(Live) * l->oc * rows);
         s->by_place = take(a, sizeof(Live) * l->oc * rows);
     }
-    if (a->base && s->owned)
-        for (int o = 0; o < l->oc; o++) memcpy(s->w + o * s->width, l->weight + o * features, 4 * features);
+    if (a->base && s->owned) each_row(s, READ, s->w, l->weight);
 }
 
 /* ---- forward ---- */
@@ -685,7 +737,9 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
                 if (s->g)
                     gather(1, some, s->g + at, 0, s->flat + u * UNIT, s->width, 0, live, s->counts[o]);
                 else
-                    step_by(some, s->w + at, s->flat + u * UNIT, s->width, live, s->counts[o], -rates->lr);
+                    step_by(some, s->w + at, s->flat + u * UNIT, s->width, live, s->counts[o],
+                            (Step){-rates->lr, rates->pull, s->anchor ? s->anchor + at : NULL,
+                                   s->shift ? s->shift + at : NULL});
             }
             u += some;
         }
@@ -730,6 +784,36 @@ static const struct {
     [AVERAGE] = {NULL, average_forward, pool_back},
 };
 
+/* An array of the caller's that is laid out like the weights, as the kernels store those; NULL if there is none. */
+static float *like_weights(Stage *s, Arena *a, float *array) {
+    if (!array || (s->l->kind == LINEAR && !s->owned)) return array;
+    float *p = floats(a, s->weights);
+    if (p && s->l->kind == LINEAR) each_row(s, READ, p, array);
+    if (p && s->l->kind == CONVOLUTION) each_weight(s, READ, p, array);
+    return p;
+}
+
+static float *like_biases(Stage *s, Arena *a, const float *array) {
+    float *p = array ? floats(a, s->outputs) : NULL;
+    if (p) memcpy(p, array, 4 * s->l->oc);
+    return p;
+}
+
+/* What a trained layer's steps need. */
+static void lay_out_steps(Stage *s, Arena *a, const Rates *rates) {
+    const Layer *l = s->l;
+    s->bg = floats(a, s->outputs);
+    if (l->slope && l->kind == LINEAR && !s->owned)
+        s->g = l->slope;
+    else if (l->slope || l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0 || rates->clip != 0 ||
+             rates->adam)
+        s->g = floats(a, s->weights);
+    if (rates->adam) s->u = floats(a, s->weights), s->bu = floats(a, s->outputs);
+    if (rates->momentum != 0 || rates->adam) s->v = floats(a, s->weights), s->bv = floats(a, s->outputs);
+    s->anchor = like_weights(s, a, l->anchor), s->shift = like_weights(s, a, l->shift);
+    s->ba = like_biases(s, a, l->bias_anchor), s->bs = like_biases(s, a, l->bias_shift);
+}
+
 /* Lays out all memory of a chain; if `a->base` is NULL, only computes its size. */
 static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Rates *rates, Layer *end, Arena *a) {
     const Layer *last = layers + count - 1;
@@ -747,11 +831,7 @@ static void lay_out(Stage *s, const Layer *layers, int count, int rows, const Ra
         s[i].b = floats(a, s[i].outputs);
         KINDS[l->kind].lay_out(s + i, a, rows, learning);
         if (a->base && l->bias) memcpy(s[i].b, l->bias, 4 * l->oc);
-        if (!learning || !l->trained) continue;
-        s[i].bg = floats(a, s[i].outputs);
-        if (l->kind == CONVOLUTION || rates->momentum != 0 || rates->decay != 0 || rates->clip != 0)
-            s[i].g = floats(a, s[i].weights);
-        if (rates->momentum != 0) s[i].v = floats(a, s[i].weights), s[i].bv = floats(a, s[i].outputs);
+        if (learning && l->trained) lay_out_steps(s + i, a, rates);
     }
 }
 
@@ -786,12 +866,22 @@ static float shrink_to(float clip, const Stage *s, int count) {
 }
 
 /* The steps that `linear_back` has not taken yet. */
-static void step(Stage *s, int count, const Rates *rates) {
+static void step(Stage *s, int count, const Rates *rates, Powers powers) {
+    for (Stage *t = s; t < s + count; t++) {
+        if (t->g && (t->anchor || t->shift)) add_terms(t->g, t->w, t->anchor, t->shift, t->weights, rates->pull);
+        if (t->ba || t->bs) add_terms(t->bg, t->b, t->ba, t->bs, t->outputs, rates->pull);
+    }
     const float shrink = rates->clip != 0 ? shrink_to(rates->clip, s, count) : 1;
     for (int i = 0; i < count; i++, s++) {
-        if (s->g) descend(s->w, s->g, s->v, s->weights, rates, shrink);
-        if (s->bg && s->l->bias) descend(s->b, s->bg, s->bv, s->outputs, rates, shrink);
-        if (s->g && s->l->kind == CONVOLUTION) each_weight(s, TURN);
+        if (s->g && rates->adam)
+            adapt(s->w, s->g, s->v, s->u, s->weights, rates, shrink, powers);
+        else if (s->g)
+            descend(s->w, s->g, s->v, s->weights, rates, shrink);
+        if (s->bg && s->l->bias && rates->adam)
+            adapt(s->b, s->bg, s->bv, s->bu, s->outputs, rates, shrink, powers);
+        else if (s->bg && s->l->bias)
+            descend(s->b, s->bg, s->bv, s->outputs, rates, shrink);
+        if (s->g && s->l->kind == CONVOLUTION) each_weight(s, TURN, s->w, NULL);
     }
 }
 
@@ -832,6 +922,7 @@ static void take_steps(const Phase *p, char *memory) {
     const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w, *batch = p->batches;
     lay_out(s, layers, p->count, p->size, p->rates, &end, &a);
     int64_t *picked = take(&a, 8 * p->size);
+    Powers powers = {1, 1};
     while (!layers[first].trained) first++;
     for (int64_t t = 0; t < p->steps; t++, batch += p->size) {
         int n = 0;
@@ -844,14 +935,14 @@ static void take_steps(const Phase *p, char *memory) {
         pass(s, p->count, n, 1);
         slope_of(s + p->count, p->goal, picked, n);
         pass_back(s, p->count, first, n, p->rates);
-        step(s, p->count, p->rates);
+        powers.first *= p->rates->beta1, powers.second *= p->rates->beta2;
+        step(s, p->count, p->rates, powers);
     }
     for (int i = 0; i < p->count; i++) {
         const Layer *l = layers + i;
-        const int64_t features = (int64_t)l->c * l->h * l->w;
         if (!l->trained) continue;
-        if (l->kind == CONVOLUTION) each_weight(s + i, WRITE);
-        for (int o = 0; s[i].owned && o < l->oc; o++) memcpy(l->weight + o * features, s[i].w + o * s[i].width, 4 * features);
+        if (l->kind == CONVOLUTION) each_weight(s + i, WRITE, s[i].w, l->weight);
+        if (s[i].owned) each_row(s + i, WRITE, s[i].w, l->weight);
         if (l->bias) memcpy(l->bias, s[i].b, 4 * l->oc);
     }
 }
@@ -881,5 +972,70 @@ void EXPORT(headwise_predict)(const Layer *layers, int32_t count, const float *x
             last.flat = out + i * width, last.width = width;
             flatten(&last, some, 0);
         }
+    }
+}
+
+/* ---- under autograd: a pass forward whose memory is kept for one pass back ---- */
+
+typedef struct {
+    Stage s[LAYERS + 1];
+    Layer end;
+    int count, first; /* layers; the first one that is trained */
+} Kept;
+
+static void keep(Kept *kept, Arena *a, const Layer *layers, int count, int n) {
+    const Rates none = {0};
+    lay_out(kept->s, layers, count, n, &none, &kept->end, a);
+    kept->count = count;
+    for (kept->first = 0; kept->first < count && !layers[kept->first].trained;) kept->first++;
+}
+
+/* The bytes of memory that `forward` needs, and keeps until `backward`. */
+int64_t EXPORT(headwise_kept)(const Layer *layers, int32_t count, int32_t n) {
+    Kept kept;
+    Arena a = {NULL, 0};
+    if (count < 1 || count > LAYERS) return -1;
+    take(&a, sizeof(Kept));
+    keep(&kept, &a, layers, count, n);
+    return (int64_t)a.used;
+}
+
+/* The chain's output for n samples, [n][outputs]. */
+void EXPORT(headwise_forward)(const Layer *layers, int32_t count, const float *x, int32_t n, float *out, char *memory) {
+    Arena a = {memory, 0};
+    Kept *kept = take(&a, sizeof(Kept));
+    const int64_t each = (int64_t)layers[0].c * layers[0].h * layers[0].w;
+    keep(kept, &a, layers, count, n);
+    Stage *last = kept->s + count;
+    for (int k = 0; k < n; k++) take_sample(kept->s, x + k * each, k);
+    pass(kept->s, count, n, 1);
+    if (kept->end.kind == LINEAR) { /* the ReLU of the last layer looks at its output again */
+        turn_back(last, n, last->flat, last->width);
+        for (int k = 0; k < n; k++) memcpy(out + (int64_t)k * kept->end.c, last->flat + k * last->width, 4 * kept->end.c);
+    } else {
+        Stage vectors = *last;
+        vectors.flat = out, vectors.width = (int64_t)kept->end.c * kept->end.h * kept->end.w;
+        flatten(&vectors, n, 0);
+    }
+}
+
+/* Writes the gradients by the trained layers' weights to `slope` and `bias_slope`, given that by the output. */
+void EXPORT(headwise_backward)(const float *by_output, int32_t n, char *memory) {
+    Kept *kept = (Kept *)memory;
+    Stage *last = kept->s + kept->count;
+    const Rates none = {0};
+    if (kept->end.kind == LINEAR)
+        for (int k = 0; k < n; k++) memcpy(last->slope + k * last->width, by_output + (int64_t)k * kept->end.c, 4 * kept->end.c);
+    else {
+        Stage vectors = *last;
+        vectors.slope = (float *)by_output, vectors.width = (int64_t)kept->end.c * kept->end.h * kept->end.w;
+        flatten(&vectors, n, 1);
+    }
+    pass_back(kept->s, kept->count, kept->first, n, &none);
+    for (Stage *s = kept->s + kept->first; s < last; s++) {
+        if (!s->l->trained) continue;
+        if (s->l->kind == CONVOLUTION) each_weight(s, WRITE, s->g, s->l->slope);
+        if (s->owned) each_row(s, WRITE, s->g, s->l->slope);
+        if (s->l->bias_slope) memcpy(s->l->bias_slope, s->bg, 4 * s->l->oc);
     }
 }

@@ -7,7 +7,7 @@
 enum { CONVOLUTION, LINEAR, MAXIMUM, AVERAGE };
 
 /* One layer with the ReLU after it, and for a convolution the max-pooling after it. Must match `NativeLayer` in
-   program.py. */
+   layers.py. */
 typedef struct {
     int32_t kind, relu, trained, pooled;
     int32_t c, h, w;                     /* input */
@@ -18,24 +18,30 @@ typedef struct {
     int32_t inside;                      /* an average only counts pixels inside the image */
     float *weight, *bias;
     int64_t strides[4];                  /* of a convolution's weight: out, in, row, column */
+    /* laid out as weight and bias, or NULL: each step's gradient gets pull (w - anchor) + shift */
+    float *anchor, *bias_anchor, *shift, *bias_shift;
+    float *slope, *bias_slope;           /* where `backward` writes gradients, laid out in the same way */
 } Layer;
 
-/* Must match `NativeRates` in program.py. */
+/* Must match `NativeRates` in chain.py. */
 typedef struct {
     float lr, momentum, decay, clip; /* clip: the maximum norm of a step's gradient; 0: any */
+    float pull;                      /* towards the layers' anchors */
+    float beta1, beta2, eps;         /* of Adam */
+    int32_t adam;                    /* 0: SGD; 1: Adam; 2: AdamW, where decay is not part of the gradient */
 } Rates;
 
 enum { SOFTMAX, SIGMOID, IDENTITY };
 
 /* What each sample's outputs should be: classes, or targets with weights. The gradient of a sample's loss is
-   weight (link(output) - target). Must match `NativeGoal` in program.py. */
+   weight (link(output) - target). Must match `NativeGoal` in chain.py. */
 typedef struct {
     int32_t link, wide;             /* wide: weights per sample, one or one per output */
     const int64_t *classes;         /* [sample], or NULL */
     const float *targets, *weights; /* [sample][output], [sample][wide] */
 } Goal;
 
-/* One client's phase of training. Must match `NativePhase` in program.py. */
+/* One client's phase of training. Must match `NativePhase` in chain.py. */
 typedef struct {
     const Layer *layers;
     const Rates *rates;
@@ -81,15 +87,19 @@ INLINE void store(float *p, V v) { *(AnyV *)p = v; }
 #if defined(HEADWISE_AVX512)
 INLINE V splat(float f) { return (V)_mm512_set1_ps(f); }
 INLINE V fma_(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+INLINE V root(V a) { return (V)_mm512_sqrt_ps((__m512)a); }
 #elif defined(HEADWISE_AVX2)
 INLINE V splat(float f) { return (V)_mm256_set1_ps(f); }
 INLINE V fma_(V a, V b, V c) { return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+INLINE V root(V a) { return (V)_mm256_sqrt_ps((__m256)a); }
 #elif defined(HEADWISE_NEON)
 INLINE V splat(float f) { return (V)vdupq_n_f32(f); }
 INLINE V fma_(V a, V b, V c) { return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+INLINE V root(V a) { return (V)vsqrtq_f32((float32x4_t)a); }
 #else
 INLINE V splat(float f) { return (V){f}; }
 INLINE V fma_(V a, V b, V c) { return (V){__builtin_fmaf(a[0], b[0], c[0])}; }
+INLINE V root(V a) { return (V){__builtin_sqrtf(a[0])}; }
 #endif
 
 /* a where the mask is set, else b */

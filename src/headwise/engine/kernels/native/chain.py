@@ -6,19 +6,21 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from ctypes import Array, Structure, addressof, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ....memory import address
 from ....tasks.base import Link, Objective
 from ....tasks.classification import CROSS_ENTROPY
-from .layers import IMAGE, LAYERS, VECTOR, NativeLayer, chain_of, describe
+from .layers import IMAGE, LAYERS, VECTOR, NativeLayer, chain_of, describe, weights_of
 from .library import LIMIT, Library, Lookup, find
 
 ROWS = 32
@@ -32,7 +34,10 @@ _own = threading.local()
 class NativeRates(Structure):
     """`Rates` of chain.h."""
 
-    _fields_ = (("lr", c_float), ("momentum", c_float), ("decay", c_float), ("clip", c_float))
+    _fields_ = (
+        *((name, c_float) for name in ("lr", "momentum", "decay", "clip", "pull", "beta1", "beta2", "eps")),
+        ("adam", c_int32),
+    )
 
 
 class NativeGoal(Structure):
@@ -53,20 +58,52 @@ class NativePhase(Structure):
     )
 
 
+class Binding:
+    """Tells C where the weights of layers are, which of them learn, and where arrays are that belong to them.
+
+    `trained` are ids of weights. `arrays` has fields of `NativeLayer`, and for each a tensor by the id of its weight.
+    """
+
+    def __init__(self, trained: Collection[int] = (), **arrays: Mapping[int, Tensor]) -> None:
+        self._trained = trained
+        self._arrays = arrays
+        self._copies: list[Tensor] = []
+        """what C refers to must live as long as this"""
+
+    def __call__(self, made: NativeLayer, layer: nn.Module) -> None:
+        weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
+        if weight is not None:
+            made.trained = int(id(weight) in self._trained)
+            made.weight = weight.data_ptr()
+        if bias is not None:
+            made.bias = bias.data_ptr()
+        for field, tensors in self._arrays.items():
+            for name, w in ((field, weight), (f"bias_{field}", bias)):
+                if w is not None and (t := tensors.get(id(w))) is not None:
+                    setattr(made, name, self._like(t, w))
+
+    def _like(self, t: Tensor, weight: Tensor) -> int:
+        """The address of the tensor, or of a copy, with the layout of the weight."""
+        if t.dtype is not weight.dtype or t.stride() != weight.stride() or t.device != weight.device:
+            t = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype).copy_(t)
+        self._copies.append(t)
+        return address(t)
+
+
 def train_chain(
     library: Library,
     layers: Sequence[nn.Module],
-    trained: Collection[int],
+    binding: Binding,
     rates: NativeRates,
     objective: Objective,
     samples: tuple[Tensor, Tensor, Tensor],
 ) -> Array[NativeLayer]:
-    """Take all steps of a phase in one call, in place; return the layers as C was told of them.
+    """Take all steps of a phase in one call, in place; return the layers as C got them.
 
-    `trained` are the ids of the weights that learn, `samples` what `Feed.whole` returns.
+    `samples` is what `Feed.whole` returns.
     """
     x, y, batches = samples[0], samples[1], samples[2].contiguous()
-    x, chain = _lay_out(layers, x, trained)
+    x, chain = _lay_out(layers, x, binding)
     goal, tensors = _goal(objective, y, len(x), chain[-1].oc)
     steps, size = batches.shape
     pointers = (*map(addressof, (chain, rates, goal)), address(x), address(batches))
@@ -99,18 +136,101 @@ def predict(network: nn.Module, x: Tensor) -> Tensor | None:
     library = native().library if layers else None
     if layers is None or library is None:
         return None
-    x, chain = _lay_out(layers, x, ())
+    x, chain = _lay_out(layers, x, Binding())
     out, rows = x.new_empty(len(x), math.prod(chain[-1].image)), max(1, min(ROWS, len(x)))
     memory = _memory(library.bytes(chain, len(chain), rows, None))
     library.predict(chain, len(chain), address(x), len(x), rows, out.data_ptr(), memory)
     return out
 
 
-def _lay_out(layers: Sequence[nn.Module], x: Tensor, trained: Collection[int]) -> tuple[Tensor, Array[NativeLayer]]:
+class _Chain(torch.autograd.Function):
+    """A chain's output as a function of its weights, by the native kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, library: Library, layers: Sequence[nn.Module], x: Tensor, *weights: Tensor) -> Tensor:
+        needed = ctx.needs_input_grad[3:]
+        slopes = [torch.empty_strided(w.shape, w.stride()) if n else None for w, n in zip(weights, needed, strict=True)]
+        ids = [id(w) for w in weights_of(layers)]  # of the layers' own objects
+        binding = Binding(
+            {i for i, n in zip(ids, needed, strict=True) if n},
+            slope={i: s for i, s in zip(ids, slopes, strict=True) if s is not None},
+        )
+        rows, chain = _lay_out(layers, x, binding)
+        out = rows.new_empty(len(rows), math.prod(chain[-1].image))
+        memory = torch.empty(library.kept(chain, len(chain), len(rows)), dtype=torch.uint8)
+        library.forward(chain, len(chain), address(rows), len(rows), out.data_ptr(), memory.data_ptr())
+        ctx.save_for_backward(x, *weights)
+        ctx.layers = layers
+        ctx.native = library, chain, memory, slopes
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *by_output: Tensor) -> Any:
+        """A second pass back, and second derivatives, are torch's, of the same chain."""
+        (slope,) = by_output
+        x, *weights = ctx.saved_tensors
+        if torch.is_grad_enabled() or ctx.native is None:
+            return None, None, None, *_differentiate(ctx.layers, x, weights, ctx.needs_input_grad[3:], slope)
+        library, _, memory, slopes = ctx.native
+        slope = slope.contiguous()
+        library.backward(address(slope), len(x), memory.data_ptr())
+        ctx.native = None
+        return None, None, None, *slopes
+
+
+def _differentiate(
+    layers: Sequence[nn.Module], x: Tensor, weights: Sequence[Tensor], needed: Sequence[bool], slope: Tensor
+) -> list[Tensor | None]:
+    """The gradients, as functions of the weights if they are to be differentiated once more."""
+    again = torch.is_grad_enabled()
+    left = iter(weights)
+    out = x
+    with torch.enable_grad():
+        for layer in layers:
+            own = {name: next(left) for name, p in layer._parameters.items() if p is not None}
+            out = functional_call(layer, own, (out,))
+        moving = [w for w, n in zip(weights, needed, strict=True) if n]
+        gradients = iter(torch.autograd.grad(out, moving, slope, create_graph=again))
+    return [next(gradients) if n else None for n in needed]
+
+
+class NativeForward:
+    """The forward pass of a body whose convolutions run natively, under any loss; where they can't, torch's."""
+
+    def __init__(self, body: nn.Module) -> None:
+        self._body = weakref.ref(body)
+
+    @staticmethod
+    def install(body: nn.Module) -> None:
+        """Replace the body's forward pass, if it is a chain with convolutions: others gain nothing."""
+        if native().library and any(type(m) is nn.Conv2d for m in body.modules()) and chain_of(body):
+            body.forward = NativeForward(body)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        body = self._body()
+        assert body is not None  # it is what calls this
+        layers, library = chain_of(body), native().library
+        if layers is None or library is None or x.requires_grad or type(x) is not Tensor or len(x) == 0:
+            return type(body).forward(body, x)
+        if x.dtype is not torch.float32 or x.device.type != "cpu":
+            return type(body).forward(body, x)
+        moving = [{p.requires_grad for p in m._parameters.values() if p is not None} for m in layers]
+        if not torch.is_grad_enabled() or not any(True in each for each in moving):
+            outputs = predict(body, x)
+            return type(body).forward(body, x) if outputs is None else outputs
+        if any(len(each) > 1 for each in moving):
+            return type(body).forward(body, x)
+        return _Chain.apply(library, layers, x, *weights_of(layers))  # pyright: ignore[reportReturnType]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NativeForward:
+        return NativeForward(memo[id(self._body())])
+
+
+def _lay_out(layers: Sequence[nn.Module], x: Tensor, binding: Binding) -> tuple[Tensor, Array[NativeLayer]]:
     """The samples as the kernels read them (images channels-last), and the layers for their shape."""
     if x.dtype is not torch.float32 or x.device.type != "cpu":
         raise TypeError(f"samples are {x.dtype} on {x.device}, but the network's weights are float32 on the CPU")
-    chain = describe(layers, tuple(x.shape[1:]), lambda w: id(w) in trained)
+    chain = describe(layers, tuple(x.shape[1:]), binding)
     x = x.permute(0, 2, 3, 1) if x.dim() == 4 and LAYERS[type(layers[0])].place in (IMAGE, None) else x
     return x.contiguous(), (NativeLayer * len(chain))(*chain)
 
@@ -147,7 +267,7 @@ def difference(library: Library) -> float:
     batches = torch.tensor([[3, 0, 4], [1, 2, -1]])
     weights = [p for layer in theirs for p in layer.parameters()]
     trained = {id(p) for layer in ours for p in layer.parameters()}
-    train_chain(library, ours, trained, NativeRates(lr), CROSS_ENTROPY, (x, y, batches))
+    train_chain(library, ours, Binding(trained), NativeRates(lr), CROSS_ENTROPY, (x, y, batches))
     with torch.enable_grad():
         for i in (batches[0], batches[1, :2]):
             loss = cross_entropy(nn.Sequential(*theirs)(x[i]), y[i])

@@ -36,6 +36,7 @@ class NativeLayer(Structure):
         ("weight", c_void_p),
         ("bias", c_void_p),
         ("strides", c_int64 * 4),
+        *((name, c_void_p) for name in ("anchor", "bias_anchor", "shift", "bias_shift", "slope", "bias_slope")),
     )
 
     @property
@@ -196,7 +197,11 @@ def weights_of(layers: Sequence[nn.Module]) -> list[Tensor]:
     return [p for layer in layers for p in layer._parameters.values() if p is not None]
 
 
-def describe(layers: Sequence[nn.Module], shape: Shape, learns: Callable[[Tensor], bool]) -> list[NativeLayer]:
+Bind = Callable[[NativeLayer, nn.Module], None]
+"""tells C where the weights of a layer are"""
+
+
+def describe(layers: Sequence[nn.Module], shape: Shape, bind: Bind) -> list[NativeLayer]:
     """The layers for samples of this shape."""
     chain: list[NativeLayer] = []
     for layer in layers:
@@ -207,19 +212,11 @@ def describe(layers: Sequence[nn.Module], shape: Shape, learns: Callable[[Tensor
             continue
         if made is not None:
             chain.append(made)
-            _set_weights(made, layer._parameters, learns)
+            bind(made, layer)
         shape = (chain[-1].oc,) if chain[-1].kind == LINEAR else chain[-1].image
     if len(shape) != 1:
         raise MisfitError("the network's output is not a vector")
     return chain
-
-
-def _set_weights(made: NativeLayer, weights: Mapping[str, Tensor | None], learns: Callable[[Tensor], bool]) -> None:
-    if (weight := weights.get("weight")) is not None:
-        made.trained = int(learns(weight))
-        made.weight = weight.data_ptr()
-    if (bias := weights.get("bias")) is not None:
-        made.bias = bias.data_ptr()
 
 
 def count_flops(chain: Iterable[NativeLayer]) -> float:

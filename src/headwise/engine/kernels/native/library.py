@@ -27,6 +27,9 @@ class Library(NamedTuple):
     bytes: Callable[..., int]
     train: Callable[..., None]
     predict: Callable[..., None]
+    kept: Callable[..., int]
+    forward: Callable[..., None]
+    backward: Callable[..., None]
 
 
 class Lookup(NamedTuple):
@@ -97,6 +100,9 @@ def _functions(lib: CDLL, name: str) -> Library:
         "bytes": (c_int64, (*layers, c_int32, rates)),
         "train": (None, (c_void_p, c_int64, c_void_p)),
         "predict": (None, (*layers, numbers, c_int64, c_int32, numbers, c_void_p)),
+        "kept": (c_int64, (*layers, c_int32)),
+        "forward": (None, (*layers, numbers, c_int32, numbers, c_void_p)),
+        "backward": (None, (numbers, c_int32, c_void_p)),
     }
     functions: dict[str, Any] = {}
     for verb, (result, arguments) in kinds.items():
