@@ -141,7 +141,9 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     flags = ("--client", "va", "-o", tmp_path / "page.html", "--json")
     assert code("evaluate", home / "va", home / "data.toml", *flags) == 0
     told = json.loads(capsys.readouterr().out)
-    cells = columns(home, "va")
+    held_out = hw.Run(home / "run").rows("va").own
+    assert told["held_out"]
+    cells = {name: [values[i] for i in held_out] for name, values in columns(home, "va").items()}
     predicted = hw.load_model(home / "va").predict(cells)
     right = [("healthy", "ill")[int(y)] == p for y, p in zip(cells["ill"], predicted, strict=True)]
     assert 0 <= told["scores"]["auc"] <= 1, "the run was judged by it"

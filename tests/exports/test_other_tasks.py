@@ -29,7 +29,7 @@ def test_a_model_says_what_its_run_measured_and_its_program_the_same(task: str, 
         evaluate={"metrics": ["loss"]} if task == "segmentation" else {},
     )
     run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
-    model, data = run.model(1), Models(run).data
+    model, data = run.model(at=1), Models(run).data
     part = data.parts[1].test
     x, y = data.dataset.x[part], data.dataset.y[part]
     found = model.predict(x)

@@ -18,7 +18,7 @@ from ..engine.plan import Plan
 from ..errors import DataError
 from ..log.metrics import Score
 from .card import make_card
-from .inputs import Inputs
+from .inputs import EncodedTable, Inputs
 from .model import TrainedModel
 from .network import build_preprocessing
 from .quality import score_targets
@@ -99,13 +99,14 @@ def adapt_files(models: Models, data: Path, client: str, epochs: int, test: floa
     reader = models.of(models.plan.clients[0])
     batches = list(read_batches(data, reader, labelled=True, client=client))
     x = np.concatenate([reader.inputs.encode(batch.raw) for batch in batches])
+    as_encoded = EncodedTable if reader.inputs.form == "table" else np.asarray
     y = np.concatenate([batch.y for batch in batches if batch.y is not None])
     owners = np.array([name for batch in batches for name in batch.clients], dtype=object)
     for owner in dict.fromkeys(owners):
         mine = np.flatnonzero(owners == owner)
         order = mine[np.random.default_rng(models.plan.experiment.seed).permutation(len(mine))]
         held, rest = np.split(order, [round(test * len(mine))])
-        new_client = NewClient(models, x[np.sort(rest)], _label_names(reader, y[np.sort(rest)]))
+        new_client = NewClient(models, as_encoded(x[np.sort(rest)]), _label_names(reader, y[np.sort(rest)]))
         adapted = {e: new_client.model(e) for e in sorted({0, epochs})}
         scores = {
             e: score_targets(model, model.answer(x[held]).scores, y[held]) for e, model in adapted.items() if len(held)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import __version__
 from ..data.dataset import Dataset
@@ -45,6 +45,7 @@ _SHAPE = judge_of({
     "task": str,
     "network?": ({"model": {"name": str}, "vocabulary": int, "centre": [float], "spread": [float]}, None),
     "classes": [str],
+    "label_type": str,
     "inputs": {
         "shape": [int], "dtype": str, "mean": [float], "std": [float], "missing": [str], "preprocessing": (dict, None)
     },
@@ -141,7 +142,7 @@ def output_shape(card: Mapping[str, Any]) -> tuple[int, ...]:
     return len(card["classes"]), *pixels
 
 
-def format_of(folder: Path, card: Mapping[str, Any]) -> str:
+def format_of(folder: Path, card: Mapping[str, Any]) -> Literal["onnx", "torch"]:
     if FILES["onnx"] in card["files"]:
         return "onnx"
     if FILES["torch"] in card["files"] and card.get("network"):
@@ -167,6 +168,7 @@ def make_run_card(
     of = {"kind": "global" if client is None else "personal", **who, "moment": moment, "round": t, "which": which}
     card = make_card(experiment, experiment.data, dataset, of, licence)
     card |= {"privacy": manifest.get("privacy"), "metric": run.metric.name}
+    card["training"]["division"] = _division(experiment, manifest["experiment"]["clients"])
     card["training"] |= {
         "rounds": t, "clients": manifest["experiment"]["clients"], "created": manifest.get("created"),
         "headwise": manifest.get("headwise"), "partition": manifest["partition"]["hash"], "seed": experiment.seed,
@@ -179,6 +181,15 @@ def make_run_card(
     return {**card, "metrics": _scores(run, client, t, moment), "floor": floor}
 
 
+def _division(experiment: Experiment, clients: int) -> dict[str, Any]:
+    """How the run's data were divided, without where they are: whoever has them can tell its test samples again."""
+    plain = experiment.plain()
+    names = ("partition", "split", "fraction", "seed", "data_seed", "task", "target_range", "without")
+    division = {name: plain[name] for name in names if plain.get(name) is not None}
+    evaluate = {name: plain["evaluate"][name] for name in ("validation", "new_clients")}
+    return {**division, "clients": clients, "evaluate": evaluate}
+
+
 def make_card(
     experiment: Experiment, data: Choice, dataset: Dataset, of: dict[str, Any], licence: str
 ) -> dict[str, Any]:
@@ -188,6 +199,7 @@ def make_card(
     return {
         "task": dataset.task,
         "classes": list(dataset.classes),
+        "label_type": dataset.label_type,
         "of": of,
         "reading": {} if description is None else {**dump(description), "path": "", "sha256": ""},
         "metrics": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,12 @@ _STEPS: dict[str, tuple[list[str], list[str]]] = {
 """what happens to each kind of column or sample: inside the program, and before it"""
 
 
+class EncodedTable(NamedTuple):
+    """Rows that `Inputs.encode` gave; an array of a user's has no names of columns."""
+
+    x: NDArray[Any]
+
+
 @dataclass(frozen=True)
 class Inputs:
     """From raw samples to numbers; the program does the rest, so that they can be fed to it without Headwise."""
@@ -51,6 +57,14 @@ class Inputs:
 
         Unknown categories are counted in `unknown`.
         """
+        if isinstance(raw, EncodedTable):
+            return raw.x
+        if self.form == "table" and _is_array(raw):
+            names = ", ".join(column.name for column in self.fitted.recipe.columns) if self.fitted else ""
+            raise DataError(
+                "samples are an array, whose columns have no names, but this model was trained on a table: pass a "
+                f"DataFrame or a mapping with the columns {names}."
+            )
         if self.fitted is not None and not _is_array(raw):
             raw = encode_samples(self.fitted, raw, self.missing, unknown)
         x = np.asarray(raw)
@@ -60,6 +74,11 @@ class Inputs:
         if np.dtype(self.dtype).kind in "ui" and not _are_whole(x, np.iinfo(self.dtype)):
             raise DataError(f"samples are {x.dtype} with values that are not {self.dtype}, which the model takes.")
         return x.astype(self.dtype)
+
+    @property
+    def form(self) -> str:
+        """table, tokens, image or array"""
+        return self.fitted.recipe.form if self.fitted is not None else "array"
 
     def plain(self) -> dict[str, Any]:
         """For a card."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ..errors import ConfigError, HeadwiseError, RunError
 from ..settings.fields import build
 from .card import CARD, FILES, format_of, output_shape, read_card, read_file
 from .inputs import Inputs, inputs_from
-from .model import Prediction, TrainedModel, predict_in_parts
+from .model import Format, Prediction, TrainedModel, as_labels, predict_in_parts
 from .programs import Answer, load_program, unusable
 
 if TYPE_CHECKING:
@@ -29,13 +30,20 @@ def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
     folder = Path(folder)
     card = read_card(folder)
     format = format_of(folder, card)
+    return restore_model(card, format, read_file(folder, card, FILES[format]), network, folder)
+
+
+def restore_model(
+    card: dict[str, Any], format: Format, data: bytes, network: Any = None, folder: Path = Path("model")
+) -> TrainedModel:
+    """The model of this card, from the content of its file; `folder` is for messages."""
     path = folder / FILES[format]
-    data = read_file(folder, card, path.name)
     try:
         inputs = inputs_from(card["inputs"])
+        as_labels(card["classes"], card["label_type"])
         if card["reading"]:
             build(Description, {**card["reading"], "path": ""})
-    except (ValueError, ConfigError) as error:
+    except (ValueError, ConfigError, RunError) as error:
         raise RunError(f"{folder / CARD} is damaged: {str(error).rstrip('.')}.") from error
     module = None
     if format == "torch":
@@ -47,7 +55,22 @@ def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
     else:
         raise ConfigError(f"network is given, but {path} is a program, which needs none: leave it out.")
     _check_answer(path, answer, inputs, output_shape(card))
-    return TrainedModel(card, inputs, partial(predict_in_parts, answer=answer), module)
+    stored = (card, format, data, network, folder)
+    return TrainedModel(card, inputs, partial(predict_in_parts, answer=answer), module, stored=stored)
+
+
+def pack_model(model: TrainedModel) -> tuple[Any, ...]:
+    """What `restore_model` takes: a model of a run is saved first, as weights if it is a single network of ours."""
+    if model.stored:
+        return model.stored
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "model"
+        try:
+            model.save(folder, "torch")
+            return load_model(folder).stored
+        except ConfigError:  # several networks, or one that only its own code can build
+            model.save(folder.with_name("program"), "onnx")
+            return load_model(folder.with_name("program")).stored
 
 
 def load_weights(path: Path, card: dict[str, Any], inputs: Inputs, data: bytes, network: Any = None) -> InferenceModule:

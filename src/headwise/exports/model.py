@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.dataset import LabelType, typed_labels
 from ..data.preprocessing import Unknown, warn_of_unknown
-from ..errors import RunError
+from ..errors import DataError, RunError
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class TrainedModel:
     network: nn.Module | None = None
     write: Callable[[Path, Format], None] | None = None
     """how to save it; none for one that was loaded"""
+    stored: tuple[Any, ...] = ()
+    """what a loaded one was restored from: its card, format, file and network"""
 
     def __repr__(self) -> str:
         of = self.card["of"]
@@ -52,7 +55,15 @@ class TrainedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The names of classes, labels or quantities."""
         return tuple(self.card["classes"])
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes in the type of the labels that were passed in, as scikit-learn has them."""
+        if self.card["task"] == "regression":
+            raise AttributeError("a regression has no classes_.")
+        return as_labels(self.classes, self.card["label_type"])
 
     @property
     def module(self) -> nn.Module:
@@ -61,10 +72,25 @@ class TrainedModel:
             raise RunError("this model was loaded from a folder with an ONNX program: it has no module.")
         return self.network
 
+    def state_dict(self) -> dict[str, Any]:
+        """The network's weights; those of a network of your own under its own names, so that it can load them."""
+        state = self.module.state_dict()
+        head = getattr(self.module, "head_name", None)
+        if head is None:
+            return dict(state)
+        own = {"body": "", "head": f"{head}." if head else ""}
+        return {own[part] + rest: t for name, t in state.items() for part, _, rest in [name.partition(".")]}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its card and its file, which are checked again when they are loaded."""
+        from .loading import pack_model, restore_model
+
+        return restore_model, pack_model(self)
+
     def infer(self, raw: Any) -> Prediction:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
         unknown = Unknown()
-        x = self.inputs.encode(raw, unknown)
+        x = self.inputs.encode(self._list_samples(raw), unknown)
         warn_of_unknown(unknown)
         return self.answer(x)
 
@@ -75,7 +101,11 @@ class TrainedModel:
         return self.infer(raw).probabilities
 
     def predict(self, raw: Any) -> NDArray[Any]:
-        """[n] names of classes; [n, labels] 0 or 1; [n, targets] quantities; [n, height, width] numbers of classes."""
+        """What the model predicts for each sample.
+
+        [n] classes, in the type of the labels that were passed in; [n, labels] 0 or 1; [n] quantities, or [n, targets]
+        of several; [n, height, width] numbers of classes.
+        """
         return self.decide(self.infer(raw))
 
     def decide(self, prediction: Prediction) -> NDArray[Any]:
@@ -83,10 +113,36 @@ class TrainedModel:
         task = self.card["task"]
         scores = prediction.scores
         if task == "classification":
-            return np.array(self.classes, dtype=object)[scores.argmax(1)]
+            return self.classes_[scores.argmax(1)]
         if task == "multilabel":
             return (scores > 0).astype(np.int64)
-        return scores if task == "regression" else scores.argmax(1)
+        if task == "regression":
+            return scores[:, 0] if scores.shape[1] == 1 else scores
+        return scores.argmax(1)
+
+    def score(self, raw: Any, y: Any) -> float:
+        """The run's metric on these samples and their true labels or quantities, such as the accuracy."""
+        from .quality import score_samples
+
+        return score_samples(self, raw, y)
+
+    def _list_samples(self, raw: Any) -> Any:
+        """A frame's texts or images; a single text or path is one sample."""
+        kind = {"tokens": "text", "image": "image"}.get(self.inputs.form)
+        if kind is None:
+            return raw
+        if isinstance(raw, str | Path):
+            return [raw]
+        if not isinstance(raw, Mapping) and not hasattr(raw, "columns"):
+            is_text = getattr(getattr(raw, "dtype", None), "kind", "") in ("O", "U", "T")
+            return list(raw) if is_text else raw
+        names = [*(raw if isinstance(raw, Mapping) else raw.columns)]
+        known = self.card["reading"].get("features", {}).get(kind, ())
+        column = next((name for name in names if str(name) in known), names[0] if len(names) == 1 else None)
+        if column is None:
+            what = f"the column {known[0]!r}" if known else "one column"
+            raise DataError(f"samples have the columns {', '.join(map(str, names))}, but the model takes {what}.")
+        return list(raw[column])
 
     def save(self, folder: str | Path, format: Format = "onnx") -> Path:
         """Write a folder that `hw.load_model` reads: an ONNX program, or weights and the name of their network."""
@@ -94,6 +150,16 @@ class TrainedModel:
             raise RunError("this model was loaded from a folder: copy that folder instead.")
         self.write(Path(folder), format)
         return Path(folder)
+
+
+def as_labels(names: Sequence[str], kind: str) -> NDArray[Any]:
+    """Names of classes in the type that labels had; raises `RunError` if a card's names are not of its type."""
+    if kind not in get_args(LabelType):
+        raise RunError(f"its label_type is {kind[:60]!r}, but must be one of {', '.join(get_args(LabelType))}.")
+    try:
+        return typed_labels(names, cast(LabelType, kind))
+    except (ValueError, OverflowError):
+        raise RunError(f"its classes are not of its label_type, {kind}: {', '.join(names)[:200]}.") from None
 
 
 def predict_in_parts(x: NDArray[Any], answer: Callable[[NDArray[Any]], Prediction]) -> Prediction:

@@ -22,6 +22,7 @@ from torch.export import Dim, ExportedProgram, export
 from ..app import registry
 from ..data.own.readers.values import BAG, LENGTH
 from ..data.preprocessing import Fitted
+from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
 from ..memory import check_memory
 from ..models.base import Model, Task
@@ -297,8 +298,16 @@ def trace_program(module: InferenceModule, example: NDArray[Any]) -> ExportedPro
         raise RunError(f"torch can't export this network ({type(error).__name__}: {reason}).") from error
 
 
-def to_onnx(program: ExportedProgram) -> bytes:
-    """As an ONNX program with the input `x` and the outputs `scores` and `probabilities`."""
+def onnx_metadata(card: Mapping[str, Any]) -> dict[str, str]:
+    """What whoever has only the program needs to know: names of classes, and of the columns of `x`."""
+    preprocessing = card["inputs"]["preprocessing"] or {}
+    columns = [column["name"] for column in preprocessing.get("columns", [])]
+    names = {"classes": list(card["classes"]), "columns": columns}
+    return {"task": card["task"], **{name: to_json(values) for name, values in names.items()}}
+
+
+def to_onnx(program: ExportedProgram, metadata: Mapping[str, str]) -> bytes:
+    """As an ONNX program with the input `x`, the outputs `scores` and `probabilities`, and this metadata."""
     check_format("onnx")
     import onnx.numpy_helper  # pyright: ignore[reportMissingImports]
 
@@ -316,6 +325,9 @@ def to_onnx(program: ExportedProgram) -> bytes:
         if tensor.name in known.kept:
             array = values[tensor.name].detach().contiguous().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    del known.graph.metadata_props[:]
+    for name, text in metadata.items():
+        known.graph.metadata_props.add(key=name, value=text)
     return known.graph.SerializeToString(deterministic=True)
 
 

@@ -52,7 +52,7 @@ def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     prediction = model.infer(batch.raw)
     labels = model.decide(prediction)
     task = model.card["task"]
-    columns = [labels.tolist()] if task == "classification" else labels.T.tolist()
+    columns = np.atleast_2d(labels.T).tolist()
     return [*columns, *([] if task == "regression" else prediction.probabilities.T.tolist())]
 
 

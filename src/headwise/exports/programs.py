@@ -39,7 +39,7 @@ OPERATORS = frozenset((WRITTEN + ORDINARY).split())
 OPSETS = range(17, 25)
 """versions of ONNX's own operators; no others may be used"""
 FIELDS = {
-    "ModelProto": "ir_version producer_name producer_version model_version graph opset_import",
+    "ModelProto": "ir_version producer_name producer_version model_version graph opset_import metadata_props",
     "OperatorSetIdProto": "domain version",
     "GraphProto": "name node initializer input output value_info",
     "NodeProto": "name op_type domain input output attribute",

@@ -6,6 +6,7 @@ Samples come batch by batch, since a file may have more of them than memory hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 
 from ..disk.files import write_bytes
 from ..engine.client.scoring import score, score_predictions
-from ..errors import ConfigError, counted
-from ..log.metrics import Hits, Metric, Predictions, Score, Tally, main_metric, metrics, metrics_to_measure
+from ..errors import ConfigError, DataError, HeadwiseError, counted
+from ..log.metrics import Hits, Metric, Predictions, Score, Tally, is_majority, main_metric, metrics, metrics_to_measure
 from ..report.page import render_quality
+from ..settings.experiment import OWN, Choice
+from ..settings.foreign import parse_foreign
 from .model import Prediction, TrainedModel
-from .samples import read_batches
+from .samples import encode_targets, read_batches
 
 Array = NDArray[Any]
 
@@ -236,8 +239,42 @@ class Quality(NamedTuple):
         return {**self._asdict(), "bins": bins, "residuals": [r._asdict() for r in self.residuals]}
 
 
+class HeldOut(NamedTuple):
+    """Which samples of some data a model was not trained on."""
+
+    rows: NDArray[np.bool_]
+    """of each sample in the order of the files, whether it was a test sample"""
+    y: Array
+    """the targets of all samples, by which the files are recognised"""
+
+
+def find_held_out(model: TrainedModel, data: Path) -> HeldOut | None:
+    """The test samples of these files, if they are the data of the model's run; None if that is not known."""
+    from ..app.prepare import divided
+
+    division = model.card["training"].get("division")
+    if data.suffix.lower() != ".toml" or not isinstance(division, dict) or model.card["training"]["data"] != OWN:
+        return None
+    try:
+        settings = parse_foreign(division)  # the card may be somebody else's
+        federated = divided(replace(settings, data=Choice(OWN, {"path": str(data)})), data.parent)
+    except HeadwiseError:  # they are other data
+        return None
+    if federated.summary.hash != model.card["training"].get("partition"):
+        return None
+    rows = np.zeros(len(federated.dataset.y), bool)
+    for part in federated.parts:
+        rows[part.test] = True
+    return HeldOut(rows, federated.dataset.y)
+
+
 def measure_quality(
-    model: TrainedModel, data: Path, *, on_progress: Callable[[int], None] = lambda n: None, client: str = ""
+    model: TrainedModel,
+    data: Path,
+    *,
+    on_progress: Callable[[int], None] = lambda n: None,
+    client: str = "",
+    held_out: HeldOut | None = None,
 ) -> Quality:
     """Measure the model on these files, which must have the target.
 
@@ -248,12 +285,25 @@ def measure_quality(
     totals = Totals(task, _metrics_of(model))
     clients = set[str]()
     n = 0
-    for batch in read_batches(data, model, labelled=True, client=client):
+    at = 0
+    for batch in read_batches(data, model, labelled=True, client="" if held_out else client):
         assert batch.y is not None  # because of `labelled`
-        clients |= {name for name in batch.clients if name}
-        totals.add(model.infer(batch.raw), batch.y)
-        n += len(batch.names)
+        kept = np.ones(len(batch.y), bool)
+        if held_out is not None:
+            rows = slice(at, at + len(batch.y))
+            if not np.array_equal(held_out.y[rows], batch.y):
+                raise DataError(f"{data} does not have the samples of the run in their order: evaluate a copy of it.")
+            kept = held_out.rows[rows] & np.array([not client or name == client for name in batch.clients])
+            at += len(batch.y)
+        if not kept.any():
+            continue
+        clients |= {name for name, is_kept in zip(batch.clients, kept, strict=True) if name and is_kept}
+        prediction = model.infer(batch.raw)
+        totals.add(Prediction(*(each[kept] for each in prediction)), batch.y[kept])
+        n += int(kept.sum())
         on_progress(n)
+    if not n:
+        raise DataError(f"{data} has no samples to measure{f' of client {client!r}' if client else ''}.")
     scores = totals.scores()
     who = sorted(clients)
     if task == "regression":
@@ -268,6 +318,32 @@ def measure_quality(
 
 def score_targets(model: TrainedModel, z: Array, y: Array) -> Score:
     return score(torch.from_numpy(z), torch.from_numpy(y), _metrics_of(model), model.card["task"])
+
+
+def score_samples(model: TrainedModel, raw: Any, y: Any) -> float:
+    """The run's metric on these samples."""
+    metric = main_metric(model.card.get("metric"), model.card["task"])
+    prediction = model.infer(raw)
+    targets = encode_targets(model.card, label_texts(model, y), lambda i: f"label {i}", in_files=False)
+    if len(targets) != len(prediction.scores):
+        raise DataError(
+            f"x has {len(prediction.scores)} samples and y {len(targets)} labels, but each sample needs one."
+        )
+    scores = score(torch.from_numpy(prediction.scores), torch.from_numpy(targets), [metric], model.card["task"])
+    if metric.name not in scores:
+        raise DataError(f"{metric.label} is not defined for these {len(targets)} samples.")
+    return scores[metric.name]
+
+
+def label_texts(model: TrainedModel, y: Any) -> Any:
+    """Labels as the names of their classes, whatever their type."""
+    if model.card["task"] != "classification":
+        return y
+    place: dict[Any, str] = dict(zip(model.classes_.tolist(), model.classes, strict=True))
+    values = np.asarray(y)
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[ns]")
+    return np.array([place.get(value, value) for value in values.tolist()], dtype=object)
 
 
 def _metrics_of(model: TrainedModel) -> list[Metric]:
@@ -307,6 +383,26 @@ def count_samples(quality: Quality) -> str:
     """How many samples, and of how many clients."""
     several = f" of {len(quality.clients)} clients" if len(quality.clients) > 1 else ""
     return f"{counted(int(quality.scores['n']), 'sample')}{several}."
+
+
+def floor_words(model: TrainedModel, quality: Quality) -> list[str]:
+    """What a model without inputs scores, and whether this one is any better."""
+    try:
+        metric = main_metric(model.card.get("metric"), model.card["task"])
+    except ConfigError:  # of a package that is not installed here
+        return []
+    floor = model.card.get("floor")
+    what = "a model that ignores its inputs, in the run"
+    if is_majority(metric, model.card["task"]) and quality.confusion:
+        floor = max(map(sum, quality.confusion)) / sum(map(sum, quality.confusion))
+        what = "always the most frequent class of these samples"
+    if not isinstance(floor, int | float):
+        return ["The floor is not known."]
+    words = [f"{'floor':20} {metric.form(floor)} ({what})"]
+    score = quality.scores.get(metric.name)
+    if score is not None and metric.gain(score, floor) <= 0:
+        words.append(f"No better than the floor: {metric.label} {metric.form(score)}.")
+    return words
 
 
 def _floor(model: TrainedModel) -> list[str]:

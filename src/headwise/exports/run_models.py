@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -18,7 +20,8 @@ from ..app.prepare import divided, plan_for
 from ..contract.method import record_types
 from ..data.dataset import Dataset
 from ..data.federated import FederatedData, clients_at_sites, task_at_sites
-from ..data.own.description import MISSING, Description, Features
+from ..data.own.description import MISSING, PARTS, Description, Features, read_description
+from ..data.own.readers.values import cell_text
 from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_state
 from ..disk.files import digest, read_bytes, read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
@@ -27,7 +30,7 @@ from ..engine.host.devices import move_to
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
-from ..errors import ConfigError, RunError, counted
+from ..errors import ConfigError, DataError, RunError, counted
 from ..memory import aligned
 from ..models.base import Task
 from ..models.split import channels_last
@@ -40,7 +43,7 @@ from ..tasks.registry import objective_of
 from .card import FILES, MOST, check_format, make_run_card, output_shape, write_folder
 from .inputs import Inputs
 from .loading import answer_with, load_weights
-from .model import Format, Prediction, TrainedModel
+from .model import Format, Prediction, TrainedModel, as_labels
 from .network import (
     InferenceModule,
     build_preprocessing,
@@ -48,6 +51,7 @@ from .network import (
     describe_network,
     is_ours,
     layout,
+    onnx_metadata,
     pack_weights,
     to_onnx,
     trace_program,
@@ -147,6 +151,50 @@ class Models:
             raise RunError(f"epochs is {epochs!r}, but must be from 0 to 10000.")
         return NewClient(self, x, y).model(epochs)
 
+    def predict(self, samples: Any, client: Any, moment: str, round: str) -> NDArray[Any]:
+        """Each sample by its own client's model."""
+        is_table = isinstance(samples, Mapping) or hasattr(samples, "columns")
+        if is_table and (client is None or isinstance(client, str)):
+            columns = [*(samples if isinstance(samples, Mapping) else samples.columns)]
+            name = client or self._client_column()
+            if name not in columns:
+                hint = f"its columns are {', '.join(map(str, columns))}"
+                raise DataError(f"client is {name!r}, which is not a column of samples: {hint}.")
+            client = samples[name]
+        if client is None or isinstance(client, str):
+            raise DataError("client must be a name for each sample, because samples are not a table.")
+        owners = np.array([self.run.number_of(_plain_name(who)) for who in client], np.int64)
+        parts: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+        for c in np.unique(owners):
+            mine = np.flatnonzero(owners == c)
+            parts.append((mine, self.of(int(c), moment, round).predict(_take(samples, mine))))
+        if not parts:
+            raise DataError("samples are empty: there is nothing to predict.")
+        shape = (len(owners), *parts[0][1].shape[1:])
+        predictions = np.empty(shape, np.result_type(*(values.dtype for _, values in parts)))
+        for mine, values in parts:
+            predictions[mine] = values
+        return predictions
+
+    def _client_column(self) -> str:
+        path = self.experiment.data.options.get("path") if self.experiment.data.name == OWN else None
+        return read_description(Path(path)).client if path else ""
+
+    def rows(self, client: int, part: str) -> ClientRows:
+        """A client's samples of this part."""
+        if part not in PARTS:
+            raise ConfigError(f"part is {part!r}, but must be one of {', '.join(PARTS)}.")
+        dataset = self.data.dataset
+        rows = getattr(self.data.parts[client], part)
+        own = rows
+        if dataset.owner is not None and self.data.names:
+            owner = dataset.owners.index(self.data.names[client])
+            own = np.searchsorted(np.flatnonzero(dataset.owner == owner), rows)
+        y = dataset.y[rows]
+        if dataset.task == "classification":
+            y = as_labels(dataset.classes, dataset.label_type)[y]
+        return ClientRows(rows, own, y)
+
     def checkpoint(self, round: str) -> Checkpoint:
         """Read once while its files stay the same: reading it checks the state of every client."""
         key = round, *sorted(p.name for p in (self.run.path / "checkpoint").glob("*.safetensors"))
@@ -164,6 +212,32 @@ class Models:
             why = "has no checkpoint" if round == "last" else "keeps no best round: evaluate.keep = ['best'] does"
             raise RunError(f"{self.run.path} {why}.")
         return checkpoint
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """Samples of one client."""
+
+    index: NDArray[np.int64]
+    """their positions in all of the run's data, from 0: in the table that was passed in, or the rows of its files"""
+    own: NDArray[np.int64]
+    """their positions in the client's own samples, as in the arrays that were passed in for it"""
+    y: NDArray[Any]
+    """their labels or quantities, in the type that was passed in"""
+
+
+def _plain_name(who: Any) -> str | int:
+    """A client's name as it is stored: numpy's and pandas' integers are integers."""
+    return int(who) if isinstance(who, np.integer) else cell_text(who)
+
+
+def _take(samples: Any, rows: NDArray[np.int64]) -> Any:
+    """These rows of a frame, a mapping of columns, a list or an array."""
+    if hasattr(samples, "iloc"):
+        return samples.iloc[rows]
+    if isinstance(samples, Mapping):
+        return {name: _take(column, rows) for name, column in samples.items()}
+    return [samples[i] for i in rows.tolist()] if isinstance(samples, list | tuple) else samples[rows]
 
 
 class Served:
@@ -319,7 +393,7 @@ def _save(
     check_format(format)
     path = folder / FILES[format]
     if format == "onnx":
-        data = to_onnx(trace_program(module, samples))
+        data = to_onnx(trace_program(module, samples), onnx_metadata(card))
         answer = load_program(path, data, output_shape(card))
     else:
         choice = _find_architecture(plan, module.network)

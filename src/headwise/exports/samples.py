@@ -26,6 +26,7 @@ from ..data.own.readers.values import cell_text, to_numbers
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
 from ..settings.fields import build
+from .inputs import EncodedTable
 from .model import ROWS, TrainedModel
 
 
@@ -155,10 +156,10 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
 
 def _encode(
     model: TrainedModel, cells: dict[str, NDArray[Any]], path: Path, numbers: Sequence[Any], unknown: Unknown
-) -> NDArray[Any]:
+) -> EncodedTable:
     """Here, where it is known which rows of the file these are."""
     try:
-        return model.inputs.encode(cells, unknown)
+        return EncodedTable(model.inputs.encode(cells, unknown))
     except CellError as error:
         raise DataError(f"{path}, row {numbers[error.row]}, {error.problem}") from None
 

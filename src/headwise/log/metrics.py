@@ -157,6 +157,9 @@ class Metric:
                 f"{sorted(TAKEN)}."
             )
 
+    def __repr__(self) -> str:
+        return f"<Metric {self.name}>"
+
     @property
     def heading(self) -> str:
         """The heading of its column, which says so if less is better."""

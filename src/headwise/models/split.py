@@ -22,6 +22,8 @@ class SplitModel(nn.Module):
     """``forward(x) = head(body(x))``; parameters are named ``body.…`` and ``head.…``."""
 
     batchnorm: Buffers = "params"
+    head_name: str | None = None
+    """of a network that `split` divided: where the head was in it"""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -102,7 +104,9 @@ def split(module: nn.Module, head: str) -> SplitModel:
     body = copy.deepcopy(module)
     last = body.get_submodule(head)
     body.set_submodule(head, nn.Identity())
-    return SplitModel(body, last)
+    model = SplitModel(body, last)
+    model.head_name = head
+    return model
 
 
 def check_apart(net: nn.Module, head: str, network: str) -> None:

@@ -206,6 +206,8 @@ def client_scores(line: Line, setting: Setting) -> dict[str, Scores]:
     for run in (run for (draw, _), run in line.by_cell.items() if setting.has_same_clients or draw == first):
         with explain_damage(run):
             for moment, by_client in run.last_scores().items():
+                if moment == "post":  # of the last round's clients; *stale* has everybody's
+                    continue
                 for c, value in by_client.items():
                     by_moment.setdefault(moment, {}).setdefault(c, []).append(value)
     return {m: {c: fmean(v) for c, v in sorted(by_client.items())} for m, by_client in by_moment.items()}

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import runs
 from ..disk.files import digest, from_json, read_bytes, read_json
 from ..errors import ConfigError, RunError, nearest
-from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics_over_clients
+from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics, metrics_over_clients
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
 from .files import JOINED, PARTITION, RESULT, Extent, check, parse
 from .manifest import guarantee, read_manifest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..exports.model import TrainedModel
-    from ..exports.run_models import Models
+    from ..exports.run_models import ClientRows, Models
 
 
 LISTED = 1000
@@ -59,20 +61,20 @@ def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
         raise RunError(f"{path} is damaged: it does not name the clients' sites.") from None
 
 
-def number_of(who: str | int, names: Sequence[str], clients: int, place: str) -> int:
-    """The number of the client with this name or number; a name comes first, even if it is a number.
-
-    `place` names the run or data in messages.
-    """
+def number_of(who: str | int, names: Sequence[str], clients: int, where: str | Path) -> int:
+    """The number of the client with this name; clients without names are called by their numbers."""
     if str(who) in names:
         return names.index(str(who))
-    c = int(who) if isinstance(who, str) and who.isascii() and who.isdigit() and len(who) < 10 else who
-    if isinstance(c, int) and not isinstance(c, bool) and 0 <= c < clients:
-        return c
-    hint = f"its clients are 0 to {clients - 1}."
-    if names and isinstance(who, str):
-        hint = nearest(who, names, "its clients are") if len(names) <= LISTED else f"it has {len(names):,} others."
-    raise RunError(f"{place} has no client {who!r}: {hint}")
+    is_number = not isinstance(who, bool) and str(who).isascii() and str(who).isdigit() and len(str(who)) < 10
+    if not names and is_number and int(who) < clients:
+        return int(who)
+    if not names:
+        hint = f"its clients are 0 to {clients - 1}."
+    elif len(names) > LISTED:
+        hint = f"it has {len(names):,} others."
+    else:
+        hint = nearest(str(who), names, "its clients are")
+    raise RunError(f"{where} has no client {who!r}: {hint}")
 
 
 NEW_CLIENTS = "new_clients.json"
@@ -201,7 +203,7 @@ class RunFiles:
         return data
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run's folder, finished or not."""
 
@@ -351,7 +353,7 @@ class Run:
                 score = row.get(moment, {}).get(part) or {}
                 if score.get(self.metric.name) is not None and row["client"] not in seen:
                     seen[row["client"]] = score[self.metric.name]
-        scores["stale"] = {**scores["pre"], **scores.pop("post")}
+        scores["stale"] = {**scores["pre"], **scores["post"]}
         return {m: seen for m, seen in scores.items() if seen}
 
     def check(self) -> None:
@@ -363,13 +365,51 @@ class Run:
         """The last accuracy at this moment over all samples of all clients; raises `RunError` if not measured."""
         return self.score(moment, ACCURACY)
 
-    def score(self, moment: str = "pre", metric: Metric | None = None) -> float:
-        """The last value of the run's metric, or of another; raises `RunError` if not measured."""
-        main = metric or self.metric
+    def score(self, moment: str = "pre", metric: Metric | str | None = None) -> float:
+        """The last value of the run's metric, or of another, such as "f1"; raises `RunError` if not measured."""
+        main = self._find_metric(metric) if isinstance(metric, str) else metric or self.metric
         curve = [values[main.name] for row in self.rounds if (values := figures(row, moment, main))]
         if not curve:
             raise RunError(f"{self.path} has no {main.label} at the moment {moment!r}; score() is {self.metric.label}.")
         return curve[-1]
+
+    def _find_metric(self, name: str) -> Metric:
+        known = {m.name: m for m in metrics()}
+        if name not in known:
+            raise ConfigError(f"metric is {name!r}: {nearest(name, known)}")
+        return known[name]
+
+    def clients_frame(self, moment: str = "pre") -> Any:
+        """A pandas DataFrame with a row per client: samples, floor, and its last scores on test samples."""
+        try:
+            import pandas as pd  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ConfigError("clients_frame needs pandas: pip install pandas.") from None
+        count = self.manifest["experiment"]["clients"]
+        parts = {part: [sum(row) for row in self.partition[part]] for part in ("train", "val", "test")}
+        frame = pd.DataFrame(
+            {f"{part}_samples": sizes for part, sizes in parts.items() if sizes},
+            index=pd.Index(self.names or range(count), name="client"),
+        )
+        frame["floor"] = pd.Series([*self.floors] or None, index=frame.index, dtype=float)
+        last: dict[int, Mapping[str, Any]] = {}
+        for row in self._files.lines("clients.jsonl", backwards=True):
+            if row["client"] not in last and (scores := row.get(moment, {}).get("test")):
+                last[row["client"]] = {"round": row["round"], **scores}
+        scores = pd.DataFrame([{**last.get(c, {})} for c in range(count)], index=frame.index)
+        return frame.join(scores.drop(columns="n", errors="ignore"))
+
+    def __repr__(self) -> str:
+        """Its method, data and score; only the folder if it can't be read."""
+        try:
+            experiment = self.manifest["experiment"]
+            done = f"{len(self.rounds)} of {experiment['rounds']} rounds"
+            moment = next((m for m in ("pre", "stale", "global") if summarize(self.rounds, m, self.metric)), None)
+            score = f", {self.metric.label} {self.metric.form(self.score(moment))} ({moment})" if moment else ""
+            floor = f", floor {self.metric.form(self.floor)}" if self.floor is not None else ""
+            return f"<Run {self.path}: {self.method} on {title_of(experiment)}, {done}{score}{floor}>"
+        except RunError:
+            return f"<Run {self.path}>"
 
     def summary(self) -> dict[str, Any]:
         """The run's results as one JSON object."""
@@ -394,9 +434,31 @@ class Run:
             **({"failed": failed} if (failed := failures(rows)) else {}),
         }
 
-    def model(self, who: str | int, *, moment: str = "pre", round: str = "last") -> TrainedModel:
-        """A client's personal model, ready to use, as after a download (pre) or after its last training (post)."""
-        return self._models.of(self.number_of(who), moment, round)
+    def model(
+        self, client: str | int | None = None, *, at: int | None = None, moment: str = "pre", round: str = "last"
+    ) -> TrainedModel:
+        """A client's personal model, ready to use, as after a download (pre) or after its last training (post).
+
+        `client` is a name, even if it is a number; `at` is the client's position in `run.names`, from 0.
+        """
+        if (client is None) == (at is None):
+            raise ConfigError("run.model needs a client's name, or its position as at=0, but not both.")
+        count = self.manifest["experiment"]["clients"]
+        if at is not None and not (isinstance(at, int) and 0 <= at < count):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RunError(f"at is {at!r}, but {self.path} has clients at 0 to {count - 1}.")
+        return self._models.of(self.number_of(client) if client is not None else at or 0, moment, round)
+
+    def predict(self, samples: Any, client: Any = None, *, moment: str = "pre", round: str = "last") -> NDArray[Any]:
+        """Predict each sample with its own client's model.
+
+        `client` is a name for each sample; for a table (a DataFrame or a mapping of columns), the name of the column
+        that holds them, which defaults to the one that the run was trained with.
+        """
+        return self._models.predict(samples, client, moment, round)
+
+    def rows(self, client: str | int, part: str = "test") -> ClientRows:
+        """The samples that a client trained on, or held out: `part` is train, val or test."""
+        return self._models.rows(self.number_of(client), part)
 
     def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
         """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""

@@ -25,7 +25,13 @@ LICENCE = click.option("--licence", default="", help="licence of the model, for 
 
 @click.command(name="export")
 @click.argument("run", type=INPUT_FOLDER)
-@click.option("--client", "clients", multiple=True, metavar="NAME", help="client, by name or number; repeatable")
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="NAME",
+    help="client, by name, or by number if it has none; repeatable",
+)
 @click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
 @click.option("--global", "world", is_flag=True, help="the global model, of methods that have one")
 @click.option("--newcomer", is_flag=True, help="what a site needs that comes after the last round: headwise site adapt")

@@ -26,6 +26,7 @@ def as_split(net: nn.Module, task: Task, head: str, name: str, original: nn.Modu
     y = _watched(net, x, outputs, name, task)
     if isinstance(net, HEADS):  # the head is all there is
         model = SplitModel(nn.Identity(), net)
+        model.head_name = ""
     else:
         head = "head" if isinstance(net, SplitModel) else head or _head(net, y, outputs, name)
         check_apart(original, head, name)
