@@ -47,11 +47,11 @@ def test_the_server_has_the_global_model_and_says_where_the_others_are(tmp_path:
     assert end.value.code == 0
     np.testing.assert_allclose(hw.load_model(tmp_path / "out").infer(x).scores, model.infer(x).scores, atol=1e-5)
     with pytest.raises(RunError, match="at the sites that trained them: there, use headwise site export SITE") as told:
-        run.model(2)
+        run.model(at=2)
     name = re.findall(r"--run (\S+) --client 2", str(told.value))[0]
     export(tmp_path / "site2" / "site.toml", name, 2, tmp_path / "mine", "torch")
     mine = hw.load_model(tmp_path / "mine").infer(x).scores
-    np.testing.assert_allclose(mine, simulated.model(2).infer(x).scores, atol=1e-5)
+    np.testing.assert_allclose(mine, simulated.model(at=2).infer(x).scores, atol=1e-5)
     with pytest.raises(RunError, match="at the sites that trained them"):
         run.adapt(x, [0] * 7)
 
