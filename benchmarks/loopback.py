@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import headwise as hw
-from headwise.sites.site.signing import node_key
+from headwise.sites.site.signing import write_node_key
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAUSE = 0.2
@@ -149,7 +149,7 @@ def deployed(case: Case, home: Path, *, rounds: int, sites: int = 0, python: str
         if sites:
             for k in range(sites):
                 write_site(home / f"site{k}", case.data, [c for c in range(case.clients) if c % sites == k])
-                node_key(home / f"site{k}" / "site.key")
+                write_node_key(home / f"site{k}" / "site.key")
             keys = [f"site{k}/site.key.pub" for k in range(sites)]
             subprocess.run(
                 [*headwise, "server", "register", "server", *keys], cwd=home, check=True, capture_output=True

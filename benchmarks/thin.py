@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 
 from headwise.disk.jsontext import to_json
 from headwise.sites.server import control
-from headwise.sites.site.signing import node_key
+from headwise.sites.site.signing import write_node_key
 from headwise.sites.site.site import open_site
 from headwise.sites.transport.envelope import SiteMessage
-from headwise.sites.transport.messages import experiment_in
 from headwise.sites.transport.node import ANSWER_BYTES, NodeConnection, answer_forever, connect, read_site_key
 
 HEARTBEAT = 30.0
@@ -33,16 +32,17 @@ class Worker:
     """What a site's worker does, for many sites at once: one message at a time."""
 
     def __init__(self, home: Path) -> None:
-        self._site, self._policy = open_site(home / "site.toml")
+        self._site, _ = open_site(home / "site.toml")
         self._lock = threading.Lock()
 
     def answer(self, client: int, kind: str, message: SiteMessage) -> SiteMessage:
         with self._lock:
-            if kind != "query":
-                return self._site.answer(message)
-            said: dict[str, Any] = json.loads(self._policy.introduce(experiment_in(message)).text)
-        own = [fact for fact in said["told"] if fact["client"] == client]
-        return SiteMessage(to_json({**said, "name": f"site{client}", "clients": [client], "told": own}), [])
+            reply = self._site.answer(kind, message)
+        if kind != "query":
+            return reply
+        introduction: dict[str, Any] = json.loads(reply.text)
+        own = [facts for facts in introduction["facts"] if facts["client"] == client]
+        return SiteMessage(to_json({**introduction, "name": f"site{client}", "clients": [client], "facts": own}), [])
 
 
 def registered(server: Path, keys: list[Path]) -> None:
@@ -74,7 +74,7 @@ def main(home: Path, port: int) -> None:
     clients = range(len(open_site(home / "thin" / "site.toml")[1].site.clients))
     for client in clients:
         (home / f"site{client}").mkdir()
-        node_key(home / f"site{client}" / "site.key", f"site{client}")
+        write_node_key(home / f"site{client}" / "site.key", f"site{client}")
     registered(server, [home / f"site{client}" / "site.key.pub" for client in clients])
     ca, address = (server / "ca.crt").read_bytes(), f"127.0.0.1:{port}"
     for client in clients:

@@ -18,7 +18,7 @@ from headwise.methods.fedavg import FedAvg
 from headwise.privacy.rehearsal import rehearse
 from headwise.report.figures import write_figures
 from headwise.settings.experiment import Experiment
-from headwise.sites.extras import check_flower
+from headwise.sites.transport.superlink import check_flower
 from headwise.testing.toy import toy_plan
 from headwise.trackers import trackers
 

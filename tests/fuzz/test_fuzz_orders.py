@@ -38,7 +38,7 @@ def left(path: Path, run: str, t: int, text: str, kind: JobKind) -> bool:
     """Whether an upload leaves the site. The site is reopened, so it only knows what is on disk."""
     site, policy = open_site(path)
     job = Job(kind, 0, t, Shared(policy.plan(text).models[0].params()))
-    return bool(site.answer(pack_order(Order(run, text, [SiteJob(job, "")]))).records)
+    return bool(site.answer("train", pack_order(Order(run, text, [SiteJob(job, "")]))).records)
 
 
 def test_whatever_a_server_asks_in_whatever_order_no_more_leaves_than_is_allowed(tmp_path: Path) -> None:

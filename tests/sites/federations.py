@@ -18,11 +18,9 @@ from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
 from headwise.sites.server.deployment import serve
 from headwise.sites.server.remote import LocalCopies, Remote
-from headwise.sites.site.policy import SimulatedPolicy
-from headwise.sites.site.site import Site, open_site
+from headwise.sites.site.site import SimulatedPolicy, Site, open_site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.envelope import Lost, NodeSeen, SiteMessage
-from headwise.sites.transport.messages import experiment_in
 
 FIVE = ("fedavg", "fedper", "fedfomo", "fedgmh", "fedgh")
 """nothing stays, a head stays, a download per client, a head per label, a head that the server trains"""
@@ -75,7 +73,7 @@ def server_of(folder: Path) -> Record:
         return found.progress.server
 
 
-def apart(one: Path, other: Path) -> float:
+def relative_distance(one: Path, other: Path) -> float:
     """The distance between the final server states of two runs, relative to each tensor's largest value."""
     a, b = (pack(server_of(folder)).tensors for folder in (one, other))
     assert a.keys() == b.keys()
@@ -83,7 +81,7 @@ def apart(one: Path, other: Path) -> float:
     return max(near, default=0.0)
 
 
-class Here:
+class LocalLink:
     """A few nodes in this process; `meddle` can change or lose a reply."""
 
     def __init__(self, site: Site, meddle: Callable[[int, SiteMessage], SiteMessage | Lost], nodes: int) -> None:
@@ -96,7 +94,7 @@ class Here:
         self, messages: Mapping[int, SiteMessage], seconds: float | None
     ) -> Iterator[tuple[int, SiteMessage | Lost]]:
         for node, message in messages.items():
-            yield node, self.meddle(node, self.site.answer(message))
+            yield node, self.meddle(node, self.site.answer("train", message))
 
     def renew(self, clients: Sequence[int], patiently: bool) -> None:
         pass
@@ -105,7 +103,7 @@ class Here:
         pass
 
 
-def elsewhere(
+def use_local_nodes(
     monkeypatch: pytest.MonkeyPatch,
     meddle: Callable[[int, SiteMessage], SiteMessage | Lost] = lambda node, message: message,
     nodes: int = 2,
@@ -115,7 +113,9 @@ def elsewhere(
     def make(setup: Setup) -> Remote:
         site = Site(setup.folder / "sites", SimulatedPolicy(setup.data_dir))
         kept = SiteStates(site.folder, "run")
-        return Remote(setup.plan, setup.experiment, "run", Here(site, meddle, nodes), LocalCopies(setup.states, kept))
+        return Remote(
+            setup.plan, setup.experiment, "run", LocalLink(site, meddle, nodes), LocalCopies(setup.states, kept)
+        )
 
     monkeypatch.setattr("headwise.sites.simulation.make", make)
 
@@ -129,7 +129,7 @@ def write_site(folder: Path, clients: Sequence[int], allow: str = "labels = true
     return folder / "site.toml"
 
 
-class Inside:
+class LocalTransport:
     """An in-process stand-in for Flower: each node's number with the site.toml of its site."""
 
     def __init__(self, sites: Mapping[int, Path]) -> None:
@@ -144,20 +144,18 @@ class Inside:
     def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
         if node not in self.sites:
             return None
-        site, policy = open_site(self.sites[node])
         self.sent.append((node, kind, message))
-        reply = policy.introduce(experiment_in(message)) if kind == "query" else site.answer(message)
+        reply = open_site(self.sites[node])[0].answer(kind, message)
         number = str(len(self.sent))
-        said = self.meddle(node, kind, reply)
-        if said is not None:
-            self.replies[number] = said
+        if (changed := self.meddle(node, kind, reply)) is not None:
+            self.replies[number] = changed
         return number
 
     def collect(self, numbers: Sequence[str]) -> list[tuple[str, SiteMessage | Lost]]:
         return [(n, self.replies.pop(n)) for n in numbers if n in self.replies]
 
 
-def served(post: Inside, asked: hw.Experiment, out: Path) -> hw.Run:
+def run_deployment(transport: LocalTransport, asked: hw.Experiment, out: Path) -> hw.Run:
     """A deployment inside this process; its sites answer at once."""
-    serve(post, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0})})
+    serve(transport, {"order": json.dumps({"experiment": asked.plain(), "out": str(out), "wait": 0.0, "sites": []})})
     return hw.Run(out)

@@ -15,7 +15,7 @@ from pathlib import Path
 from federations import write_site
 
 import headwise as hw
-from headwise.sites.site.signing import node_key
+from headwise.sites.site.signing import write_node_key
 from waiting import PATIENCE, until
 
 HEADWISE = (sys.executable, "-m", "headwise")
@@ -73,7 +73,7 @@ class Laboratory:
         until(self.listens, "the server listens")
         for name, clients in SITES.items():
             write_site(self.home / name, clients)
-            node_key(self.home / name / "site.key")
+            write_node_key(self.home / name / "site.key")
         self.do("server", "register", "server", *(f"{name}/site.key.pub" for name in SITES))
         for name in SITES:
             self.join(name)

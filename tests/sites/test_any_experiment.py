@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Inside, bits, bits_at_sites, elsewhere, experiment, served, write_site
+from federations import LocalTransport, bits, bits_at_sites, experiment, run_deployment, use_local_nodes, write_site
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_flower_simulation import ENGINE, RUNS, alone_works, run_alone
@@ -55,7 +55,7 @@ def asked(shape: dict[str, Any], **engine: Any) -> hw.Experiment:
 def at_sites(shape: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Each client at its own site."""
     homes = {100 + c: write_site(folder / f"site{c}", [c], data=shape["data"]) for c in range(shape["clients"])}
-    served(Inside(homes), experiment(**shape), folder / "sites")
+    run_deployment(LocalTransport(homes), experiment(**shape), folder / "sites")
     return bits_at_sites(folder / "sites", folder)
 
 
@@ -66,11 +66,11 @@ def test_groups_nodes_and_sites_on_a_nervous_cpu(
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     with pytest.MonkeyPatch.context() as patch, Nervous():
-        patch.setattr(nodes, "PAUSE", 0.0)
+        patch.setattr(nodes, "LAST_PAUSE", 0.0)
         hw.run(asked(shape), folder / "one")
         wanted = bits(folder / "one")
         assert at_sites(shape, folder) == wanted
-        elsewhere(patch, nodes=3)
+        use_local_nodes(patch, nodes=3)
         hw.run(asked(shape, kind="flower-sim"), folder / "nodes")
         assert bits(folder / "nodes") == wanted
 
@@ -80,7 +80,7 @@ def test_groups_nodes_and_sites_on_a_nervous_cpu(
 def test_twenty_experiments_in_workers_threads_flower_and_sites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
     drawn: list[dict[str, Any]] = []
 
     @given(shape=shapes())

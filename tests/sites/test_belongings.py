@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from federations import DATA, Inside, experiment, served, write_site
+from federations import DATA, LocalTransport, experiment, run_deployment, write_site
 
 from headwise.cli import main
 from headwise.contract.method import record_types
@@ -18,7 +18,7 @@ from headwise.engine.client.state import decode_state
 from headwise.exports.loading import load_model
 from headwise.methods.fedper import FedPer
 from headwise.sites.server import nodes
-from headwise.sites.site.holdings import export, holdings
+from headwise.sites.site.models import export, list_holdings
 from headwise.sites.site.own_data import own_data
 from headwise.sites.site.site import open_site
 from headwise.sites.site.site_file import read_site
@@ -26,9 +26,9 @@ from headwise.sites.site.site_file import read_site
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
     sites = {c: write_site(tmp_path / f"site{c}", [c]) for c in range(5)}
-    served(Inside(sites), experiment(sampling={"ratio": 1.0}), tmp_path / "run")
+    run_deployment(LocalTransport(sites), experiment(sampling={"ratio": 1.0}), tmp_path / "run")
     return tmp_path / "site3"
 
 
@@ -62,7 +62,7 @@ def test_list_export_erase(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_odd_folders_do_not_hide_the_models(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (each,) = holdings(site / "site.toml")
+    (each,) = list_holdings(site / "site.toml")
     (site / "states" / "backup").mkdir()
     (site / "states" / each.run / "client-9").mkdir()
     (site / "states" / each.run / "experiment.json").write_text("{")
@@ -72,7 +72,7 @@ def test_odd_folders_do_not_hide_the_models(site: Path, capsys: pytest.CaptureFi
 
 def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: Path) -> None:
     """Its accuracy on the site's own test samples is the one in the run."""
-    (each,) = holdings(site / "site.toml")
+    (each,) = list_holdings(site / "site.toml")
     export(site / "site.toml", each.run, 3, tmp_path / "model.safetensors")
     plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
     model = plan.models[0]
@@ -88,7 +88,7 @@ def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its predictions are those of the weights, its accuracy the one in the run."""
-    (each,) = holdings(site / "site.toml")
+    (each,) = list_holdings(site / "site.toml")
     flags = ("--run", each.run, "--client", "3", "--format", "onnx", "--licence", "ours", "-o", str(tmp_path / "out"))
     said(capsys, "site", "export", str(site), *flags)
     loaded = load_model(tmp_path / "out")
@@ -112,21 +112,21 @@ def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
 def test_what_is_not_there_is_said(
     run: str, client: str, why: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run or holdings(site / "site.toml")[0].run
+    run = run or list_holdings(site / "site.toml")[0].run
     out = tmp_path / "model.safetensors"
     assert why in said(capsys, "site", "export", str(site), "--run", run, "--client", client, "-o", str(out), code=2)
     assert not out.exists()
 
 
 def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = holdings(site / "site.toml")[0].run
+    run = list_holdings(site / "site.toml")[0].run
     for name in ("client-abc", "client-", "client--1", "client-\u0663", "masks"):
         (site / "states" / run / name).mkdir()
     (site / "states" / run / "client-7").write_text("a file")
     (site / "states" / run / "client-3" / "round-x.safetensors").write_text("no state")
     (site / "states" / "Lost and found").mkdir()
     (site / "states" / "notes").write_text("a file")
-    assert [(b.run, b.client, b.t) for b in holdings(site / "site.toml")] == [(run, 3, 3)]
+    assert [(b.run, b.client, b.t) for b in list_holdings(site / "site.toml")] == [(run, 3, 3)]
     assert "there is no run 'notes'" in said(
         capsys, "site", "erase", str(site), "--run", "notes", "--client", "3", "--yes", code=2
     )
@@ -143,7 +143,7 @@ def test_what_others_put_beside_the_states_is_left_alone(site: Path, capsys: pyt
 def test_a_model_whose_experiment_is_lost_is_not_exported(
     spoil: Callable[[Path], object], why: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = holdings(site / "site.toml")[0].run
+    run = list_holdings(site / "site.toml")[0].run
     spoil(site / "states" / run / "experiment.json")
     out = tmp_path / "model.safetensors"
     assert why in said(capsys, "site", "export", str(site), "--run", run, "--client", "3", "-o", str(out), code=2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from federations import elsewhere
+from federations import use_local_nodes
 
 import headwise as hw
 from comparing import rows
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_does_not_ask_again(counted: Path) -> None:
 def test_wherever_clients_are(
     engine: dict[str, Any], counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     usual: dict[str, Any] = {
         "method": str(counted),
         "data": "synthetic:80:4:8",

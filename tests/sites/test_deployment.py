@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import TWO, apart, bits, bits_at_sites, experiment, write_site
+from federations import TWO, bits, bits_at_sites, experiment, relative_distance, write_site
 from laboratory import SITES, Laboratory, laboratory, processes_of
 
 import headwise as hw
 from headwise.cli import main
 from headwise.settings.names import list_names
-from headwise.sites.site.signing import node_key, server_certificates
+from headwise.sites.site.signing import write_certificates, write_node_key
 from headwise.sites.transport.superlink import flower_environment, run_flwr
 from waiting import PATIENCE, until
 
@@ -51,10 +51,10 @@ def test_a_federation_gives_the_same_bits_and_refuses_who_must_be_refused(tmp_pa
 def strangers_are_refused(lab: Laboratory) -> None:
     """A site with an unregistered key, and one with another server's certificate."""
     (lab.home / "other").mkdir()
-    server_certificates(lab.home / "other", ["127.0.0.1"])
+    write_certificates(lab.home / "other", ["127.0.0.1"])
     for name, ca in (("stranger", "server/ca.crt"), ("deceived", "other/ca.crt")):
         write_site(lab.home / name, [0])
-        node_key(lab.home / name / "site.key")
+        write_node_key(lab.home / name / "site.key")
         lab.join(name, ca)
     log = lab.home / "stranger.log"
     until(lambda: "the server does not know this site's key" in log.read_text(), "the stranger is told")
@@ -169,7 +169,7 @@ def test_masked_sums_of_real_sites_are_the_plain_ones(tmp_path: Path) -> None:
         assert "only sends masked sums, but secure.sums is false in the experiment." in refused.stderr
         lab.deploy(experiment("scaffold", secure={"sums": True}, **changes), "masked")
     hw.run(experiment("scaffold", **changes), tmp_path / "local")
-    assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
+    assert 0 < relative_distance(tmp_path / "masked", tmp_path / "local") < 1e-6
     rows = [json.loads(line) for line in (tmp_path / "masked" / "sites.jsonl").read_text().splitlines()]
     assert [row["task"] for row in rows if row["round"] == 2] == [s for s in STAGES for _ in SITES]
     assert not list(tmp_path.glob("site*/states/*/masks/round-*"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import DATA, TWO, apart, bits, experiment
+from federations import DATA, TWO, bits, experiment, relative_distance
 
 import headwise as hw
 from headwise.settings.names import list_names
@@ -45,8 +45,7 @@ import headwise as hw
 from headwise.sites.transport.grid import Simulation, client_app
 from headwise.sites.server.remote import LocalCopies, Remote
 from headwise.sites.simulation import backend
-from headwise.sites.site.policy import SimulatedPolicy
-from headwise.sites.site.site import Site
+from headwise.sites.site.site import SimulatedPolicy, Site
 from headwise.sites.states import SiteStates
 from headwise.disk.jsontext import to_json
 from headwise.app.launch import Backend, data_folder, run
@@ -63,7 +62,7 @@ def executor(experiment, plan, states, folder):
 asked, data = json.loads(sys.argv[1]), data_folder(None)
 site = Site(Path("sites").absolute(), SimulatedPolicy(data))
 engine = hw.Experiment(**asked[0][0]).engine
-with closing(Simulation(client_app(site.answer), 3, backend(engine, 2))) as link:
+with closing(Simulation(client_app(lambda config: site.answer), 3, backend(engine, 2))) as link:
     for values, out in asked:
         run(hw.Experiment(**values), out, backend=Backend(partial(prepare, data_dir=data), executor))
 """
@@ -95,7 +94,7 @@ def same_bits(methods: tuple[str, ...], folder: Path, **more: hw.Experiment) -> 
 def test_two_methods_give_the_same_bits_and_masked_sums_the_same_model(tmp_path: Path) -> None:
     same_bits(TWO, tmp_path, masked=experiment("fedavg", engine=ENGINE, secure={"sums": True}, **ALL))
     hw.run(experiment("fedavg", **ALL), tmp_path / "local")
-    assert 0 < apart(tmp_path / "masked", tmp_path / "local") < 1e-6
+    assert 0 < relative_distance(tmp_path / "masked", tmp_path / "local") < 1e-6
     assert not list((tmp_path / "sites" / "masked" / "masks").glob("round-*"))
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from federations import apart, experiment
+from federations import experiment, relative_distance
 from laboratory import Laboratory, laboratory, processes_of
 
 import headwise as hw
@@ -74,7 +74,7 @@ def test_whoever_is_killed_leaves_nobody_and_changes_no_bit(tmp_path: Path) -> N
         assert "the worker was killed by signal 9: starting another one, which continues from the disk" in said
         assert "the node was killed by signal 9: starting it again" in (tmp_path / "site1.log").read_text()
     hw.run(experiment("fedavg", rounds=10, evaluate={"moments": ["post"]}, sampling={"ratio": 1.0}), tmp_path / "local")
-    assert apart(tmp_path / "run", tmp_path / "local") < 1e-6
+    assert relative_distance(tmp_path / "run", tmp_path / "local") < 1e-6
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import DATA, Inside, experiment, served, write_site
+from federations import DATA, LocalTransport, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.app import registry
@@ -28,9 +28,9 @@ from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
 from headwise.sites.offers import Handed, read_offer, write_offer
 from headwise.sites.server import nodes
-from headwise.sites.site.adapting import adapt
-from headwise.sites.site.policy import OwnPolicy
+from headwise.sites.site.models import adapt
 from headwise.sites.site.signing import experiment_hash
+from headwise.sites.site.site import OwnPolicy
 from headwise.sites.site.site_file import read_site
 
 SOME = ("fedftha", "fedgmh")
@@ -39,7 +39,7 @@ SOME = ("fedftha", "fedgmh")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
 
 
 def deployed(home: Path, method: str, **changes: Any) -> hw.Run:
@@ -47,8 +47,8 @@ def deployed(home: Path, method: str, **changes: Any) -> hw.Run:
     sites = {c: write_site(home / f"site{c}", [c]) for c in range(4)}
     site = write_site(home / "late", [4])
     site.write_text(site.read_text().replace("id = 4", "id = 17"))
-    return served(
-        Inside(sites), experiment(method, clients=4, rounds=1, sampling={"ratio": 1.0}, **changes), home / "run"
+    return run_deployment(
+        LocalTransport(sites), experiment(method, clients=4, rounds=1, sampling={"ratio": 1.0}, **changes), home / "run"
     )
 
 
@@ -57,7 +57,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The server's run, its offer, and the late site."""
     home = tmp_path_factory.mktemp("late")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "PAUSE", 0.0)
+        patch.setattr(nodes, "LAST_PAUSE", 0.0)
         write_offer(Models(deployed(home, "fedper")), home / "offer")
     return home
 

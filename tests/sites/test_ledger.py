@@ -19,7 +19,7 @@ from headwise.engine.client.jobs import Job
 from headwise.engine.executors.serial import Serial
 from headwise.errors import ConfigError
 from headwise.sites.facts import for_sites
-from headwise.sites.site.site import Site, open_site
+from headwise.sites.site.site import open_site
 from headwise.sites.site.site_file import read_site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.messages import Order, SiteJob, SiteMessage, pack_order
@@ -50,7 +50,7 @@ def order(
 
 def answer(path: Path, *args: Any, **changes: Any) -> str | None:
     """Why the site refuses; None if it answers. The site is reopened, so it only knows what is on disk."""
-    found = open_site(path)[0].answer(order(path, *args, **changes))
+    found = open_site(path)[0].answer("train", order(path, *args, **changes))
     said = json.loads(found.text)
     assert bool(found.records) is ("error" not in said and changes.get("task", "fit") == "fit")
     return said.get("error")
@@ -74,7 +74,7 @@ def ledger(path: Path) -> Path:
 )  # before round 1, a site only measures
 def test_rounds_that_the_experiment_does_not_have_are_refused(t: int, task: str, tmp_path: Path) -> None:
     path = at(tmp_path, "")
-    assert answer(path, "run-1", t, task=task) == f"site is asked for round {t}, but the rounds are 1 to 1."
+    assert answer(path, "run-1", t, task=task) == f"site got an order for round {t}, but the rounds are 1 to 1."
     assert [p.name for p in path.parent.iterdir()] == ["site.toml"]
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_could_not_be_ended_is_not_begun_and_the_server_hears_so(tmp_
     assert "the rounds ahead (2) would bring it to 4" in str(answer(path, "run-2", 1, text=asked(rounds=2)))
     introduced = json.loads(open_site(path)[1].introduce(asked(rounds=2)).text)
     assert "the rounds ahead (2) would bring it to 4" in introduced["refusal"]
-    assert introduced["told"] == []
+    assert introduced["facts"] == []
 
 
 def test_a_run_that_was_begun_may_be_gone_on_with(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_two_orders_at_the_same_time_are_charged_one_after_the_other(tmp_path: P
     messages = [order(path, f"run-{k}", 1) for k in range(6)]
     sites = [open_site(path)[0] for _ in messages]
     with ThreadPoolExecutor(6) as pool:
-        said = list(pool.map(Site.answer, sites, messages))
+        said = list(pool.map(lambda site, message: site.answer("train", message), sites, messages))
     assert ["error" in json.loads(s.text) for s in said].count(False) == 1
 
 
@@ -204,7 +204,7 @@ def test_scores_are_beyond_epsilon_and_stay_unless_the_site_says_otherwise(
 ) -> None:
     path = at(tmp_path, f"epsilon = 3.0\n{allow}")
     for task in ("fit", "pre", "global"):
-        (said,) = json.loads(open_site(path)[0].answer(order(path, "run-1", 1, task=task)).text)["answers"]
+        (said,) = json.loads(open_site(path)[0].answer("train", order(path, "run-1", 1, task=task)).text)["answers"]
         assert (said["test"] is not None, said["val"] is not None) == (told, told)
 
 

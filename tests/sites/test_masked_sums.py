@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from federations import Inside, apart, elsewhere, experiment, served, write_site
+from federations import LocalTransport, experiment, relative_distance, run_deployment, use_local_nodes, write_site
 
 import headwise as hw
 from headwise.app import registry
@@ -39,12 +39,12 @@ THREE = ("fedavg", "fedper", "scaffold")
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
     monkeypatch.setattr(nodes, "PATIENCE", 0.0)  # sites in this process answer at once or never
 
 
-def four(folder: Path, allow: str = "labels = true") -> Inside:
-    return Inside({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
+def four(folder: Path, allow: str = "labels = true") -> LocalTransport:
+    return LocalTransport({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
 
 
 def asked(method: str = "fedper", policy: str = "stop", **changes: Any) -> hw.Experiment:
@@ -64,18 +64,18 @@ def stage_of(message: SiteMessage) -> str:
 
 def round_of(message: SiteMessage) -> int:
     values = json.loads(message.text)
-    return values["asked"]["t"] if "stage" in values else values["site_jobs"][0]["t"]
+    return values["request"]["t"] if "stage" in values else values["site_jobs"][0]["t"]
 
 
-def losing(post: Inside, lost: Callable[[int, str, int], bool]) -> None:
+def losing(transport: LocalTransport, lost: Callable[[int, str, int], bool]) -> None:
     """Lose the replies of these nodes at these stages of these rounds."""
 
     def meddle(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
-        question = post.sent[-1][2]
+        question = transport.sent[-1][2]
         gone = kind == "train" and lost(node, stage_of(question), round_of(question))
         return Lost("it was killed") if gone else reply
 
-    post.meddle = meddle
+    transport.meddle = meddle
 
 
 def failures(run: hw.Run) -> list[Any]:
@@ -89,11 +89,11 @@ def failures(run: hw.Run) -> list[Any]:
     "method", [m if m in (*THREE, "fml") else pytest.param(m, marks=pytest.mark.all_methods) for m in MASKABLE]
 )
 def test_a_masked_run_is_the_plain_run(method: str, tmp_path: Path) -> None:
-    masked = served(four(tmp_path / "a"), asked(method), tmp_path / "masked")
-    plain = served(four(tmp_path / "b"), asked(method, secure={}), tmp_path / "plain")
-    sizes = [t["sizes"][0] for t in json.loads((tmp_path / "plain" / "sites.json").read_text())["told"]]
+    masked = run_deployment(four(tmp_path / "a"), asked(method), tmp_path / "masked")
+    plain = run_deployment(four(tmp_path / "b"), asked(method, secure={}), tmp_path / "plain")
+    sizes = [t["sizes"][0] for t in json.loads((tmp_path / "plain" / "sites.json").read_text())["facts"]]
     assert len(set(sizes)) > 2  # else weights would not matter
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
     assert [row["post"]["accuracy"] for row in masked.rounds] == [row["post"]["accuracy"] for row in plain.rounds]
     assert failures(masked) == [None] * 3
 
@@ -101,12 +101,12 @@ def test_a_masked_run_is_the_plain_run(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", THREE)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_site_that_is_lost_at_any_stage_is_as_lost_as_in_a_plain_run(method: str, stage: str, tmp_path: Path) -> None:
-    post, other = four(tmp_path / "a"), four(tmp_path / "b")
-    losing(post, lambda node, at, t: (node, at, t) == (101, stage, 2))
-    masked = served(post, asked(method, "skip"), tmp_path / "masked")
+    transport, other = four(tmp_path / "a"), four(tmp_path / "b")
+    losing(transport, lambda node, at, t: (node, at, t) == (101, stage, 2))
+    masked = run_deployment(transport, asked(method, "skip"), tmp_path / "masked")
     losing(other, lambda node, at, t: (node, t) == (101, 2) and stage != "help")
-    plain = served(other, asked(method, "skip", secure={}), tmp_path / "plain")
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    plain = run_deployment(other, asked(method, "skip", secure={}), tmp_path / "plain")
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
     # a site that has sent its masked vector is in the sum, even if it is lost later
     assert failures(masked) == ([None] * 3 if stage == "help" else [None, {"dropped": [0, 4]}, None])
     assert [set(row.get("failed", {"": []})) for row in plain.rounds] == (
@@ -115,48 +115,48 @@ def test_a_site_that_is_lost_at_any_stage_is_as_lost_as_in_a_plain_run(method: s
 
 
 def test_a_site_may_be_lost_that_has_never_come(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    gone = post.sites.pop(104)
+    transport = four(tmp_path)
+    gone = transport.sites.pop(104)
     assert gone.exists()
-    run = served(post, asked(policy="retry"), tmp_path / "run")
+    run = run_deployment(transport, asked(policy="retry"), tmp_path / "run")
     assert failures(run) == [{"dropped": [3]}] * 3
 
 
 def test_under_stop_a_round_is_repeated_until_all_are_in_it(tmp_path: Path) -> None:
-    post, seen = four(tmp_path / "a"), list[str]()
+    transport, seen = four(tmp_path / "a"), list[str]()
 
     def once(node: int, at: str, t: int) -> bool:
         seen.append(at)
         return at in ("keys", "fit") and node == 103 and seen.count(at) == 4 + 3  # in the second round, once each
 
-    losing(post, once)
-    run = served(post, asked(), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    losing(transport, once)
+    run = run_deployment(transport, asked(), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
     assert failures(run) == [None] * 3
     assert seen.count("fit") > 3 * 4
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 def test_under_stop_no_sum_is_opened_without_a_site_that_is_gone(tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
 
     def leave(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
-        if kind == "train" and stage_of(post.sent[-1][2]) == "help" and node == 103:
-            post.sites.pop(104)  # before it can help in the first round
+        if kind == "train" and stage_of(transport.sent[-1][2]) == "help" and node == 103:
+            transport.sites.pop(104)  # before it can help in the first round
         return reply
 
-    post.meddle = leave
+    transport.meddle = leave
     with pytest.raises(ClientError, match=r"clients .* gave no answer in 3 attempts: (its site|node 104) is"):
-        served(post, asked(), tmp_path / "run")
-    assert {round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"} == {1}
+        run_deployment(transport, asked(), tmp_path / "run")
+    assert {round_of(p) for _, kind, p in transport.sent if kind == "train" and stage_of(p) == "help"} == {1}
     assert len(hw.Run(tmp_path / "run").rounds) == 1
 
 
 def test_privacy_and_masks_go_together(tmp_path: Path) -> None:
     private = {"clip": 1.0, "noise": 1.0, "source": "seed"}
-    served(four(tmp_path / "a"), asked("fedavg", privacy=private), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked("fedavg", privacy=private, secure={}), tmp_path / "plain")
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    run_deployment(four(tmp_path / "a"), asked("fedavg", privacy=private), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked("fedavg", privacy=private, secure={}), tmp_path / "plain")
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
     assert hw.Run(tmp_path / "masked").manifest["privacy"]["epsilon"] > 0
 
 
@@ -164,19 +164,19 @@ def test_privacy_and_masks_go_together(tmp_path: Path) -> None:
 
 
 def test_where_too_few_stay_nothing_is_opened(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    losing(post, lambda node, at, t: node in (102, 103) and at == "fit" and t == 2)
+    transport = four(tmp_path)
+    losing(transport, lambda node, at, t: node in (102, 103) and at == "fit" and t == 2)
     with pytest.raises(ClientError, match=r"round 2 has 0 replies, but faults.min_replies is 1 \(no answer: 5\)"):
-        served(post, asked(policy="skip"), tmp_path / "run")
-    helped = [round_of(p) for _, kind, p in post.sent if kind == "train" and stage_of(p) == "help"]
+        run_deployment(transport, asked(policy="skip"), tmp_path / "run")
+    helped = [round_of(p) for _, kind, p in transport.sent if kind == "train" and stage_of(p) == "help"]
     assert helped == [1] * 4
 
 
 def test_the_sentence_says_how_many_and_why(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    losing(post, lambda node, at, t: node == 103 and at == "shares")
+    transport = four(tmp_path)
+    losing(transport, lambda node, at, t: node == 103 and at == "shares")
     with pytest.raises(ClientError) as error:
-        served(post, asked(), tmp_path / "run")
+        run_deployment(transport, asked(), tmp_path / "run")
     assert str(error.value) == (
         "clients [0, 1, 2, 3, 4] gave no answer in 3 attempts: round 1 has 3 of 4 sites after the stage "
         "'shares', but needs 4 to open its masked sum: it was killed."
@@ -184,19 +184,19 @@ def test_the_sentence_says_how_many_and_why(tmp_path: Path) -> None:
 
 
 def test_a_round_without_enough_helpers_can_be_left_out(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    losing(post, lambda node, at, t: node in (102, 103) and at == "help" and t == 2)
+    transport = four(tmp_path)
+    losing(transport, lambda node, at, t: node in (102, 103) and at == "help" and t == 2)
     faults = {"on_failure": "skip", "min_replies": 0}
-    run = served(post, asked(faults=faults), tmp_path / "run")
+    run = run_deployment(transport, asked(faults=faults), tmp_path / "run")
     assert failures(run) == [None, {"no answer": [0, 1, 2, 3, 4]}, None]
     assert run.ended == "finished"
 
 
 def test_three_sites_are_the_least(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    del post.sites[103], post.sites[104]
+    transport = four(tmp_path)
+    del transport.sites[103], transport.sites[104]
     with pytest.raises(ClientError, match=r"round 1 has 0 replies"):
-        served(post, asked(policy="skip"), tmp_path / "run")
+        run_deployment(transport, asked(policy="skip"), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "sites.jsonl").read_text().splitlines()]
     assert {row["task"] for row in rows} == {"keys"}
 
@@ -204,7 +204,7 @@ def test_three_sites_are_the_least(tmp_path: Path) -> None:
 # -- what the server sees
 
 
-def heard(post: Inside) -> list[bytes]:
+def heard(transport: LocalTransport) -> list[bytes]:
     """Record everything that sites send from now on."""
     said: list[bytes] = []
 
@@ -212,7 +212,7 @@ def heard(post: Inside) -> list[bytes]:
         said.extend([reply.text.encode(), *reply.records])
         return reply
 
-    post.meddle = listen
+    transport.meddle = listen
     return said
 
 
@@ -234,9 +234,9 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
         """How often rows of a client's message, or of a site's sum, occur in what the server received."""
         messages.clear()
         totals.clear()
-        post = four(tmp_path / f"sites-{name}")
-        said = heard(post)
-        served(post, asked(secure=secure), tmp_path / name)
+        transport = four(tmp_path / f"sites-{name}")
+        said = heard(transport)
+        run_deployment(transport, asked(secure=secure), tmp_path / name)
         assert len(messages) == 15
         tensors = [t for m in messages for t in pack(m).tensors.values()]
         rows = [row for t in tensors for row in t.reshape(-1, t.shape[-1])]
@@ -251,24 +251,24 @@ def test_no_single_message_is_to_be_seen_by_the_server(tmp_path: Path, monkeypat
 
 
 def test_a_site_keeps_secrets_for_itself_and_no_longer_than_needed(tmp_path: Path) -> None:
-    post, seen = four(tmp_path), list[tuple[str, int, bool]]()
+    transport, seen = four(tmp_path), list[tuple[str, int, bool]]()
 
     def look(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         for path in tmp_path.glob(f"site{node}/states/*/masks/round-*.json"):
             kept = json.loads(path.read_text())
-            seen.append((stage_of(post.sent[-1][2]), stat.S_IMODE(path.stat().st_mode), bool(kept["seed"])))
+            seen.append((stage_of(transport.sent[-1][2]), stat.S_IMODE(path.stat().st_mode), bool(kept["seed"])))
             assert bool(kept["mask"]) == bool(kept["seed"])
         return reply
 
-    post.meddle = look
-    served(post, asked(), tmp_path / "run")
+    transport.meddle = look
+    run_deployment(transport, asked(), tmp_path / "run")
     assert set(seen) == {("keys", 0o600, True), ("shares", 0o600, True), ("fit", 0o600, False)}
     assert len(seen) == 3 * 3 * 4
     assert not list(tmp_path.glob("site*/states/*/masks/round-*"))
 
 
 def test_the_stages_are_in_the_notes_of_the_run(tmp_path: Path) -> None:
-    served(four(tmp_path), asked(rounds=1), tmp_path / "run")
+    run_deployment(four(tmp_path), asked(rounds=1), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "sites.jsonl").read_text().splitlines()]
     assert [row["task"] for row in rows] == [stage for stage in STAGES for _ in range(4)]
     assert all(row["bytes_up"] > 0 and "failure" not in row for row in rows)
@@ -277,83 +277,85 @@ def test_the_stages_are_in_the_notes_of_the_run(tmp_path: Path) -> None:
 # -- a site helps once
 
 
-def transcript(folder: Path, **changes: Any) -> tuple[Inside, Path]:
-    post = four(folder)
-    served(post, asked(rounds=1, **changes), folder / "run")
-    return post, folder / "run"
+def transcript(folder: Path, **changes: Any) -> tuple[LocalTransport, Path]:
+    transport = four(folder)
+    run_deployment(transport, asked(rounds=1, **changes), folder / "run")
+    return transport, folder / "run"
 
 
-def say(post: Inside, node: int, message: SiteMessage) -> dict[str, Any]:
-    return json.loads(open_site(post.sites[node])[0].answer(message).text)
+def say(transport: LocalTransport, node: int, message: SiteMessage) -> dict[str, Any]:
+    return json.loads(open_site(transport.sites[node])[0].answer("train", message).text)
 
 
 def changed(message: SiteMessage, **changes: Any) -> SiteMessage:
     values = json.loads(message.text)
-    values["asked"] |= changes
+    values["request"] |= changes
     return SiteMessage(json.dumps(values), message.records)
 
 
-def sent(post: Inside, node: int, stage: str) -> SiteMessage:
-    return next(p for n, kind, p in post.sent if kind == "train" and n == node and stage_of(p) == stage)
+def sent(transport: LocalTransport, node: int, stage: str) -> SiteMessage:
+    return next(p for n, kind, p in transport.sent if kind == "train" and n == node and stage_of(p) == stage)
 
 
-def again(post: Inside, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+def again(
+    transport: LocalTransport, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> dict[int, dict[str, Any]]:
     """Replay the first round, like a server that wants another sum; return the sites' answers."""
-    ready = {n: say(post, n, sent(post, n, "keys")) for n in HOMES}
-    shares = {n: json.loads(sent(post, n, "shares").text)["asked"] for n in HOMES}
+    ready = {n: say(transport, n, sent(transport, n, "keys")) for n in HOMES}
+    shares = {n: json.loads(sent(transport, n, "shares").text)["request"] for n in HOMES}
     roster = shares[101]["roster"]
     order = [next(n for n, own in HOMES.items() if own == entry["clients"]) for entry in roster]
     keys = [
         {**entry, "cipher": ready[n]["cipher"], "mask": ready[n]["mask"]}
         for n, entry in zip(order, roster, strict=True)
     ]
-    dealt = {n: say(post, n, changed(sent(post, n, "shares"), roster=keys))["sealed"] for n in HOMES}
+    dealt = {n: say(transport, n, changed(sent(transport, n, "shares"), roster=keys))["sealed"] for n in HOMES}
     for me, n in enumerate(order):
         sealed = [
             {"party": u, "text": next(x["text"] for x in dealt[m] if x["party"] == me)}
             for u, m in enumerate(order)
             if m != n
         ]
-        values = json.loads(sent(post, n, "fit").text) | {"sealed": sealed}
-        assert "masked" in say(post, n, SiteMessage(json.dumps(values), sent(post, n, "fit").records))
-    everybody = json.loads(sent(post, 101, "help").text)["asked"]["survivors"]
+        values = json.loads(sent(transport, n, "fit").text) | {"sealed": sealed}
+        assert "masked" in say(transport, n, SiteMessage(json.dumps(values), sent(transport, n, "fit").records))
+    everybody = json.loads(sent(transport, 101, "help").text)["request"]["survivors"]
     wanted = survivors(everybody)
     named = {order[each["party"]] for each in wanted}
-    return {n: say(post, n, changed(sent(post, n, "help"), survivors=wanted)) for n in sorted(named)}
+    return {n: say(transport, n, changed(sent(transport, n, "help"), survivors=wanted)) for n in sorted(named)}
 
 
 def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) -> None:
-    post, _ = transcript(tmp_path)
-    for said in again(post, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
+    transport, _ = transcript(tmp_path)
+    for said in again(transport, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
         assert said["error"] == (
             "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and helps no others."
         )
 
 
 def test_the_same_sum_may_be_opened_again(tmp_path: Path) -> None:
-    post, _ = transcript(tmp_path)
-    for said in again(post, lambda everybody: everybody).values():
+    transport, _ = transcript(tmp_path)
+    for said in again(transport, lambda everybody: everybody).values():
         assert set(said) == {"keys", "seeds"}
         assert said["keys"] == [] and len(said["seeds"]) == 4
 
 
 def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
     """Once a site has helped, nothing of the round is left: it can't even help again."""
-    post, _ = transcript(tmp_path)
-    said = say(post, 102, sent(post, 102, "help"))
+    transport, _ = transcript(tmp_path)
+    said = say(transport, 102, sent(transport, 102, "help"))
     assert said["error"] == "this site has no masks for round 1."
-    post = four(tmp_path / "other")
-    losing(post, lambda node, at, t: (node, at) == (103, "fit"))
+    transport = four(tmp_path / "other")
+    losing(transport, lambda node, at, t: (node, at) == (103, "fit"))
     said = []
-    meddle = post.meddle
+    meddle = transport.meddle
 
     def listen(node: int, kind: str, reply: SiteMessage) -> Any:
-        if kind == "train" and stage_of(post.sent[-1][2]) == "help":
+        if kind == "train" and stage_of(transport.sent[-1][2]) == "help":
             said.append(json.loads(reply.text))
         return meddle(node, kind, reply)
 
-    post.meddle = listen
-    served(post, asked(policy="skip", rounds=1), tmp_path / "other" / "run")
+    transport.meddle = listen
+    run_deployment(transport, asked(policy="skip", rounds=1), tmp_path / "other" / "run")
     assert len(said) == 3
     for one in said:
         keys, seeds = ({letter["party"] for letter in one[part]} for part in ("keys", "seeds"))
@@ -366,98 +368,106 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_server_that_was_killed_at_any_stage_goes_on(stage: str, tmp_path: Path) -> None:
-    post, seen = four(tmp_path / "a"), list[str]()
+    transport, seen = four(tmp_path / "a"), list[str]()
 
     def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
-        at = stage_of(post.sent[-1][2]) if kind == "train" else "query"
+        at = stage_of(transport.sent[-1][2]) if kind == "train" else "query"
         seen.append(at)
         if at == stage and seen.count(at) == 4 + 4:  # in the second round, when all have answered
             raise Killed
         return reply
 
-    post.meddle = die
+    transport.meddle = die
     with pytest.raises(Killed):
-        served(post, asked(), tmp_path / "masked")
-    post.meddle = lambda node, kind, reply: reply
-    served(post, asked(), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+        run_deployment(transport, asked(), tmp_path / "masked")
+    transport.meddle = lambda node, kind, reply: reply
+    run_deployment(transport, asked(), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 def test_a_sum_that_was_opened_without_a_site_stays_without_it(tmp_path: Path) -> None:
     """A server killed before it stored a round gets the same sum again, though more sites are there now."""
-    post, other = four(tmp_path / "a"), four(tmp_path / "b")
+    transport, other = four(tmp_path / "a"), four(tmp_path / "b")
 
     def die(node: int, kind: str, reply: SiteMessage) -> SiteMessage | Lost:
-        question = post.sent[-1][2]
+        question = transport.sent[-1][2]
         if kind == "train" and round_of(question) == 2:
-            if stage_of(question) == "help" and len([1 for *_, p in post.sent if '"stage": "help"' in p.text]) == 7:
+            if (
+                stage_of(question) == "help"
+                and len([1 for *_, p in transport.sent if '"stage": "help"' in p.text]) == 7
+            ):
                 raise Killed
             return Lost("it was killed") if node == 104 else reply
         return reply
 
-    post.meddle = die
+    transport.meddle = die
     with pytest.raises(Killed):
-        served(post, asked(policy="skip"), tmp_path / "masked")
-    post.meddle = lambda node, kind, reply: reply
-    masked = served(post, asked(policy="skip"), tmp_path / "masked")
+        run_deployment(transport, asked(policy="skip"), tmp_path / "masked")
+    transport.meddle = lambda node, kind, reply: reply
+    masked = run_deployment(transport, asked(policy="skip"), tmp_path / "masked")
     assert failures(masked) == [None, {"dropped": [3]}, None]
     losing(other, lambda node, at, t: (node, t) == (104, 2))
-    served(other, asked(policy="skip", secure={}), tmp_path / "plain")
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    run_deployment(other, asked(policy="skip", secure={}), tmp_path / "plain")
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 def test_a_sum_that_could_not_be_opened_is_the_only_one_that_may_be(tmp_path: Path) -> None:
     """Sites have helped, but their answers were lost: a repeated round opens the same sum or none."""
-    post, seen = four(tmp_path / "a"), list[str]()
+    transport, seen = four(tmp_path / "a"), list[str]()
 
     def lose(node: int, at: str, t: int) -> bool:
         seen.append(at)
         attempt = (seen.count("keys") + 3) // 4
         return t == 2 and ((attempt, at) == (2, "help") or (attempt, at, node) == (3, "fit", 104))
 
-    losing(post, lose)
-    run = served(post, asked(policy="retry"), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    losing(transport, lose)
+    run = run_deployment(transport, asked(policy="retry"), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
     assert failures(run) == [None] * 3
     assert [seen.count(stage) for stage in STAGES] == [5 * 4, 5 * 4, 5 * 4, 4 * 4]
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 def test_masks_are_used_once(tmp_path: Path) -> None:
-    post, _ = transcript(tmp_path)
-    fit, keys, shares = (sent(post, 102, stage) for stage in ("fit", "keys", "shares"))
-    assert say(post, 102, fit)["error"] == "this site has no masks for round 1."
-    said = say(post, 102, keys)
+    transport, _ = transcript(tmp_path)
+    fit, keys, shares = (sent(transport, 102, stage) for stage in ("fit", "keys", "shares"))
+    assert say(transport, 102, fit)["error"] == "this site has no masks for round 1."
+    said = say(transport, 102, keys)
     assert said["opened"] == [[0, 4], [1], [2], [3]]
-    assert say(post, 102, fit)["error"] == "this site has no unused masks for round 1."
-    assert "must have this one and at least 3 in all" in say(post, 102, shares)["error"]  # the roster has its old keys
-    roster = json.loads(shares.text)["asked"]["roster"]
+    assert say(transport, 102, fit)["error"] == "this site has no unused masks for round 1."
+    assert (
+        "must have this one and at least 3 in all" in say(transport, 102, shares)["error"]
+    )  # the roster has its old keys
+    roster = json.loads(shares.text)["request"]["roster"]
     mine = [{**e, **{k: said[k] for k in ("cipher", "mask")}} if e["clients"] == [1] else e for e in roster]
-    assert "sealed" in say(post, 102, changed(shares, roster=mine))
-    assert say(post, 102, changed(shares, roster=mine))["error"] == "this site has already dealt its shares of round 1."
+    assert "sealed" in say(transport, 102, changed(shares, roster=mine))
+    assert (
+        say(transport, 102, changed(shares, roster=mine))["error"]
+        == "this site has already dealt its shares of round 1."
+    )
 
 
 # -- what a site refuses
 
 
 def test_nothing_leaves_unmasked_where_masks_are_asked_for(tmp_path: Path) -> None:
-    post, _ = transcript(tmp_path)
-    values = json.loads(sent(post, 102, "fit").text)
+    transport, _ = transcript(tmp_path)
+    values = json.loads(sent(transport, 102, "fit").text)
     for sealed in (None, []):
-        message = SiteMessage(json.dumps(values | {"sealed": sealed}), sent(post, 102, "fit").records)
-        say(post, 102, sent(post, 102, "keys"))
-        assert "error" in say(post, 102, message)
+        message = SiteMessage(json.dumps(values | {"sealed": sealed}), sent(transport, 102, "fit").records)
+        say(transport, 102, sent(transport, 102, "keys"))
+        assert "error" in say(transport, 102, message)
     del values["sealed"]
-    said = say(post, 102, SiteMessage(json.dumps(values), sent(post, 102, "fit").records))
+    said = say(transport, 102, SiteMessage(json.dumps(values), sent(transport, 102, "fit").records))
     assert said["error"] == "secure.sums is true, but this order asks for unmasked messages: nothing is trained."
 
 
 def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
-    post, _ = transcript(tmp_path)
-    values = json.loads(sent(post, 102, "keys").text)
+    transport, _ = transcript(tmp_path)
+    values = json.loads(sent(transport, 102, "keys").text)
     values["experiment"] = json.dumps(for_sites(asked(secure={})).plain())
-    said = say(post, 102, SiteMessage(json.dumps(values), []))
+    said = say(transport, 102, SiteMessage(json.dumps(values), []))
     assert said["error"] == "this experiment has no masked sums: secure.sums is false."
 
 
@@ -475,7 +485,7 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
         ("shares", {"roster": "mine*4"}, "must have this one and at least 3 in all."),
         ("shares", {"roster": "twice"}, "the roster of round 1 names a client or a key twice."),
         ("shares", {"roster": "bad key"}, "this is not a valid key"),
-        ("help", {"t": 2}, "site102 is asked for round 2, but the rounds are 1 to 1."),
+        ("help", {"t": 2}, "site102 got an order for round 2, but the rounds are 1 to 1."),
         ("help", {"survivors": []}, "the sum of round 1 does not match what this site sent."),
         ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but needs 3 that dealt shares."),
         ("help", {"survivors": "other clients"}, "the sum of round 1 does not match what this site sent."),
@@ -489,15 +499,15 @@ def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any]
     class Done(BaseException):
         pass
 
-    class Lying(Inside):
+    class Lying(LocalTransport):
         def send(self, node: int, message: SiteMessage, kind: str, seconds: float | None = None) -> str | None:
             if node == 102 and kind == "train" and stage_of(message) == stage:
-                said.append(say(self, node, changed(message, **made(json.loads(message.text)["asked"], change))))
+                said.append(say(self, node, changed(message, **made(json.loads(message.text)["request"], change))))
                 raise Done
             return super().send(node, message, kind, seconds)
 
     with pytest.raises(Done):
-        served(Lying(four(tmp_path).sites), asked(rounds=1), tmp_path / "run")
+        run_deployment(Lying(four(tmp_path).sites), asked(rounds=1), tmp_path / "run")
     assert why in said[0]["error"]
 
 
@@ -549,15 +559,15 @@ def test_a_site_judges_its_clients_itself(
     value: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoilt(monkeypatch, 4, value)
-    run = served(four(tmp_path), asked(policy="skip"), tmp_path / "run")
+    run = run_deployment(four(tmp_path), asked(policy="skip"), tmp_path / "run")
     assert failures(run) == [None, {reason: [4]}, None]
     with pytest.raises(ClientError, match=r"client 4 sent values in w/\S+ .* in round 2\."):
-        served(four(tmp_path / "again"), asked(), tmp_path / "stopped")
+        run_deployment(four(tmp_path / "again"), asked(), tmp_path / "stopped")
 
 
 def test_the_limit_of_norms_holds_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoilt(monkeypatch, 1, 1000.0)
-    run = served(four(tmp_path), asked(faults={"on_failure": "skip", "max_norm": 500.0}), tmp_path / "run")
+    run = run_deployment(four(tmp_path), asked(faults={"on_failure": "skip", "max_norm": 500.0}), tmp_path / "run")
     assert failures(run) == [None, {"norm": [1]}, None]
 
 
@@ -572,10 +582,10 @@ def test_a_client_that_raises_is_not_in_the_sum_and_its_neighbour_is(
         return honest(self, me, down, local)
 
     monkeypatch.setattr(FedPer, "local_update", fail)
-    run = served(four(tmp_path / "a"), asked(policy="skip"), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked(policy="skip", secure={}), tmp_path / "plain")
+    run = run_deployment(four(tmp_path / "a"), asked(policy="skip"), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked(policy="skip", secure={}), tmp_path / "plain")
     assert failures(run) == [None, {"raised": [1, 4]}, None]
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -593,10 +603,10 @@ def test_a_client_that_raises_is_not_in_the_sum_and_its_neighbour_is(
     ],
 )
 def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
 
     def lie(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
-        if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != stage:
+        if node != 102 or kind != "train" or stage_of(transport.sent[-1][2]) != stage:
             return reply
         if change.get("records") == "cut":
             return SiteMessage(reply.text, [r[:-1] for r in reply.records])
@@ -607,17 +617,17 @@ def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_pa
         said |= {"sealed": [said["sealed"][0], *said["sealed"]]} if twice else change
         return SiteMessage(json.dumps(said), reply.records)
 
-    post.meddle = lie
-    run = served(post, asked(policy="skip"), tmp_path / "run")
+    transport.meddle = lie
+    run = run_deployment(transport, asked(policy="skip"), tmp_path / "run")
     assert failures(run) == [{"refused": [1]}] * 3
 
 
 @pytest.mark.parametrize("change", [{"seeds": []}, {"keys": [{"party": 0, "text": "00"}]}, {"seeds": "of another"}])
 def test_a_site_that_lies_when_it_helps_is_done_without(change: dict[str, Any], tmp_path: Path) -> None:
-    post = four(tmp_path / "a")
+    transport = four(tmp_path / "a")
 
     def lie(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
-        if node != 102 or kind != "train" or stage_of(post.sent[-1][2]) != "help":
+        if node != 102 or kind != "train" or stage_of(transport.sent[-1][2]) != "help":
             return reply
         said = json.loads(reply.text)
         if change["seeds" if "seeds" in change else "keys"] == "of another":
@@ -625,23 +635,23 @@ def test_a_site_that_lies_when_it_helps_is_done_without(change: dict[str, Any], 
             return SiteMessage(json.dumps(said | {"seeds": wrong}), [])
         return SiteMessage(json.dumps(said | change), [])
 
-    post.meddle = lie
-    run = served(post, asked(policy="skip"), tmp_path / "masked")
-    served(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
+    transport.meddle = lie
+    run = run_deployment(transport, asked(policy="skip"), tmp_path / "masked")
+    run_deployment(four(tmp_path / "b"), asked(secure={}), tmp_path / "plain")
     assert failures(run) == [None] * 3
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
 
 
 # -- in a simulation
 
 
 def test_nodes_of_a_simulation_mask_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, nodes=4)
+    use_local_nodes(monkeypatch, nodes=4)
     changes: dict[str, Any] = {"engine": {"kind": "flower-sim"}, "sampling": {"ratio": 0.8}}
     hw.run(asked("scaffold", **changes), tmp_path / "masked")
     hw.run(asked("scaffold", secure={}, **changes), tmp_path / "plain")
-    assert apart(tmp_path / "masked", tmp_path / "plain") < 1e-6
-    assert apart(tmp_path / "masked", tmp_path / "plain") > 0  # else nothing was masked
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") < 1e-6
+    assert relative_distance(tmp_path / "masked", tmp_path / "plain") > 0  # else nothing was masked
 
 
 # -- what is refused before anything is run

@@ -171,7 +171,7 @@ def test_the_keystream_is_that_of_another_library() -> None:
     assert keystream(key, 8).hex() == "39fd2b7dd9c5196a"
 
 
-# -- what comes from elsewhere
+# -- what comes from use_local_nodes
 
 
 def test_shares_that_are_not_what_they_should_be_are_refused() -> None:

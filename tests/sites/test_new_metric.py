@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federations import Inside, experiment, served, write_site
+from federations import LocalTransport, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.cli import main
@@ -79,8 +79,8 @@ def test_a_new_metric_is_everywhere(
 
 def test_a_new_metric_comes_from_sites_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "package", monkeypatch)
-    post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
-    there = served(post, experiment(rounds=2), tmp_path / "there")
+    transport = LocalTransport({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
+    there = run_deployment(transport, experiment(rounds=2), tmp_path / "there")
     here = hw.run(experiment(rounds=2), tmp_path / "here")
     assert [row["pre"] for row in there.rounds] == [row["pre"] for row in here.rounds]
     assert "top2" in there.rounds[-1]["pre"]
@@ -91,7 +91,7 @@ def test_a_new_metric_comes_from_sites_as_in_one_process(tmp_path: Path, monkeyp
 
 def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None:
     """The server ignores metrics it does not know; metrics a site does not know count as not measured."""
-    post = Inside({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
+    transport = LocalTransport({7: write_site(tmp_path / "a", [0, 1]), 8: write_site(tmp_path / "b", [2, 3, 4])})
 
     def other(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost | None:
         said = json.loads(message.text)
@@ -101,8 +101,8 @@ def test_a_site_may_measure_other_things_than_the_server(tmp_path: Path) -> None
                 part["of_next_year"] = 0.5
         return message._replace(text=json.dumps(said))
 
-    post.meddle = other
-    run = served(post, experiment(rounds=2), tmp_path / "run")
+    transport.meddle = other
+    run = run_deployment(transport, experiment(rounds=2), tmp_path / "run")
     known = {line["client"]: line["pre"]["test"] for line in run.clients if line["round"] == 2}
     assert {c: "f1" in test for c, test in known.items() if test} == {0: False, 1: False, 2: True, 3: True, 4: True}
     assert not any("of_next_year" in test for test in known.values() if test)

@@ -67,8 +67,8 @@ def test_a_message_and_its_answer_pass_bit_for_bit(records: list[bytes]) -> None
 
 
 def test_a_virtual_node_answers_the_same_messages() -> None:
-    app = client_app(lambda message: echo("virtual", message))
-    context: Any = SimpleNamespace()
+    app = client_app(lambda config: lambda kind, message: echo("virtual", message))
+    context: Any = SimpleNamespace(node_config={})
     for records in ([b"ab"], [bytes(10**6)]):
         message = Message(to_content(SiteMessage("one", records)), dst_node_id=7, message_type="train")
         assert from_content(app(message, context).content) == ("virtual: one", [each[::-1] for each in records])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Inside, bits, bits_at_sites, experiment, served, write_site
+from federations import LocalTransport, bits, bits_at_sites, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.errors import ClientError, ConfigError, DataError, HeadwiseError, RunError
@@ -17,12 +17,12 @@ from headwise.records import Nothing, encode
 from headwise.settings.choices import Choice
 from headwise.settings.foreign import read_foreign
 from headwise.settings.names import list_names
-from headwise.sites.facts import for_sites, written_for_sites
+from headwise.sites.facts import for_sites, write_for_sites
 from headwise.sites.server import nodes
 from headwise.sites.server.nodes import Nodes, Roster
 from headwise.sites.site.signing import sign
 from headwise.sites.site.site import open_site
-from headwise.sites.site.site_file import permitted, read_site
+from headwise.sites.site.site_file import permit, read_site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.messages import Lost, SiteMessage
 from headwise.testing.nervous import Nervous
@@ -32,11 +32,11 @@ HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
 
 
-def four(folder: Path, allow: str = "labels = true") -> Inside:
-    return Inside({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
+def four(folder: Path, allow: str = "labels = true") -> LocalTransport:
+    return LocalTransport({node: write_site(folder / f"site{node}", own, allow) for node, own in HOMES.items()})
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_method_gives_the_same_bits_where_each_site_has_its_own_data_only(method: str, tmp_path: Path) -> None:
     with Nervous():
         hw.run(experiment(method), tmp_path / "local")
-        served(four(tmp_path), experiment(method), tmp_path / "run")
+        run_deployment(four(tmp_path), experiment(method), tmp_path / "run")
     found, wanted = bits_at_sites(tmp_path / "run", tmp_path), bits(tmp_path / "local")
     assert found == wanted
 
 
 def test_the_server_has_no_state_and_no_label_that_was_not_told(tmp_path: Path) -> None:
-    served(four(tmp_path, "labels = false"), experiment(), tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
+    run_deployment(four(tmp_path, "labels = false"), experiment(), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "sites.json").read_text())["facts"]
     assert [t["labels"] for t in told] == [None] * 5
     assert json.loads((tmp_path / "run" / "partition.json").read_text())["train"] == []
     held = list((tmp_path / "run").rglob("*"))
@@ -68,7 +68,7 @@ def test_the_server_has_no_state_and_no_label_that_was_not_told(tmp_path: Path) 
 
 def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not share which classes"):
-        served(four(tmp_path, "labels = false"), experiment("fedgmh"), tmp_path / "run")
+        run_deployment(four(tmp_path, "labels = false"), experiment("fedgmh"), tmp_path / "run")
 
 
 # -- what a site refuses
@@ -121,8 +121,8 @@ def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Pa
 def test_under_privacy_a_site_tells_what_epsilon_allows(level: str, sizes: bool, tmp_path: Path) -> None:
     """Client-level privacy hides a client's number of samples; its classes are always hidden."""
     private = experiment("fedavg", rounds=1, privacy={"clip": 1.0, "noise": 5.0, "level": level})
-    run = served(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "sites.json").read_text())["told"]
+    run = run_deployment(four(tmp_path, "labels = true\nepsilon = 50.0"), private, tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "sites.json").read_text())["facts"]
     assert [t["labels"] for t in told] == [None] * 5
     assert all((sum(t["sizes"]) > 0) is sizes for t in told)
     assert 0 < run.manifest["privacy"]["epsilon"] < 50
@@ -135,13 +135,13 @@ def test_noise_from_the_seed_protects_nobody(tmp_path: Path) -> None:
 
 
 def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
-    post = Inside({1: write_site(tmp_path / "site1", [0], "epsilon = 9.0", "synthetic:60:4:6:sites=1")})
+    transport = LocalTransport({1: write_site(tmp_path / "site1", [0], "epsilon = 9.0", "synthetic:60:4:6:sites=1")})
     private = experiment(
         "fedavg", clients=1, rounds=1, data="synthetic:60:4:6:sites=1", privacy={"clip": 1.0, "noise": 50.0}
     )
-    served(post, private, tmp_path / "run")
-    fit = next(p for _, kind, p in post.sent if kind == "train" and '"fit"' in p.text)
-    again = open_site(tmp_path / "site1" / "site.toml")[0].answer(fit)
+    run_deployment(transport, private, tmp_path / "run")
+    fit = next(p for _, kind, p in transport.sent if kind == "train" and '"fit"' in p.text)
+    again = open_site(tmp_path / "site1" / "site.toml")[0].answer("train", fit)
     assert "has already answered round 1 or later for client 0" in json.loads(again.text)["error"]
 
 
@@ -190,7 +190,7 @@ def test_a_server_can_not_learn_of_files_through_an_experiment(tmp_path: Path) -
 def test_what_is_no_experiment_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     site = read_site(write_site(tmp_path / "site", [0]))
     with pytest.raises(RunError, match=r"^site can't read this experiment: "):
-        permitted(site, tmp_path, text)
+        permit(site, tmp_path, text)
 
 
 def test_what_is_sent_to_sites_holds_no_path_of_the_server(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_what_is_sent_to_sites_holds_no_path_of_the_server(tmp_path: Path) -> No
     (tmp_path / "digits.py").write_text(source.read_text().replace("from ..", "from headwise.data."))
     for data in (str(tmp_path / "digits.py"), str(tmp_path / "data.toml")):
         asked = experiment(data=data, sampling={"trace": str(tmp_path / "trace.csv")})
-        text = written_for_sites(for_sites(asked))
+        text = write_for_sites(for_sites(asked))
         assert str(tmp_path) not in text
         assert read_foreign(text).data.name == ("digits" if data.endswith(".py") else "own")
 
@@ -224,9 +224,9 @@ def named(run: Any) -> SiteMessage:
     ("message", "said"),
     [
         (order(1), "site does not have the clients [1]."),
-        (order(t=0), "site is asked for round 0, but the rounds are 1 to 3."),
-        (order(t=4), "site is asked for round 4, but the rounds are 1 to 3."),
-        (order(t=10**9), "site is asked for round 1000000000, but the rounds are 1 to 3."),
+        (order(t=0), "site got an order for round 0, but the rounds are 1 to 3."),
+        (order(t=4), "site got an order for round 4, but the rounds are 1 to 3."),
+        (order(t=10**9), "site got an order for round 1000000000, but the rounds are 1 to 3."),
         (order(down=10**9), "this message is not a valid order: IndexError"),
         (named(5), "this message is not a valid order: ConfigError: run is 5, but must be a string."),
         (named(None), "this message is not a valid order: ConfigError: run is None, but must be a string."),
@@ -243,7 +243,7 @@ def named(run: Any) -> SiteMessage:
 )
 def test_an_order_outside_the_rules_is_refused(message: SiteMessage, said: str, tmp_path: Path) -> None:
     site, _ = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
-    assert said in json.loads(site.answer(message).text)["error"]
+    assert said in json.loads(site.answer("train", message).text)["error"]
     assert [p.name for p in (tmp_path / "site").iterdir()] == ["site.toml"]
 
 
@@ -266,7 +266,7 @@ def test_what_nobody_thought_of_is_said_to_be_a_bug_and_tells_nothing_of_the_dat
 
     monkeypatch.setattr(SiteStates, "put_download", fails)
     site, _ = open_site(write_site(tmp_path / "site", [0]))
-    said = json.loads(site.answer(order()).text)
+    said = json.loads(site.answer("train", order()).text)
     assert said == {"error": "this is a bug in Headwise (ZeroDivisionError): see the site's log."}
 
 
@@ -280,11 +280,11 @@ def test_a_private_field_in_an_upload_is_refused_by_the_site(tmp_path: Path, mon
     monkeypatch.setattr(FedPer, "local_update", leaky)
     monkeypatch.setattr(FedPer, "fixed_layout", False)  # or it would be refused before it is sent
     with pytest.raises(ClientError, match=r"site10\d does not send 'h': it is private, but in the upload\."):
-        served(four(tmp_path), experiment(), tmp_path / "run")
+        run_deployment(four(tmp_path), experiment(), tmp_path / "run")
 
 
 def test_scores_stay_where_a_site_says_so(tmp_path: Path) -> None:
-    run = served(four(tmp_path, "scores = false"), experiment(), tmp_path / "run")
+    run = run_deployment(four(tmp_path, "scores = false"), experiment(), tmp_path / "run")
     assert [row["pre"] for row in run.rounds] == [{"clients": 0, "samples": 0}] * 3
 
 
@@ -293,16 +293,16 @@ def test_only_experiments_on_the_signed_list_run(tmp_path: Path) -> None:
     site = read_site(write_site(tmp_path, [0], allow))
     asked, other = (for_sites(experiment(rounds=r)) for r in (3, 4))
     assert len(sign([asked], tmp_path / "board.key", tmp_path / "allowed.json")) == 1
-    assert permitted(site, tmp_path, json.dumps(asked.plain())).rounds == 3
+    assert permit(site, tmp_path, json.dumps(asked.plain())).rounds == 3
     with pytest.raises(RunError, match=r"does not allow the experiment [0-9a-f]{12}: it is not on the signed list"):
-        permitted(site, tmp_path, json.dumps(other.plain()))
+        permit(site, tmp_path, json.dumps(other.plain()))
     listed = json.loads((tmp_path / "allowed.json").read_text())
     (tmp_path / "allowed.json").write_text(json.dumps({**listed, "experiments": [*listed["experiments"], "0" * 64]}))
     with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub, so nothing on it is allowed"):
-        permitted(site, tmp_path, json.dumps(asked.plain()))
+        permit(site, tmp_path, json.dumps(asked.plain()))
     sign([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
     with pytest.raises(RunError, match="is not signed by"):
-        permitted(site, tmp_path, json.dumps(asked.plain()))
+        permit(site, tmp_path, json.dumps(asked.plain()))
 
 
 @pytest.mark.parametrize(
@@ -348,71 +348,73 @@ def skipping(**more: Any) -> hw.Experiment:
 
 
 def test_a_refusal_is_said_by_the_server_before_the_first_round(tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
     write_site(tmp_path / "site103", [2], 'methods = ["fedavg"]')
     with pytest.raises(
         RunError, match=r"client 2 can't take part: site103 \(node 103\) refuses: site103 does not allow"
     ):
-        served(post, experiment(), tmp_path / "run")
+        run_deployment(transport, experiment(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_site_that_refuses_or_is_not_there_is_skipped_by_policy(tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
     write_site(tmp_path / "site103", [2], 'methods = ["fedavg"]')
-    del post.sites[104]
-    run = served(post, skipping(), tmp_path / "run")
+    del transport.sites[104]
+    run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row["failed"] for row in run.rounds] == [{"no answer": [2, 3]}] * 3
     assert run.ended == "finished"
 
 
 def test_too_few_replies_end_the_run(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    del post.sites[104]
+    transport = four(tmp_path)
+    del transport.sites[104]
     with pytest.raises(ClientError, match=r"round 1 has 4 replies, but faults.min_replies is 5 \(no answer: 1\)"):
-        served(post, skipping(min_replies=5), tmp_path / "run")
+        run_deployment(transport, skipping(min_replies=5), tmp_path / "run")
 
 
 def test_a_node_that_joins_late_is_used_from_the_next_round(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    late = post.sites.pop(104)
+    transport = four(tmp_path)
+    late = transport.sites.pop(104)
 
     def join(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         if kind == "train":
-            post.sites[104] = late
+            transport.sites[104] = late
         return message
 
-    post.meddle = join
-    run = served(post, skipping(), tmp_path / "run")
+    transport.meddle = join
+    run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row.get("failed") for row in run.rounds] == [{"no answer": [3]}, None, None]
 
 
 def test_a_late_reply_is_counted_as_late_and_puts_no_client_ahead(tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
     seen: list[int] = []
 
     def delay(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost:
         seen.extend([node] if (node, kind) == (102, "train") else [])
         return Lost("its time was over", "late") if seen == [102] and node == 102 and kind == "train" else message
 
-    post.meddle = delay
-    run = served(post, skipping(), tmp_path / "run")
+    transport.meddle = delay
+    run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row.get("failed") for row in run.rounds] == [{"late": [1]}, None, None]
-    orders = [site_job for _, kind, p in post.sent if kind == "train" for site_job in json.loads(p.text)["site_jobs"]]
+    orders = [
+        site_job for _, kind, p in transport.sent if kind == "train" for site_job in json.loads(p.text)["site_jobs"]
+    ]
     states = [site_job["state"] for site_job in orders if (site_job["client"], site_job["kind"]) == (1, "fit")]
     assert [state == "" for state in states] == [True, True, False]
 
 
 def test_a_node_that_is_lost_is_asked_again_with_the_same_bits(wanted: dict[str, Any], tmp_path: Path) -> None:
-    post, trained = four(tmp_path), list[int]()
+    transport, trained = four(tmp_path), list[int]()
 
     def lose(node: int, kind: str, message: SiteMessage) -> SiteMessage | Lost:
         trained.extend([node] if kind == "train" else [])
         return Lost("it was killed") if kind == "train" and len(trained) in (2, 7) else message
 
-    post.meddle = lose
-    served(post, experiment(), tmp_path / "run")
-    assert len([1 for _, kind, _ in post.sent if kind == "query"]) == 6  # lost nodes introduce themselves again
+    transport.meddle = lose
+    run_deployment(transport, experiment(), tmp_path / "run")
+    assert len([1 for _, kind, _ in transport.sent if kind == "query"]) == 6  # lost nodes introduce themselves again
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
 
@@ -422,7 +424,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
     class Killed(BaseException):
         pass
 
-    post, trained = four(tmp_path), list[int]()
+    transport, trained = four(tmp_path), list[int]()
 
     def die(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         trained.extend([node] if kind == "train" else [])
@@ -430,43 +432,43 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
             raise Killed
         return message
 
-    post.meddle = die
+    transport.meddle = die
     with pytest.raises(Killed):
-        served(post, experiment(), tmp_path / "run")
+        run_deployment(transport, experiment(), tmp_path / "run")
     assert hw.Run(tmp_path / "run").ended == "unfinished"
-    post.meddle = lambda node, kind, message: message
-    served(post, experiment(), tmp_path / "run")
+    transport.meddle = lambda node, kind, message: message
+    run_deployment(transport, experiment(), tmp_path / "run")
     assert bits_at_sites(tmp_path / "run", tmp_path) == wanted
 
 
 def test_a_run_at_sites_is_not_resumed_without_them(tmp_path: Path) -> None:
-    served(four(tmp_path), experiment(rounds=1), tmp_path / "run")
+    run_deployment(four(tmp_path), experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RunError, match="has its clients at sites: go on with headwise deploy"):
         hw.resume(tmp_path / "run")
 
 
 def test_a_site_whose_data_changed_is_not_used_any_more(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    served(post, experiment(rounds=1), tmp_path / "run")
+    transport = four(tmp_path)
+    run_deployment(transport, experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     write_site(tmp_path / "site102", [1], data="synthetic:170:4:6:sites=5")
     with pytest.raises(RunError, match=r"client 1 can't take part: site102 .* reports other facts about its data"):
-        served(post, experiment(rounds=1), tmp_path / "run")
+        run_deployment(transport, experiment(rounds=1), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"clients": [1, 9]}, "claims clients that the run does not have, or sends no facts about its own"),
-        ({"told": [], "clients": []}, "claims clients that the run does not have, or sends no facts about its own"),
-        ({"clients": [0], "told.client": 0}, "claims client 0, which site101 has"),
-        ({"told.sizes": [1, 2]}, "reports sizes or classes that contradict each other"),
-        ({"told.labels": [[1]]}, "reports sizes or classes that contradict each other"),
-        ({"told.shape": [10**9]}, "reports data of an implausible size"),
-        ({"told.classes": 0, "told.labels": None}, "reports data of an implausible size"),
-        ({"told.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but site"),
-        ({"told.shape": "wide"}, "refuses: its introduction can't be read: told[0].shape is 'wide'"),
+        ({"facts": [], "clients": []}, "claims clients that the run does not have, or sends no facts about its own"),
+        ({"clients": [0], "facts.client": 0}, "claims client 0, which site101 has"),
+        ({"facts.sizes": [1, 2]}, "reports sizes or classes that contradict each other"),
+        ({"facts.labels": [[1]]}, "reports sizes or classes that contradict each other"),
+        ({"facts.shape": [10**9]}, "reports data of an implausible size"),
+        ({"facts.classes": 0, "facts.labels": None}, "reports data of an implausible size"),
+        ({"facts.shape": [7]}, "has data of the form Task(shape=(7,), classes=4, vocabulary=0), but site"),
+        ({"facts.shape": "wide"}, "refuses: its introduction can't be read: facts[0].shape is 'wide'"),
         ({"more": 1}, "refuses: its introduction can't be read: more is not a setting"),
         ({"version": "9.9.1"}, "runs Headwise 9.9.1, but the server runs "),
         ({"version": None}, "refuses: its introduction can't be read: version is None, but must be a string"),
@@ -482,35 +484,35 @@ def test_a_site_that_introduces_itself_wrongly_is_not_used(change: dict[str, Any
             (said[table[0]][0] if table else said)[last] = value
         return SiteMessage(json.dumps(said), [])
 
-    post = four(tmp_path)
-    post.meddle = lie
-    found = Nodes(post, for_sites(experiment()), Roster({}, {}))
+    transport = four(tmp_path)
+    transport.meddle = lie
+    found = Nodes(transport, for_sites(experiment()), Roster({}, {}))
     found.wait([0, 2, 3, 4], 0.0)
     found.look()
-    assert why in str(found.heard[102].refusal)
+    assert why in str(found.statuses[102].refusal)
     assert found.node_of(1) is None
-    assert sorted(found.known.told) == [0, 2, 3, 4]
+    assert sorted(found.known.facts) == [0, 2, 3, 4]
 
 
 def test_a_site_that_changed_its_mind_is_heard_again(tmp_path: Path) -> None:
-    post = four(tmp_path)
+    transport = four(tmp_path)
     write_site(tmp_path / "site102", [1], 'methods = ["fedavg"]')
-    found = Nodes(post, for_sites(experiment()), Roster({}, {}))
+    found = Nodes(transport, for_sites(experiment()), Roster({}, {}))
     assert "does not allow the method" in found.wait(range(5), 0.0)[1]
-    home = post.sites.pop(102)
+    home = transport.sites.pop(102)
     found.look()
-    post.sites[102] = write_site(home.parent, [1])
+    transport.sites[102] = write_site(home.parent, [1])
     assert found.wait(range(5), 0.0) == {}
 
 
 def test_no_other_node_may_speak_for_a_client(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    served(post, experiment(rounds=1), tmp_path / "run")
+    transport = four(tmp_path)
+    run_deployment(transport, experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
-    del post.sites[102]
-    post.sites[666] = write_site(tmp_path / "liar", [1])
+    del transport.sites[102]
+    transport.sites[666] = write_site(tmp_path / "liar", [1])
     with pytest.raises(RunError, match=r"client 1 can't take part: liar .node 666. claims client 1, which site102 has"):
-        served(post, experiment(rounds=1), tmp_path / "run")
+        run_deployment(transport, experiment(rounds=1), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -529,16 +531,16 @@ def test_a_report_that_lies_is_refused(change: dict[str, Any], tmp_path: Path) -
         said["answers"][0] |= change
         return SiteMessage(json.dumps(said), message.records)
 
-    post = four(tmp_path)
-    post.meddle = lie
-    run = served(post, skipping(), tmp_path / "run")
+    transport = four(tmp_path)
+    transport.meddle = lie
+    run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
 
 
 def test_a_tampered_upload_is_refused(tmp_path: Path) -> None:
-    post = four(tmp_path)
-    post.meddle = lambda node, kind, p: SiteMessage(p.text, [r[:-1] for r in p.records]) if node == 102 else p
-    run = served(post, skipping(), tmp_path / "run")
+    transport = four(tmp_path)
+    transport.meddle = lambda node, kind, p: SiteMessage(p.text, [r[:-1] for r in p.records]) if node == 102 else p
+    run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
     with pytest.raises(ClientError, match="these bytes are no record"):
-        served(post, experiment(sampling={"ratio": 1.0}), tmp_path / "stopped")
+        run_deployment(transport, experiment(sampling={"ratio": 1.0}), tmp_path / "stopped")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from federations import Inside, served, server_of
+from federations import LocalTransport, run_deployment, server_of
 
 import headwise as hw
 from headwise.app.prepare import divided, prepare
@@ -31,10 +31,10 @@ from headwise.exports.run_models import Models
 from headwise.exports.samples import _name_classes
 from headwise.records import same
 from headwise.sites.offers import write_offer
-from headwise.sites.site.adapting import adapt
+from headwise.sites.site.models import adapt
 from headwise.sites.site.own_data import own_data
-from headwise.sites.site.policy import OwnPolicy
 from headwise.sites.site.signing import experiment_hash
+from headwise.sites.site.site import OwnPolicy
 from headwise.sites.site.site_file import read_site
 
 HOSPITALS = {"lima": "ab", "oslo": "bc", "rome": "ad"}
@@ -80,7 +80,7 @@ def asked(**changes: Any) -> hw.Experiment:
 @pytest.mark.parametrize("extra", ["", '[preprocess]\nfit = "client"\n'], ids=["pooled", "client"])
 def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None:
     sites = {k: site(tmp_path, k, extra, "--tell-sums") for k in range(3)}
-    run = served(Inside(sites), asked(), tmp_path / "out")
+    run = run_deployment(LocalTransport(sites), asked(), tmp_path / "out")
     simulated = hw.Experiment(**{**USUAL, "data": str(together(tmp_path, extra))})
     hw.run(simulated, tmp_path / "simulated")
     assert same(server_of(tmp_path / "out"), server_of(tmp_path / "simulated"))
@@ -89,7 +89,7 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
     for k, path in sites.items():
         mine, theirs = own_data(read_site(path), path.parent, told).client(k).train, whole.client(k).train
         assert torch.equal(mine.x, theirs.x)
-    known = json.loads((tmp_path / "out" / "sites.json").read_text())["told"]
+    known = json.loads((tmp_path / "out" / "sites.json").read_text())["facts"]
     assert add_sums([t["sums"] for t in known]) == run.manifest["experiment"]["data"]["statistics"]
     assert fit(*sums_from_json(run.manifest["experiment"]["data"]["statistics"])).shape == (7,)
 
@@ -97,10 +97,12 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
 def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
     sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
     patient: dict[str, Any] = {"faults": {"on_failure": "skip"}}
-    first = served(Inside({k: sites[k] for k in (0, 1)}), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
+    first = run_deployment(
+        LocalTransport({k: sites[k] for k in (0, 1)}), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out"
+    )
     before = first.manifest["experiment"]["data"]["statistics"]
     assert len(first.rounds) == 1
-    after = served(Inside(sites), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
+    after = run_deployment(LocalTransport(sites), asked(**patient, stop={"budget": 1e-6}), tmp_path / "out")
     assert len(after.rounds) == 2
     assert after.manifest["experiment"]["data"]["statistics"] == before
     assert sums_from_json(before)[1].n == 15 + 15  # 75 of 100 at two of them
@@ -108,13 +110,13 @@ def test_a_run_goes_on_with_the_sums_that_it_began_with(tmp_path: Path) -> None:
 
 def test_without_sums_sites_of_another_shape_are_told_so(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has data of the form"):
-        served(Inside({k: site(tmp_path, k) for k in range(3)}), asked(), tmp_path / "out")
+        run_deployment(LocalTransport({k: site(tmp_path, k) for k in range(3)}), asked(), tmp_path / "out")
 
 
 def test_all_sites_tell_sums_or_none_does(tmp_path: Path) -> None:
     sites = {k: site(tmp_path, k, "", *(["--tell-sums"] if k else [])) for k in range(3)}
-    with pytest.raises(RunError, match=r"differ in whether they tell sums of their features: set allow.sums"):
-        served(Inside(sites), asked(), tmp_path / "out")
+    with pytest.raises(RunError, match=r"differ in whether they share sums of their features: set allow.sums"):
+        run_deployment(LocalTransport(sites), asked(), tmp_path / "out")
 
 
 def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
         RunError,
         match="site2 has other features or preprocessing than site0: flag is False, not True; all sites must describe",
     ):
-        served(Inside(sites), asked(), tmp_path / "out")
+        run_deployment(LocalTransport(sites), asked(), tmp_path / "out")
 
 
 def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
         changes: dict[str, Any] = {"privacy": privacy} if privacy else {}
         said = json.loads(policy.introduce(json.dumps(asked(**changes).plain())).text)
         assert said["refusal"] is None
-        assert bool(said["told"][0]["sums"]) == tells
+        assert bool(said["facts"][0]["sums"]) == tells
 
 
 @pytest.mark.parametrize(
@@ -200,14 +202,14 @@ def test_a_signed_list_covers_all_but_sums_and_the_machine() -> None:
 def test_the_servers_global_model_takes_raw_rows(tmp_path: Path) -> None:
     """Preprocessed by the sums of all sites, as in a simulation; where each site has its own, there is none."""
     sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
-    run = served(Inside(sites), asked(method="fedavg"), tmp_path / "out")
+    run = run_deployment(LocalTransport(sites), asked(method="fedavg"), tmp_path / "out")
     simulated = hw.Experiment(**{**USUAL, "method": "fedavg", "data": str(together(tmp_path))})
     wanted = hw.run(simulated, tmp_path / "simulated").global_model()
     cells = {"age": [40, ""], "dose": [9.5, 110], "ward": ["d", "z"]}
     assert np.array_equal(run.global_model().predict_proba(cells), wanted.predict_proba(cells))
     own = {k: site(tmp_path / "own", k, '[preprocess]\nfit = "client"\n', "--tell-sums") for k in range(3)}
     with pytest.raises(RunError, match="each site has its own preprocessing"):
-        served(Inside(own), asked(method="fedavg"), tmp_path / "other").global_model()
+        run_deployment(LocalTransport(own), asked(method="fedavg"), tmp_path / "other").global_model()
 
 
 def test_what_differs_between_two_sites_is_said() -> None:
@@ -226,7 +228,7 @@ def test_the_servers_global_model_has_the_studys_classes(named: list[str], tmp_p
     """Where the study names none, a data.toml's own classes count in their order; a late site adapts either way."""
     sites = {k: site(tmp_path, k, "", "--tell-sums") for k in range(3)}
     study = asked(method="fedavg", rounds=1, clients=2, data={"name": "own", "classes": named})
-    run = served(Inside({k: sites[k] for k in (0, 1)}), study, tmp_path / "out")
+    run = run_deployment(LocalTransport({k: sites[k] for k in (0, 1)}), study, tmp_path / "out")
     model = run.global_model()
     assert model.classes == (tuple(named) or ("0", "1"))
     judged = measure_quality(model, tmp_path / "data0" / "data.toml")
@@ -258,5 +260,5 @@ def test_a_site_with_other_classes_than_the_study_is_refused(tmp_path: Path) -> 
     study = asked(rounds=1, clients=1, data={"name": "own", "classes": ["yes", "no"]})
     said = "data.classes is yes, no, but site0 has others: names and order in its data.toml must be the same"
     with pytest.raises(RunError, match=said):
-        served(Inside({0: site(tmp_path, 0)}), study, tmp_path / "out")
+        run_deployment(LocalTransport({0: site(tmp_path, 0)}), study, tmp_path / "out")
     assert experiment_hash(study) != experiment_hash(asked(rounds=1, clients=1))

@@ -15,7 +15,7 @@ import pytest
 from laboratory import free_port
 
 from headwise.errors import ConfigError
-from headwise.sites.site.signing import server_certificates
+from headwise.sites.site.signing import write_certificates
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import find_problem, load_authority
 
@@ -56,7 +56,7 @@ def server(home: Path | None, *, status: int = 401, ahead: float = 0.0, date: st
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    server_certificates(tmp_path, ["127.0.0.1", "study.example"])
+    write_certificates(tmp_path, ["127.0.0.1", "study.example"])
     return tmp_path
 
 
@@ -95,7 +95,7 @@ def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_another_servers_certificate_is_refused_for_good(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    server_certificates(other, ["127.0.0.1"])
+    write_certificates(other, ["127.0.0.1"])
     with server(home) as port:
         why, lasting = said(port, load_authority(other / "ca.crt"))
     assert why.startswith(f"the server 127.0.0.1:{port} is not the one that --ca belongs to (")

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Inside, experiment, served, write_site
+from federations import LocalTransport, experiment, run_deployment, write_site
 
 from headwise.audit.findings import known_audits, strongest
 from headwise.cli import main
 from headwise.disk.jsontext import to_toml
 from headwise.sites.site.review import review
-from headwise.sites.site.telling import lines
 
 ROOT = Path(__file__).parents[2]
 EVERYBODY: dict[str, Any] = {"sampling": {"ratio": 1.0}}
@@ -25,7 +24,7 @@ def test_as_many_bytes_leave_as_were_announced(method: str, tmp_path: Path) -> N
     asked = experiment(method, **EVERYBODY, rounds=2)
     path = write_site(tmp_path / "oslo", range(5))
     found = review(asked, path.parent)
-    last = served(Inside({7: path}), asked, tmp_path / "run").rounds[-1]
+    last = run_deployment(LocalTransport({7: path}), asked, tmp_path / "run").rounds[-1]
     for name in found.sent:
         assert sum(each.fields[name] for each in found.traffic) == last["fields"]["up"][name]
     assert {each.varies for each in found.traffic} == {method == "fedfomo"}
@@ -56,7 +55,7 @@ def test_the_setting_that_refuses_is_named(setting: str, allow: str, changes: di
     found = review(experiment(**changes), home)
     assert found.refusals is not None
     assert [each.setting for each in found.refusals] == [setting]
-    assert "This site refuses it; nothing was sent" in list(lines(found))
+    assert "This site refuses it; nothing was sent" in list(found.lines())
 
 
 def test_a_network_that_is_too_large_is_never_built(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_the_budget_is_the_runs_and_nothing_is_spent_or_written(tmp_path: Path) 
     found = review(asked, path.parent)
     assert [p.name for p in path.parent.iterdir()] == ["site.toml"]
     assert (found.refusals, found.promise is not None) == ((), True)
-    run = served(Inside({7: path}), asked, tmp_path / "run")
+    run = run_deployment(LocalTransport({7: path}), asked, tmp_path / "run")
     assert found.promise is not None
     assert found.promise["epsilon"] == run.manifest["privacy"]["epsilon"]
     assert {each.left for each in found.spent} == {100.0}

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import Inside, experiment, served, write_site
+from federations import LocalTransport, experiment, run_deployment, write_site
 from laboratory import free_port
 
 from headwise.cli import main
 from headwise.disk.files import write_json
 from headwise.errors import ConfigError, RunError
 from headwise.sites.server import control
-from headwise.sites.site.signing import node_key
+from headwise.sites.site.signing import write_node_key
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import is_listening
 from headwise.sites.transport.supervisor import STATUS, claim_folder
@@ -36,15 +36,19 @@ def serving(home: Path) -> Iterator[None]:
 def ran(folder: Path) -> Path:
     """A run of two rounds with two sites."""
     sites = {k: write_site(folder / name, clients) for k, (name, clients) in enumerate({"a": [0], "b": [1]}.items(), 1)}
-    served(Inside(sites), experiment("fedavg", clients=2, rounds=2, sampling={"ratio": 1.0}), folder / "run")
+    run_deployment(
+        LocalTransport(sites), experiment("fedavg", clients=2, rounds=2, sampling={"ratio": 1.0}), folder / "run"
+    )
     return folder / "run"
 
 
 def test_a_client_that_two_sites_claim_is_refused_with_both_names(tmp_path: Path) -> None:
-    post = Inside({1: write_site(tmp_path / "oslo", [0]), 2: write_site(tmp_path / "rome", [0, 1])})
+    transport = LocalTransport({1: write_site(tmp_path / "oslo", [0]), 2: write_site(tmp_path / "rome", [0, 1])})
     with pytest.raises(RunError, match="client 0 is claimed by oslo and by rome: each client must have one site"):
-        served(post, experiment("fedavg", clients=2), tmp_path / "run")
-    assert [(node, kind) for node, kind, _ in post.sent if kind != "query"] == [(2, "query.refused")], "rome is told"
+        run_deployment(transport, experiment("fedavg", clients=2), tmp_path / "run")
+    assert [(node, kind) for node, kind, _ in transport.sent if kind != "query"] == [(2, "query.refused")], (
+        "rome is told"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -59,7 +63,7 @@ def test_a_key_that_is_registered_already_does_not_end_the_list(
     monkeypatch.setattr(control, "run_flwr", flower)
     for name in ("oslo", "rome"):
         (tmp_path / name).mkdir()
-        node_key(tmp_path / name / "site.key", name)
+        write_node_key(tmp_path / name / "site.key", name)
     keys = [str(tmp_path / name / "site.key.pub") for name in ("oslo", "rome")]
     home = tmp_path / "server"
     with serving(home), pytest.raises(SystemExit) as end:
@@ -121,7 +125,7 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
 
 def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:
     out, told = ran(tmp_path), list[str]()
-    control.progress_file(out).write_text('{"said": "1 of 2 sites are here; b is missing"}\n')
+    control.progress_file(out).write_text('{"line": "1 of 2 sites are here; b is missing"}\n')
     follower = control.Follower(out, told.append, rounds=1)
     follower.look()
     follower.look()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Inside, experiment, served, server_of, write_site
+from federations import LocalTransport, experiment, run_deployment, server_of, write_site
 
 import headwise as hw
 from headwise.app.prepare import divided
@@ -59,7 +59,7 @@ def test_a_dealt_federation_gives_the_bits_of_its_simulation(
             assert torch.equal(a.y, b.y)
     hw.run(hw.Experiment(method="fedper", **SIMULATED), tmp_path / "simulated")  # type: ignore[arg-type]
     asked = hw.Experiment(**{"method": "fedper", "data": "own", "clients": 3, "model": "mlp:8", "rounds": 2})
-    served(Inside(sites), asked, tmp_path / "out")
+    run_deployment(LocalTransport(sites), asked, tmp_path / "out")
     assert same(server_of(tmp_path / "out"), server_of(tmp_path / "simulated"))
 
 
@@ -102,7 +102,7 @@ def test_hospitals_with_their_own_tables(tmp_path: Path, capsys: pytest.CaptureF
         assert f"client {k}: 24 samples of shape [3], 2 classes" in said
         sites[k] = tmp_path / f"site{k}" / "site.toml"
     asked = hw.Experiment(**{"method": "fedavg", "data": "own", "clients": 2, "model": "mlp:4", "rounds": 2})
-    run = served(Inside(sites), asked, tmp_path / "out")
+    run = run_deployment(LocalTransport(sites), asked, tmp_path / "out")
     assert [row["clients"] for row in run.rounds] == [[0, 1]] * 2
     assert run.rounds[0]["samples"] == 36  # 75 of 100, at each of them
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import Inside, experiment, served, write_site
+from federations import LocalTransport, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.cli import main
@@ -17,7 +17,7 @@ from headwise.errors import RunError
 from headwise.exports.run_models import Models
 from headwise.settings.names import list_names
 from headwise.sites.server import nodes
-from headwise.sites.site.holdings import export, holdings
+from headwise.sites.site.models import export, list_holdings
 
 SOME = ["fedrod"]
 COMPOSED = {"fedcp", "feddbe", "fedem", "fedmrl", "fedrod", "gpfl", "knn-per", "pfedfda"}
@@ -27,12 +27,14 @@ COMPOSED = {"fedcp", "feddbe", "fedem", "fedmrl", "fedrod", "gpfl", "knn-per", "
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "PAUSE", 0.0)
+    monkeypatch.setattr(nodes, "LAST_PAUSE", 0.0)
 
 
 def deployed(home: Path, method: str, **changes: Any) -> hw.Run:
     sites = {c: write_site(home / f"site{c}", [c]) for c in range(5)}
-    return served(Inside(sites), experiment(method, sampling={"ratio": 1.0}, rounds=1, **changes), home / "run")
+    return run_deployment(
+        LocalTransport(sites), experiment(method, sampling={"ratio": 1.0}, rounds=1, **changes), home / "run"
+    )
 
 
 def test_the_server_has_the_global_model_and_says_where_the_others_are(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_methods_without_a_global_model_and_damaged_folders_get_a_sentence(tmp_p
     with pytest.raises(RunError, match="fedper has no global model"):
         run.global_model()
     copy = hw.Run(shutil.copytree(run.path, tmp_path / "copy"))
-    for text in ("{}", '{"told": [3]}', '{"told": []}'):
+    for text in ("{}", '{"facts": [3]}', '{"facts": []}'):
         (copy.path / "sites.json").write_text(text)
         with pytest.raises(RunError, match=r"sites\.json is damaged"):
             hw.Run(copy.path).global_model()
@@ -73,7 +75,7 @@ def test_methods_without_a_global_model_and_damaged_folders_get_a_sentence(tmp_p
 def test_a_site_exports_its_own_model_of_every_method(method: str, tmp_path: Path) -> None:
     """What it predicts is what the run measured there."""
     run = deployed(tmp_path, method)
-    (held,) = holdings(tmp_path / "site3" / "site.toml")
+    (held,) = list_holdings(tmp_path / "site3" / "site.toml")
     composed = method in COMPOSED
     export(tmp_path / "site3" / "site.toml", held.run, 3, tmp_path / "mine", "onnx" if composed else "torch")
     simulated = hw.run(experiment(method, sampling={"ratio": 1.0}, rounds=1), tmp_path / "local")

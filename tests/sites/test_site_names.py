@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from federations import Inside, experiment, served, write_site
+from federations import LocalTransport, experiment, run_deployment, write_site
 
 import headwise as hw
 from headwise.errors import RunError
@@ -23,7 +23,9 @@ def test_a_deployed_run_knows_its_sites_names(allow: str, tmp_path: Path) -> Non
         9: write_site(tmp_path / "tromso", [3], allow),
         10: write_site(tmp_path / "bodo", [4], allow),
     }
-    run = served(Inside(sites), experiment(evaluate={"moments": ["post"]}, sampling={"ratio": 1.0}), tmp_path / "run")
+    run = run_deployment(
+        LocalTransport(sites), experiment(evaluate={"moments": ["post"]}, sampling={"ratio": 1.0}), tmp_path / "run"
+    )
     assert run.names == ("oslo", "bergen 1", "bergen 2", "tromso", "bodo")
     assert hw.Run(tmp_path / "run").names == run.names
     (setting,) = collect([tmp_path / "run"])
@@ -45,16 +47,19 @@ def test_names_that_clash_are_left_out() -> None:
 
 
 def test_clients_of_sites_that_come_later_get_their_names(tmp_path: Path) -> None:
-    post, bergen = Inside({7: write_site(tmp_path / "oslo", [0, 1, 2])}), write_site(tmp_path / "bergen", [3, 4])
+    transport, bergen = (
+        LocalTransport({7: write_site(tmp_path / "oslo", [0, 1, 2])}),
+        write_site(tmp_path / "bergen", [3, 4]),
+    )
 
     def meddle(node: int, kind: str, message: SiteMessage) -> SiteMessage:
         if kind != "query":  # the run has begun
-            post.sites[8] = bergen
+            transport.sites[8] = bergen
         return message
 
-    post.meddle = meddle
+    transport.meddle = meddle
     rules = {"faults": {"on_failure": "skip"}, "sampling": {"ratio": 1.0}, "evaluate": {"start": False}}
-    run = served(post, experiment(**rules), tmp_path / "run")
+    run = run_deployment(transport, experiment(**rules), tmp_path / "run")
     assert run.partition["names"] == ["oslo 0", "oslo 1", "oslo 2", "client 3", "client 4"], "when the run began"
     assert run.names == ("oslo 0", "oslo 1", "oslo 2", "bergen 3", "bergen 4")
     (tmp_path / "run" / "sites.json").write_text('{"homes": [1]}')

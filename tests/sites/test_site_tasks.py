@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import Inside, bits, served
+from federations import LocalTransport, bits, run_deployment
 
 import headwise as hw
 from headwise.errors import RunError
 from headwise.sites.facts import ClientFacts
-from headwise.sites.site.policy import OwnPolicy
+from headwise.sites.site.site import OwnPolicy
 from headwise.sites.site.site_file import read_site
 
 PART = """
@@ -57,7 +57,7 @@ def test_other_tasks_have_the_bits_of_a_simulation(task: str, tmp_path: Path) ->
     if task == "regression":
         usual["target_range"] = [[-20, 20]] * 3
     sites = {k: site(tmp_path / f"site{k}", k, f"{part}:only={k}", name) for k in range(3)}
-    there = served(Inside(sites), hw.Experiment(data=whole, **usual), tmp_path / "there")
+    there = run_deployment(LocalTransport(sites), hw.Experiment(data=whole, **usual), tmp_path / "there")
     here = hw.run(hw.Experiment(data=whole, **usual), tmp_path / "here", data_dir=tmp_path)
     one, other = bits(tmp_path / "there"), bits(tmp_path / "here")
     assert all(one[part] == other[part] for part in ("server", "rows", "lines"))
@@ -73,7 +73,7 @@ def test_sites_with_another_task_are_told_so(tmp_path: Path) -> None:
     }
     asked = hw.Experiment(method="fedavg", data="synthetic", partition="natural", model="mlp:4", clients=2, rounds=1)
     with pytest.raises(RunError, match="has data for multilabel, but site0 has data for classification"):
-        served(Inside(sites), asked, tmp_path / "out")
+        run_deployment(LocalTransport(sites), asked, tmp_path / "out")
 
 
 def test_a_regression_without_a_scale_is_refused(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_regression_without_a_scale_is_refused(tmp_path: Path) -> None:
     asked = hw.Experiment(method="fedavg", data="synthetic", partition="natural", model="mlp:4", clients=1, rounds=1)
     said = "site0 has data for regression, which needs a scale of the targets that is the same for all sites: "
     with pytest.raises(RunError, match=f"{said}set target_range in the experiment.$"):
-        served(Inside({1: path}), asked, tmp_path / "out")
+        run_deployment(LocalTransport({1: path}), asked, tmp_path / "out")
 
 
 def table(folder: Path, clients: dict[str, int], extra: str = "") -> Path:
@@ -117,7 +117,9 @@ OWN: dict[str, Any] = {"method": "fedavg", "clients": 3, "model": "mlp:4", "roun
 def test_own_quantities_have_the_bits_of_a_simulation(told: str, tmp_path: Path) -> None:
     """Measured by the mean and deviation of all sites, or by a range, with which no sums of targets leave."""
     declared = {"target_range": [0, 20]} if told == "range" else {}
-    there = served(Inside(hospitals(tmp_path)), hw.Experiment(**OWN, **declared, data="own"), tmp_path / "there")
+    there = run_deployment(
+        LocalTransport(hospitals(tmp_path)), hw.Experiment(**OWN, **declared, data="own"), tmp_path / "there"
+    )
     together = hw.Experiment(**OWN, **declared, data=str(table(tmp_path / "together", HOSPITALS)))
     here = hw.run(together, tmp_path / "here")
     one, other = bits(tmp_path / "there"), bits(tmp_path / "here")
@@ -131,11 +133,11 @@ def test_own_quantities_have_the_bits_of_a_simulation(told: str, tmp_path: Path)
 def test_sites_without_sums_need_a_range_that_all_declare_alike(tmp_path: Path) -> None:
     silent = hospitals(tmp_path, sums=False)
     with pytest.raises(RunError, match=r"set target_range in the experiment, or allow.sums = true in each site.toml"):
-        served(Inside(silent), hw.Experiment(**OWN, data="own"), tmp_path / "out")
+        run_deployment(LocalTransport(silent), hw.Experiment(**OWN, data="own"), tmp_path / "out")
     other = hospitals(tmp_path / "declared", "target_range = [0, 30]\n")
-    said = r"site0 declares target_range = \[\[0.0, 30.0\]\], but the experiment does not: both must be the same"
+    said = r"site0 declares target_range = \[\[0.0, 30.0\]\], but the experiment has none: both must be the same"
     with pytest.raises(RunError, match=said):
-        served(Inside(other), hw.Experiment(**OWN, data="own"), tmp_path / "out")
+        run_deployment(LocalTransport(other), hw.Experiment(**OWN, data="own"), tmp_path / "out")
 
 
 def test_private_quantities_at_sites_need_a_range(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_private_quantities_at_sites_need_a_range(tmp_path: Path) -> None:
         asked = hw.Experiment(**OWN, **declared, data="own", privacy={"clip": 1.0})
         said = json.loads(policy.introduce(json.dumps(asked.plain())).text)
         assert ("privacy.clip is 1, but task is 'regression'" in (said["refusal"] or "")) == refused
-        assert not any(told["sums"] for told in said["told"])
+        assert not any(told["sums"] for told in said["facts"])
 
 
 def test_sums_of_other_targets_than_told_are_found() -> None:

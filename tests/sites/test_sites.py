@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import FIVE, bits, elsewhere, experiment
+from federations import FIVE, bits, experiment, use_local_nodes
 
 import headwise as hw
 from headwise.cli import main
@@ -17,8 +17,7 @@ from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.settings.names import list_names
-from headwise.sites.site.policy import SimulatedPolicy
-from headwise.sites.site.site import Site
+from headwise.sites.site.site import SimulatedPolicy, Site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.messages import Lost, SiteMessage, pack_error, unpack_report
 from headwise.testing.nervous import Nervous
@@ -37,7 +36,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     "method", [m if m in FIVE else pytest.param(m, marks=pytest.mark.all_methods) for m in list_names("method")]
 )
 def test_every_method_gives_the_same_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     with Nervous():
         hw.run(experiment(method), tmp_path / "local")
         hw.run(experiment(method, engine=SIM), tmp_path / "sites")
@@ -53,14 +52,14 @@ def test_a_reply_that_got_lost_puts_no_client_ahead(
         seen.append(node)
         return Lost("by hand") if len(seen) % 3 == 0 else message
 
-    elsewhere(monkeypatch, lose_every_third)
+    use_local_nodes(monkeypatch, lose_every_third)
     hw.run(experiment(engine=SIM), tmp_path / "run")
     assert len(seen) > 12
     assert bits(tmp_path / "run") == wanted
 
 
 def test_a_node_that_never_answers_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, lambda node, message: Lost(f"node {node} is gone") if node == 12 else message)
+    use_local_nodes(monkeypatch, lambda node, message: Lost(f"node {node} is gone") if node == 12 else message)
     with pytest.raises(ClientError, match=r"clients \[.*\] gave no answer in 3 attempts: node 12 is gone"):
         hw.run(experiment(engine=SIM), tmp_path / "run")
 
@@ -81,7 +80,7 @@ def test_a_server_that_was_killed_goes_on_with_what_the_sites_have(
             if len(rounds) == 2:
                 raise Killed
 
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     with pytest.raises(Killed):
         hw.run(experiment(engine=SIM), tmp_path / "run", observers=[kill])
     hw.resume(tmp_path / "run")
@@ -99,7 +98,7 @@ def test_a_server_that_was_killed_before_it_stored_a_round_trains_it_again(
             raise Killed
         return message
 
-    elsewhere(monkeypatch, die)
+    use_local_nodes(monkeypatch, die)
     with pytest.raises(Killed):
         hw.run(experiment(engine=SIM), tmp_path / "run")
     hw.resume(tmp_path / "run")
@@ -113,7 +112,7 @@ def test_a_damaged_checkpoint_of_the_server_finds_the_sites_older_states(
         if isinstance(event, RoundStarted) and event.t == 3:
             raise Killed
 
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     with pytest.raises(Killed):
         hw.run(experiment(engine=SIM), tmp_path / "run", observers=[kill])
     newest = max((tmp_path / "run" / "checkpoint").glob("round-*"))
@@ -128,13 +127,13 @@ def test_a_site_that_lost_a_state_says_so(tmp_path: Path, monkeypatch: pytest.Mo
             for path in (tmp_path / "run" / "sites").rglob("*.safetensors"):
                 path.unlink()
 
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     with pytest.raises(ClientError, match=r"client-\d has no state [0-9a-f]{12}, which the server accepted last"):
         hw.run(experiment(engine=SIM), tmp_path / "run", observers=[forget])
 
 
 def test_a_method_that_fails_is_told_as_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("by hand")
@@ -151,7 +150,7 @@ def test_a_method_that_fails_is_told_as_in_one_process(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["", "[", "7", "{}", '{"experiment": 7}', '{"experiment": "{}", "run": "a"}'])
 def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    said = json.loads(Site(tmp_path, SimulatedPolicy(tmp_path)).answer(SiteMessage(text, [])).text)
+    said = json.loads(Site(tmp_path, SimulatedPolicy(tmp_path)).answer("train", SiteMessage(text, [])).text)
     assert set(said) == {"error"}
     assert list(tmp_path.iterdir()) == []
 
@@ -159,10 +158,10 @@ def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_tampered_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site_answer = Site.answer
 
-    def tamper(site: Site, message: SiteMessage) -> SiteMessage:
-        return site_answer(site, SiteMessage(message.text, [data[:-1] for data in message.records]))
+    def tamper(site: Site, kind: str, message: SiteMessage) -> SiteMessage:
+        return site_answer(site, kind, SiteMessage(message.text, [data[:-1] for data in message.records]))
 
-    elsewhere(monkeypatch)
+    use_local_nodes(monkeypatch)
     monkeypatch.setattr(Site, "answer", tamper)
     with pytest.raises(ClientError, match="these bytes are no record"):
         hw.run(experiment(engine=SIM), tmp_path / "run")

@@ -21,10 +21,9 @@ from headwise.disk.jsontext import to_json
 from headwise.engine.client.jobs import Job
 from headwise.sites.facts import for_sites
 from headwise.sites.server.nodes import Nodes, Roster
-from headwise.sites.site.policy import forget_data
-from headwise.sites.site.site import open_site
-from headwise.sites.site.status import site_status
-from headwise.sites.site.worker import Activity, SiteWorker, line_about
+from headwise.sites.site.running import site_status
+from headwise.sites.site.site import forget_data, open_site
+from headwise.sites.site.worker import Activity, SiteWorker, describe_order
 from headwise.sites.transport import envelope
 from headwise.sites.transport.envelope import SOCKET, WORKER_TRIES, NodeSeen, SiteMessage, WorkerLine
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
@@ -118,10 +117,10 @@ def test_the_worker_answers_and_its_death_changes_no_bit(home: Path, keeper: Kee
     again = asked.ask("train", message)  # the same connection object: it finds the new worker
     assert json.loads(again.text)["process"] != worker
     assert without_process(again) == without_process(first)
-    assert without_process(open_site(home / "site.toml")[0].answer(message)) == without_process(first)
+    assert without_process(open_site(home / "site.toml")[0].answer("train", message)) == without_process(first)
     found = site_status(home)
-    assert (found.done.run, found.done.round, found.done.rounds) == ("run-1", 1, 3)
-    assert found.done.sent == first.size + again.size, "it goes on counting from the disk"
+    assert (found.activity.run, found.activity.round, found.activity.rounds) == ("run-1", 1, 3)
+    assert found.activity.sent == first.size + again.size, "it goes on counting from the disk"
 
 
 def strangers_get_nothing(home: Path) -> None:
@@ -191,7 +190,8 @@ def test_messages_that_are_none_do_not_end_the_worker(tmp_path: Path, monkeypatc
         for kind in ("train", "query"):
             assert "error" in json.loads(worker.answer(kind, SiteMessage(text, [])).text)
     assert "error" in json.loads(worker.answer("train", SiteMessage('{"experiment": "{"}', [])).text)
-    assert set(said) == {"refused a message that is not an order"}
+    lines = {line.partition(":")[0] for line in said}
+    assert lines == {"refused a message that is not an order", "refused an experiment"}
     worker.answer("query.refused", SiteMessage(to_json({"refused": "claims client 1"}), []))
     assert said[-1] == "the server does not use this site: it claims client 1."
 
@@ -203,20 +203,20 @@ def reply(**values: object) -> SiteMessage:
 
 def test_each_round_has_one_line() -> None:
     asked = SiteMessage(to_json({"site_jobs": [{"t": 2}]}), [])
-    assert line_about(asked, reply()) == "round 2: trained on 120 samples, sent 1.8 KB"
-    assert line_about(asked, reply(n=1, samples=0)) == "round 2: trained, sent 1.8 KB"  # sizes are private here
-    assert line_about(asked, reply(kind="pre")) == "round 2: evaluated, sent 1.8 KB"
-    assert line_about(asked, reply(failure=["error", "no memory"])) == "round 2: failed (no memory), sent 1.8 KB"
-    assert line_about(asked, SiteMessage('{"error": "not here"}', [])) == "round 2: refused: not here"
-    stage = SiteMessage(to_json({"stage": "keys", "asked": {"t": 2}}), [])
-    assert line_about(stage, SiteMessage("{}", [])) == ""
+    assert describe_order(asked, reply()) == "round 2: trained on 120 samples, sent 1.8 KB"
+    assert describe_order(asked, reply(n=1, samples=0)) == "round 2: trained, sent 1.8 KB"  # sizes are private here
+    assert describe_order(asked, reply(kind="pre")) == "round 2: evaluated, sent 1.8 KB"
+    assert describe_order(asked, reply(failure=["error", "no memory"])) == "round 2: failed (no memory), sent 1.8 KB"
+    assert describe_order(asked, SiteMessage('{"error": "not here"}', [])) == "round 2: refused: not here"
+    stage = SiteMessage(to_json({"stage": "keys", "request": {"t": 2}}), [])
+    assert describe_order(stage, SiteMessage("{}", [])) == ""
 
 
 def test_the_status_says_what_was_done(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "activity.json").write_text(
         to_json({"run": "run-7", "method": "fedper", "data": "synthetic", "round": 2, "rounds": 3, "sent": 3400})
     )
-    assert site_status(home).done == Activity("run-7", "fedper", "synthetic", 2, 3, 3400)
+    assert site_status(home).activity == Activity("run-7", "fedper", "synthetic", 2, 3, 3400)
     with pytest.raises(SystemExit) as end:
         main(["site", "status", str(home)])
     assert not end.value.code
@@ -230,7 +230,7 @@ def test_the_status_says_what_was_done(home: Path, capsys: pytest.CaptureFixture
 # -- the server's view
 
 
-class Post:
+class SilentTransport:
     """Nodes that never answer; `here` can be changed while somebody waits."""
 
     def __init__(self, here: dict[int, NodeSeen]) -> None:
@@ -249,27 +249,31 @@ class Post:
 
 def test_who_waits_is_told_for_whom() -> None:
     said: list[str] = []
-    post = Post({1: NodeSeen("", "cleveland"), 2: NodeSeen("", "hungary"), 3: NodeSeen("", "switzerland")})
-    nodes = Nodes(post, experiment(clients=4), Roster({}, {}), said.append)  # type: ignore[arg-type]
+    transport = SilentTransport(
+        {1: NodeSeen("", "cleveland"), 2: NodeSeen("", "hungary"), 3: NodeSeen("", "switzerland")}
+    )
+    nodes = Nodes(transport, experiment(clients=4), Roster({}, {}), said.append)  # type: ignore[arg-type]
     nodes.registered = frozenset({"cleveland", "hungary", "switzerland", "va"})
     nodes.wait(range(4), 0.01)
     assert said == ["3 of 4 sites are here; va is missing"]
-    post.here[4] = NodeSeen("", "va")
+    transport.here[4] = NodeSeen("", "va")
     nodes.wait(range(4), 0.01)
-    assert said[1:] == ["4 of 4 sites are here; waiting for cleveland, hungary, switzerland, va to say who they are"]
-    del post.here[1], post.here[2], post.here[3]
+    assert said[1:] == [
+        "4 of 4 sites are here; waiting for cleveland, hungary, switzerland, va to introduce themselves"
+    ]
+    del transport.here[1], transport.here[2], transport.here[3]
     nodes.registered = frozenset({"va"})
     nodes.look()
-    assert nodes.waiting_for(range(4), range(4)).endswith("waiting for va to say who it is")
+    assert nodes.describe_wait(range(4), range(4)).endswith("waiting for va to introduce itself")
 
 
 def test_a_message_to_a_node_that_has_restarted_is_lost() -> None:
     """It would be waited for until it expires: Flower keeps the node's number."""
-    post = Post({1: NodeSeen("nine o'clock"), 2: NodeSeen("nine o'clock")})
-    nodes = Nodes(post, experiment(), Roster({}, {}, {1: "va"}))  # type: ignore[arg-type]
+    transport = SilentTransport({1: NodeSeen("nine o'clock"), 2: NodeSeen("nine o'clock")})
+    nodes = Nodes(transport, experiment(), Roster({}, {}, {1: "va"}))  # type: ignore[arg-type]
     answers = nodes.exchange({1: SiteMessage("{}", [])}, None)
-    post.here = {2: NodeSeen("nine o'clock")}
-    threading.Timer(0.2, lambda: post.here.update({1: NodeSeen("ten o'clock")})).start()
+    transport.here = {2: NodeSeen("nine o'clock")}
+    threading.Timer(0.2, lambda: transport.here.update({1: NodeSeen("ten o'clock")})).start()
     node, lost = next(answers)
     assert (node, lost.why) == (1, "va has restarted")  # type: ignore[union-attr]
-    assert (1, "query") in post.sent, "and it is asked who it is"
+    assert (1, "query") in transport.sent, "and it is asked who it is"

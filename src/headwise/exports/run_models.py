@@ -23,7 +23,7 @@ from ..data.federated import FederatedData, clients_at_sites, task_at_sites
 from ..data.own.description import MISSING, PARTS, Description, Features, read_description
 from ..data.own.readers.values import cell_text
 from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_state
-from ..disk.files import digest, read_bytes, read_json
+from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.client.scoring import compute_outputs
 from ..engine.host.devices import move_to
@@ -35,6 +35,7 @@ from ..memory import aligned
 from ..models.base import Task
 from ..models.split import channels_last
 from ..runs.checkpoint import Checkpoint, Checkpoints
+from ..runs.manifest import name_at_sites
 from ..runs.query import Run, client_label
 from ..settings.choices import OWN, Choice
 from ..settings.experiment import Experiment, experiment_from
@@ -289,7 +290,7 @@ class Served:
         content = read_json(path, absent=b"{}")
         try:
             each = {
-                t["client"]: {"kind": "classification", **{k: t[k] for k in FACTS if k in t}} for t in content["told"]
+                t["client"]: {"kind": "classification", **{k: t[k] for k in FACTS if k in t}} for t in content["facts"]
             }
             if not each or any(fact.keys() != set(FACTS) for fact in each.values()):
                 raise ValueError("facts are missing")
@@ -300,9 +301,8 @@ class Served:
 
 def refuse_deployed(run: Run, client: int | None = None) -> NoReturn:
     """Say where the personal models of a deployed run are, and how to get one."""
-    name = f"run-{digest(read_bytes(run.path / 'manifest.json'))[:16]}"  # as `sites.server.deployment` names it
     who = "CLIENT" if client is None else client
-    command = f"headwise site export SITE --run {name} --client {who} --format onnx -o DIR"
+    command = f"headwise site export SITE --run {name_at_sites(run.path)} --client {who} --format onnx -o DIR"
     raise RunError(f"{run.path} has its personal models at the sites that trained them: there, use {command}.")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..disk.files import read_json
+from ..disk.files import digest, read_bytes, read_json
 from ..errors import RunError
 from .files import MANIFEST, check
 
@@ -40,6 +40,11 @@ def describe(experiment: dict[str, Any], partition: dict[str, Any], data_dir: Pa
         "git": _revision(),
         "hardware": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(), **_kernels()},
     }
+
+
+def name_at_sites(folder: Path) -> str:
+    """What sites call the run in the server's `folder`; unique, because its manifest holds the start time."""
+    return f"run-{digest(read_bytes(folder / 'manifest.json'))[:16]}"
 
 
 def guarantee(manifest: dict[str, Any], folder: Path) -> str:

@@ -5,23 +5,18 @@ Importing them is cheap: a SuperNode that was started by hand does so for each m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .transport import grid
-from .transport.envelope import SiteMessage
+from .transport.envelope import AnswerMessage
 
 
-def _open(path: str) -> tuple[grid.AnswerOrder, grid.AnswerOrder]:
+def _open(node_config: Mapping[str, Any]) -> AnswerMessage:
     from .site.site import open_site
-    from .transport.messages import experiment_in
 
-    site, policy = open_site(Path(path))
-
-    def introduce(question: SiteMessage) -> SiteMessage:
-        return policy.introduce(experiment_in(question))
-
-    return site.answer, introduce
+    return open_site(Path(str(node_config["site"])))[0].answer
 
 
 def _serve(transport: grid.FlowerTransport, config: dict[str, Any]) -> None:
@@ -30,5 +25,5 @@ def _serve(transport: grid.FlowerTransport, config: dict[str, Any]) -> None:
     serve(transport, config)
 
 
-client_app = grid.node_app(_open)
+client_app = grid.client_app(_open)
 server_app = grid.server_app(_serve)

@@ -1,4 +1,4 @@
-"""What a site tells the server about its data, and the experiment as sites receive it."""
+"""The facts about its data that a site shares with the server, and the experiment as sites receive it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClientFacts:
         if self.kind != other.kind:
             return f"has data for {self.kind}, but {home} has data for {other.kind}"
         if bool(self.sums) != bool(other.sums):
-            return f"and {home} differ in whether they tell sums of their features: set allow.sums at all sites"
+            return f"and {home} differ in whether they share sums of their features: set allow.sums at all sites"
         if not self.sums:
             return "" if self.task == other.task else f"has data of the form {self.task}, but {home} has {other.task}"
         if self.classes != other.classes:
@@ -81,23 +81,22 @@ class ClientFacts:
 class Introduction:
     name: str
     clients: tuple[Natural, ...]
-    told: tuple[ClientFacts, ...]
+    facts: tuple[ClientFacts, ...]
     version: str
     """of the site's Headwise"""
     refusal: str | None = None
 
 
-def pooled(experiment: Experiment, told: Mapping[int, ClientFacts]) -> Experiment:
+def pool_sums(experiment: Experiment, facts: Mapping[int, ClientFacts]) -> Experiment:
     """The experiment with the sums of all clients, if their sites share them: preprocessing is fitted on those."""
-    sums = [told[c].sums for c in sorted(told)]
+    sums = [facts[c].sums for c in sorted(facts)]
     if not sums or not all(sums):
         return experiment
-    return replace(
-        experiment, data=Choice(experiment.data.name, {**experiment.data.options, STATISTICS: add_sums(sums)})
-    )
+    data = experiment.data
+    return replace(experiment, data=Choice(data.name, {**data.options, STATISTICS: add_sums(sums)}))
 
 
-def written_for_sites(experiment: Experiment) -> str:
+def write_for_sites(experiment: Experiment) -> str:
     """The experiment as sites receive it, in JSON: without files, folders and the machine of the server's own."""
     text = to_json(without_files(experiment).plain())
     try:
@@ -109,11 +108,11 @@ def written_for_sites(experiment: Experiment) -> str:
 
 def without_files(experiment: Experiment) -> Experiment:
     """The experiment without what only means something on the machine where it was written."""
-    data, sampling = experiment.data, experiment.sampling
+    data = experiment.data
     own = {key: type(value)() for key, value in data.options.items() if key in FILES}
     name = Path(data.name).stem if data.name.endswith(".py") else data.name
     data = Choice(name, {**data.options, **own}, data.values)
-    return replace(experiment, data=data, sampling=replace(sampling, trace=""))
+    return replace(experiment, data=data, sampling=replace(experiment.sampling, trace=""))
 
 
 def for_sites(experiment: Experiment) -> Experiment:
@@ -134,5 +133,5 @@ def for_sites(experiment: Experiment) -> Experiment:
         raise ConfigError(f"train.augment is {own[0]!r}, but sites only run what their own Headwise includes.")
     source: Source = registry.make("data", experiment.data)
     model = experiment.model or (Choice(source.default_model),)
-    found = registry.resolve_all(replace(experiment, model=model))
-    return replace(found, engine=Engine(kind="flower", kernels=found.engine.kernels))
+    resolved = registry.resolve_all(replace(experiment, model=model))
+    return replace(resolved, engine=Engine(kind="flower", kernels=resolved.engine.kernels))

@@ -24,10 +24,10 @@ from ..packed import Packed, RecordError, from_bytes, to_bytes
 from ..params import Params
 from ..records import Record, decode, encode, fields_of
 from ..runs.files import judge_of
+from ..runs.manifest import name_at_sites
 from ..settings.experiment import experiment_from
 from ..settings.foreign import read_foreign
-from .facts import written_for_sites
-from .states import run_at_sites
+from .facts import write_for_sites
 
 _SHAPE = judge_of({
     "experiment": dict,
@@ -72,15 +72,17 @@ def write_offer(models: Models, folder: Path) -> str:
     """Write the offer of a run whose clients are at sites; return its fingerprint."""
     if not models.deployed:
         raise RunError(f"{models.run.path} has its clients here: use headwise adapt, which needs no offer.")
-    found = models.checkpoint("last")
-    plan, t, client = _one_more(models.plan), found.progress.t, len(models.plan.data)
-    given, down = offer(plan, found.progress.server, client, t), record_types(type(plan.method)).down
+    progress = models.checkpoint("last").progress
+    plan = _one_more(models.plan)
+    client = len(models.plan.data)
+    given = offer(plan, progress.server, client, progress.t)
+    fields = list(fields_of(record_types(type(plan.method)).down))
     files = {DOWN: encode(given.down)}
     if given.whole is not None:
         files[WHOLE] = to_bytes(Packed(dict(given.whole), {}))
-    experiment = json.loads(written_for_sites(experiment_from(models.run.manifest["experiment"])))
-    card = {"kind": "offer", "experiment": experiment, "run": run_at_sites(models.run.path)}
-    write_folder(folder, {**card, "client": client, "round": t, "download": list(fields_of(down))}, files)
+    experiment = json.loads(write_for_sites(experiment_from(models.run.manifest["experiment"])))
+    card = {"kind": "offer", "experiment": experiment, "run": name_at_sites(models.run.path)}
+    write_folder(folder, {**card, "client": client, "round": progress.t, "download": fields}, files)
     return read_offer(folder).fingerprint
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from ..engine.executors.base import Setup
 from ..settings.options import Engine
 from .server.remote import LocalCopies, Remote
-from .site.policy import SimulatedPolicy
-from .site.site import Site
+from .site.site import SimulatedPolicy, Site
 from .states import SiteStates
 
 RUN = "run"  # fixed: the nodes' folder belongs to a single run
@@ -22,16 +21,16 @@ def make(setup: Setup) -> Remote:
     site = Site((setup.folder / "sites").absolute(), SimulatedPolicy(setup.data_dir.absolute()))
     clients = len(setup.plan.data)
     nodes = min(setup.engine.flower.nodes or clients, clients)
-    link = Simulation(client_app(site.answer), nodes, backend(setup.engine, setup.workers))
-    memory = LocalCopies(setup.states, SiteStates(site.folder, RUN))
-    return Remote(setup.plan, setup.experiment, RUN, link, memory, workers=min(setup.workers, nodes))
+    link = Simulation(client_app(lambda _: site.answer), nodes, backend(setup.engine, setup.workers))
+    index = LocalCopies(setup.states, SiteStates(site.folder, RUN))
+    return Remote(setup.plan, setup.experiment, RUN, link, index, workers=min(setup.workers, nodes))
 
 
 def backend(engine: Engine, workers: int) -> dict[str, Any]:
     """Flower's `backend_config`, which goes to Ray."""
-    asked = engine.flower
-    here = {"address": asked.ray} if asked.ray else {"num_cpus": math.ceil(workers * asked.cpus)}
+    flower = engine.flower
+    where = {"address": flower.ray} if flower.ray else {"num_cpus": math.ceil(workers * flower.cpus)}
     return {
-        "init_args": {**here, "logging_level": "ERROR", "log_to_driver": False},
-        "client_resources": {"num_cpus": asked.cpus, "num_gpus": asked.gpus},
+        "init_args": {**where, "logging_level": "ERROR", "log_to_driver": False},
+        "client_resources": {"num_cpus": flower.cpus, "num_gpus": flower.gpus},
     }

@@ -20,11 +20,6 @@ CLIENT = re.compile(r"client-(0|[1-9]\d{0,9})", re.ASCII)
 NAME = re.compile(r"round-(\d{7,10})-([0-9a-f]{64})\.safetensors", re.ASCII)
 
 
-def run_at_sites(folder: Path) -> str:
-    """What sites call the run in the server's `folder`; unique, because its manifest holds the start time."""
-    return f"run-{digest_of(read_bytes(folder / 'manifest.json'))[:16]}"
-
-
 class Version(NamedTuple):
     """A client's state after one of its rounds."""
 
@@ -96,8 +91,8 @@ class SiteStates:
 
     def clients(self) -> list[int]:
         """Clients with a folder here; anything else in the run's folder is ignored."""
-        found = ((CLIENT.fullmatch(p.name), p) for p in self.folder.glob("client-*"))
-        return sorted(int(name[1]) for name, path in found if name and path.is_dir())
+        names = (CLIENT.fullmatch(path.name) for path in self.folder.glob("client-*") if path.is_dir())
+        return sorted(int(name[1]) for name in names if name)
 
     def _home(self, client: int) -> Path:
         return self.folder / f"client-{int(client)}"
@@ -111,5 +106,5 @@ def _write(path: Path, data: bytes) -> None:
 
 def runs_in(folder: Path) -> list[str]:
     """Names of the run folders here; anything else is ignored."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(p.name for p in found if RUN.fullmatch(p.name) and p.is_dir())
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(p.name for p in paths if RUN.fullmatch(p.name) and p.is_dir())

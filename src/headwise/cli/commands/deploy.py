@@ -9,7 +9,7 @@ import click
 
 from ...settings.experiment import experiment_from, override, read_toml
 from ...settings.fields import NonNegative, convert, literal
-from ...sites.extras import check_flower
+from ...sites.transport.superlink import check_flower
 from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, json_option, set_option
 from .run import show
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...settings.experiment import experiment_from, read_toml
-from ...sites.extras import check_flower
+from ...sites.transport.superlink import check_flower
 from ..options import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
 from ..output import show_status, stop_in
 
@@ -35,7 +35,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     check_flower()
     from ...disk.files import failing_clearly
     from ...sites.server.control import run_server
-    from ...sites.site.signing import server_certificates
+    from ...sites.site.signing import write_certificates
     from ...sites.transport.superlink import check_insecure, check_name
 
     check_insecure(host, insecure)
@@ -47,7 +47,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
 
     def certify() -> None:
         if not insecure and not (home / "ca.crt").exists():
-            server_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
+            write_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
             click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
 
     sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health, certify))

@@ -17,7 +17,7 @@ from ...settings.choices import Choice
 from ...settings.experiment import read_toml
 from ...settings.fields import field_help, field_types, type_words
 from ...settings.foreign import parse_foreign
-from ...sites.extras import check_flower
+from ...sites.transport.superlink import check_flower
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, INPUT_FOLDER, OUTPUT_FOLDER, PORT, json_option
 from ..output import show_status, stop_in
@@ -90,19 +90,19 @@ def init(
     experiment = None if config is None else parse_foreign(read_toml(config))
     from ...engine.mechanism import UNPROTECTED
     from ...sites.facts import for_sites
-    from ...sites.site.own_data import tell
-    from ...sites.site.policy import OwnPolicy
-    from ...sites.site.signing import node_key
+    from ...sites.site.own_data import report_facts
+    from ...sites.site.signing import write_node_key
+    from ...sites.site.site import OwnPolicy
     from ...sites.site.site_file import check_site
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
     policy = OwnPolicy(site, folder.absolute())
-    view = policy.look(None if experiment is None else for_sites(experiment), download=download)
+    view = policy.load_clients(None if experiment is None else for_sites(experiment), download=download)
     with failing_clearly(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
-    node_key(folder / "site.key", site.name)
-    for facts in tell(site, view, UNPROTECTED):
+    write_node_key(folder / "site.key", site.name)
+    for facts in report_facts(site, view, UNPROTECTED):
         outputs, samples = counted(facts.classes, kind_of(facts.kind).noun), counted(sum(facts.sizes), "sample")
         click.echo(f"client {facts.client}: {samples} of shape {list(facts.shape)}, {outputs}")
     checked = "" if experiment is None else f"; {config} can run here"
@@ -149,7 +149,7 @@ def stop(folder: Path) -> None:
 def status(folder: Path, as_json: bool) -> None:
     """Show whether the site in FOLDER is running and connected, what it has sent, and the privacy that is left."""
     check_flower()
-    from ...sites.site.status import site_status
+    from ...sites.site.running import site_status
 
     show_status(site_status(folder.absolute()), as_json)
 
@@ -178,10 +178,9 @@ def review_(config: Path, folder: Path | None, as_json: bool) -> None:
     check_flower()
     experiment = parse_foreign(read_toml(config))
     from ...sites.site.review import review
-    from ...sites.site.telling import lines
 
     answer = review(experiment, None if folder is None else folder.absolute())
-    click.echo(to_json(answer.plain()) if as_json else "\n".join(lines(answer)))
+    click.echo(to_json(answer.plain()) if as_json else "\n".join(answer.lines()))
 
 
 @command.command(name="list")
@@ -190,17 +189,18 @@ def review_(config: Path, folder: Path | None, as_json: bool) -> None:
 def list_(folder: Path, as_json: bool) -> None:
     """List the personal models of the site in FOLDER, and the privacy each client has spent."""
     check_flower()
-    from ...sites.site.holdings import holdings, spent
-    from ...sites.site.status import privacy_line
+    from ...sites.site.ledger import privacy_spent
+    from ...sites.site.models import list_holdings
 
-    models, costs = holdings(folder / "site.toml"), spent(folder / "site.toml")
+    models = list_holdings(folder / "site.toml")
+    costs = privacy_spent(folder / "site.toml")
     if as_json:
         click.echo(to_json({"models": [m._asdict() for m in models], "spent": [s._asdict() for s in costs]}))
         return
     for line in [each.line() for each in models] or ["no personal models"]:
         click.echo(line)
     for each in costs:
-        click.echo(privacy_line(each))
+        click.echo(each.line())
 
 
 @command.command(name="export")
@@ -219,10 +219,10 @@ def export(folder: Path, run: str, client: int, format: Any, moment: str, licenc
     """Write a client's current personal model."""
     check_flower()
     from ...disk.paths import output_file, output_folder
-    from ...sites.site import holdings
+    from ...sites.site import models
 
     path = output_folder(out, "--out") if format else output_file(out, "--out")
-    holdings.export(folder / "site.toml", run, client, path, format, moment, licence)
+    models.export(folder / "site.toml", run, client, path, format, moment, licence)
     click.echo(f"wrote {out}")
 
 
@@ -234,11 +234,11 @@ def export(folder: Path, run: str, client: int, format: Any, moment: str, licenc
 def erase(folder: Path, run: str, client: int, yes: bool) -> None:
     """Erase everything the site has of a client in a run; the ledger stays."""
     check_flower()
-    from ...sites.site import holdings
+    from ...sites.site import models
 
     if not yes:
         raise ConfigError(f"client {client}'s model of {run} would be gone for good: add --yes to erase it.")
-    holdings.erase(folder / "site.toml", run, client)
+    models.erase(folder / "site.toml", run, client)
     click.echo(f"erased client {client} of {run}")
 
 
@@ -270,10 +270,10 @@ def adapt(
     check_flower()
     check_new_folder(out)
     from ...exports.card import check_format
-    from ...sites.site import adapting
+    from ...sites.site import models
 
     check_format(format)
-    adapted = adapting.adapt(folder / "site.toml", offer, client, epochs, licence, fingerprint)
+    adapted = models.adapt(folder / "site.toml", offer, client, epochs, licence, fingerprint)
     adapted.model.save(out, format)
     if as_json:
         facts = {"metric": adapted.metric.name, "trained_on": adapted.trained_on, "scores": adapted.scores}

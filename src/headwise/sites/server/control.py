@@ -223,7 +223,7 @@ class Follower:
         if progress_file(self._out).exists():
             lines = progress_file(self._out).read_text(encoding="utf-8").splitlines()
             for line in lines[self._lines :]:
-                self._tell(printable(json.loads(line)["said"]))
+                self._tell(printable(json.loads(line)["line"]))
             self._lines = len(lines)
         if (self._out / "manifest.json").exists():
             rows = Run(self._out).rounds
@@ -246,7 +246,7 @@ def end_file(out: Path) -> Path:
 
 def progress_file(out: Path) -> Path:
     """Where the server process writes lines for whoever follows the run."""
-    return out.with_name(f".{out.name}.said")
+    return out.with_name(f".{out.name}.progress")
 
 
 @dataclass(frozen=True)

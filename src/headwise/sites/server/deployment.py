@@ -1,30 +1,36 @@
-"""The server process of a run whose clients are at sites."""
+"""The server process of a run whose clients are at sites: it has the facts that sites share in place of their data."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ...app.floors import floors_of
 from ...app.launch import Backend, run_or_resume
-from ...app.prepare import Prepared
+from ...app.prepare import Prepared, plan_for
 from ...contract.method import record_types
-from ...disk.files import append_lines, failing_clearly, read_json, write_bytes, write_json
+from ...data.federated import clients_at_sites, task_at_sites
+from ...data.splits import Floor, Spread, Summary, majority_floor
+from ...disk.files import append_lines, digest, failing_clearly, read_json, write_bytes, write_json
+from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
 from ...errors import HeadwiseError, RunError
+from ...models.base import Task
 from ...records import Packed, from_bytes, to_bytes
-from ...runs.manifest import read_manifest
+from ...runs.manifest import name_at_sites, read_manifest
+from ...runs.query import site_names
 from ...settings.choices import OWN
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
-from ..facts import ClientFacts, for_sites, pooled, written_for_sites
-from ..states import run_at_sites
+from ..facts import PARTS, STATISTICS, ClientFacts, for_sites, pool_sums, write_for_sites
 from .control import end_file, progress_file
-from .elsewhere import prepared_from
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
 
@@ -49,20 +55,21 @@ class Digests:
         data = self.states.encode(client)
         return "" if data is None else str(from_bytes(data).scalars["digest"])
 
-    def took(self, client: int, digest: str) -> None:
+    def accept(self, client: int, digest: str) -> None:
         self.states[client] = to_bytes(Packed({}, {"digest": digest}))
 
 
-def serve(post: Transport, config: dict[str, Any]) -> None:
+def serve(transport: Transport, config: dict[str, Any]) -> None:
     """Start or resume a run with clients at sites; how it ended goes to `end_file`."""
-    asked = json.loads(config["order"])
-    out = Path(asked["out"])
+    order = json.loads(config["order"])
+    out = Path(order["out"])
     why = "the server process failed: see Flower's log."
     with failing_clearly(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        experiment, say = for_sites(experiment_from(asked["experiment"])), partial(_say, progress_file(out))
-        _serve(post, experiment, out, float(asked["wait"]), asked.get("sites", ()), say)
+        experiment = for_sites(experiment_from(order["experiment"]))
+        say = partial(_append_progress, progress_file(out))
+        _serve(transport, experiment, out, float(order["wait"]), order["sites"], say)
         why = ""
     except HeadwiseError as error:
         why = str(error)
@@ -72,11 +79,17 @@ def serve(post: Transport, config: dict[str, Any]) -> None:
 
 
 def _serve(
-    post: Transport, experiment: Experiment, out: Path, wait: float, names: Iterable[str], say: Callable[[str], None]
+    transport: Transport,
+    experiment: Experiment,
+    out: Path,
+    wait: float,
+    names: Iterable[str],
+    say: Callable[[str], None],
 ) -> None:
-    clients, task = range(experiment.clients or 0), experiment.task
+    clients = range(experiment.clients or 0)
+    task = experiment.task
     path = out / "sites.json"
-    nodes = Nodes(post, experiment, _known(path), say)
+    nodes = Nodes(transport, experiment, _read_roster(path), say)
     nodes.registered = frozenset(names)
     begun = path.exists()
     missing = nodes.wait(clients, wait, first=not begun)
@@ -85,46 +98,93 @@ def _serve(
     if missing and (experiment.faults.reaction == "stop" or len(missing) == len(clients)):
         client, why = next(iter(missing.items()))
         raise RunError(f"client {client} can't take part: {why.rstrip('.')}.")
-    experiment = pooled(experiment, nodes.known.told)
+    experiment = pool_sums(experiment, nodes.known.facts)
     if (out / "manifest.json").exists():  # sites that came later are not part of the sums that it began with
         before = experiment_from(read_manifest(out)["experiment"])
-        experiment = dataclasses.replace(experiment, data=before.data) if before.data.name == OWN else experiment
+        experiment = replace(experiment, data=before.data) if before.data.name == OWN else experiment
 
-    def executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
-        nodes.keep = partial(_keep, path)
+    def make_executor(experiment: Experiment, plan: Plan, states: States, folder: Path) -> Remote:
+        nodes.keep = partial(_write_roster, path)
         nodes.keep(nodes.roster)
-        run = run_at_sites(folder)
+        run = name_at_sites(folder)
         say(f"sites keep their models of this run as {run}")
-        memory = Digests(states, type(plan.method))
 
         def note(row: dict[str, Any]) -> None:
             append_lines(folder / "sites.jsonl", [{**row, "site": nodes.name_of(row["node"])}])
 
         # as it was introduced to the sites, which know their task
-        told = written_for_sites(dataclasses.replace(experiment, task=task))
-        return Remote(plan, told, run, nodes, memory, workers=len(clients), note=note)
+        text = write_for_sites(replace(experiment, task=task))
+        index = Digests(states, type(plan.method))
+        return Remote(plan, text, run, nodes, index, workers=len(clients), note=note)
 
-    def make(experiment: Experiment) -> Prepared:
-        return prepared_from(experiment, nodes.roster)
+    def make_prepared(experiment: Experiment) -> Prepared:
+        return prepare_from(experiment, nodes.roster)
 
-    run_or_resume(experiment, out, backend=Backend(make, executor))
-
-
-def _say(path: Path, line: str) -> None:
-    """Tell `headwise deploy`."""
-    append_lines(path, [{"said": line}])
+    run_or_resume(experiment, out, backend=Backend(make_prepared, make_executor))
 
 
-def _keep(path: Path, known: Roster) -> None:
-    told = [dataclasses.asdict(t) for _, t in sorted(known.told.items())]
-    write_json(path, {"told": told, "homes": known.homes, "names": dict(known.names)})
+def _append_progress(path: Path, line: str) -> None:
+    """Add a line for `headwise deploy` to print."""
+    append_lines(path, [{"line": line}])
 
 
-def _known(path: Path) -> Roster:
-    """What sites told before the run was resumed."""
+def _write_roster(path: Path, roster: Roster) -> None:
+    facts = [asdict(each) for _, each in sorted(roster.facts.items())]
+    write_json(path, {"facts": facts, "homes": roster.homes, "names": dict(roster.names)})
+
+
+def _read_roster(path: Path) -> Roster:
+    """What is known of the sites of a run that is resumed."""
     if not path.exists():
         return Roster({}, {})
-    found = read_json(path)
-    told = [build(ClientFacts, t) for t in found["told"]]
-    names = {int(n): str(name) for n, name in found.get("names", {}).items()}
-    return Roster({t.client: t for t in told}, {int(c): int(n) for c, n in found["homes"].items()}, names)
+    values = read_json(path)
+    facts = [build(ClientFacts, each) for each in values["facts"]]
+    homes = {int(client): int(node) for client, node in values["homes"].items()}
+    return Roster({f.client: f for f in facts}, homes, {int(n): str(name) for n, name in values["names"].items()})
+
+
+def prepare_from(experiment: Experiment, roster: Roster) -> Prepared:
+    """What a run needs, from the facts that sites share: its clients have no samples."""
+    experiment = for_sites(experiment)
+    count = experiment.clients or 0
+    facts = roster.facts
+    statistics = experiment.data.options.get(STATISTICS, "")
+    task = task_at_sites(next(iter(facts.values())).task, statistics, experiment.target_range)
+    experiment = replace(experiment, task=task.kind)
+    trains = {c: each.labels[0] for c, each in facts.items() if each.labels is not None}
+    labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in trains.items()}
+    sizes = [facts[c].sizes if c in facts else (0, 0, 0) for c in range(count)]
+    names = site_names(roster.homes, roster.names, count)
+    plan = plan_for(experiment, clients_at_sites(task, sizes, labels, names))
+    counts = _histograms(facts, count)
+    named = {"names": list(names)} if names else {}
+    summary = _summarize(facts, count, task, counts)
+    return Prepared(experiment, plan, summary, {**counts, **named, **floors_of(plan, counts)})
+
+
+def _histograms(facts: Mapping[int, ClientFacts], count: int) -> dict[str, list[list[int]]]:
+    """Samples per class for each client; empty unless every site shares them."""
+    rows = [labels for c in range(count) if c in facts and (labels := facts[c].labels) is not None]
+    if len(rows) < count:
+        return {part: [] for part in PARTS}
+    return {part: [list(row[k]) for row in rows] for k, part in enumerate(PARTS)}
+
+
+def _summarize(
+    facts: Mapping[int, ClientFacts], count: int, task: Task, histograms: Mapping[str, list[list[int]]]
+) -> Summary:
+    """The hash covers only the number of clients and the task, since sites may join later."""
+    train, val, test = (sum(each.sizes[k] for each in facts.values()) for k in range(3))
+    counts = {part: np.array(rows, np.int64) for part, rows in histograms.items()}
+    classes = [task.classes]
+    floor = Floor(None, None)
+    if histograms["train"]:
+        classes = (counts["train"] + counts["val"] + counts["test"] > 0).sum(1).tolist()
+        floor = majority_floor(counts["train"], counts["test"])
+    form = digest(to_json([count, task.shape, task.classes, task.vocabulary, task.kind]).encode())
+    sizes = _spread([sum(each.sizes) for each in facts.values()])
+    return Summary(count, train, val, test, sizes, _spread(classes), floor, form)
+
+
+def _spread(values: list[int]) -> Spread:
+    return Spread(float(min(values)), float(np.median(values)), float(max(values)))

@@ -46,8 +46,8 @@ class StateIndex(Protocol):
         """The digest of the state accepted last; empty if there is none."""
         ...
 
-    def took(self, client: int, digest: str) -> None:
-        """Accept this state as the client's newest."""
+    def accept(self, client: int, digest: str) -> None:
+        """Take this state as the client's newest."""
         ...
 
 
@@ -55,7 +55,8 @@ class LocalCopies:
     """Copies of states from nodes on this machine, so that run folders look the same for all engines."""
 
     def __init__(self, states: States, kept: SiteStates) -> None:
-        self.states, self._kept = states, kept
+        self.states = states
+        self._kept = kept
         self._digests: dict[int, str] = {}
 
     def digest(self, client: int) -> str:
@@ -64,10 +65,11 @@ class LocalCopies:
             self._digests[client] = "" if data is None else digest(data)
         return self._digests[client]
 
-    def took(self, client: int, digest: str) -> None:
+    def accept(self, client: int, digest: str) -> None:
         data = self._kept.take(client, digest)
         if data is not None:
-            self.states[client], self._digests[client] = data, digest
+            self.states[client] = data
+            self._digests[client] = digest
 
 
 class Remote:
@@ -79,16 +81,22 @@ class Remote:
         experiment: str,
         run: str,
         link: Link,
-        memory: StateIndex,
+        index: StateIndex,
         *,
         workers: int = 1,
         note: Note = lambda row: None,
     ) -> None:
-        self._plan, self._types, self._faults = plan, record_types(type(plan.method)), plan.experiment.faults
-        self._memory, self.states = memory, memory.states
-        self.workers, self.clock = workers, Clock()
-        self._experiment, self._run = experiment, run
-        self._link, self._note = link, note
+        self.workers = workers
+        self.clock = Clock()
+        self.states = index.states
+        self._plan = plan
+        self._types = record_types(type(plan.method))
+        self._faults = plan.experiment.faults
+        self._experiment = experiment
+        self._run = run
+        self._link = link
+        self._index = index
+        self._note = note
         self._lost: dict[int, Lost] = {}
         """clients whose last job got no answer"""
 
@@ -123,12 +131,11 @@ class Remote:
             if node is None:
                 self._lost[client] = self._lost.get(client, Lost("its site is not connected"))
             else:
-                site_jobs.setdefault(node, []).append(SiteJob(job, self._memory.digest(client)))
+                site_jobs.setdefault(node, []).append(SiteJob(job, self._index.digest(client)))
         if self._plan.experiment.secure.sums and next(iter(jobs.values())).kind == "fit":
             missing = len(jobs) - sum(map(len, site_jobs.values()))
-            if site_jobs and not (
-                missing and self._faults.reaction == "stop"
-            ):  # a sum without them would be thrown away
+            useless = missing and self._faults.reaction == "stop"  # a sum without them would be thrown away
+            if site_jobs and not useless:
                 yield from self._ask_masked(jobs, site_jobs)
             return
         begun = time.perf_counter()
@@ -159,9 +166,8 @@ class Remote:
 
         masked = MaskedRound(self._plan, self._run, self._experiment, site_jobs)
         try:
-            answers = masked.play(
-                partial(self._exchange, site_jobs), lambda n, message: self._read(site_jobs[n], message)
-            )
+            exchange = partial(self._exchange, site_jobs)
+            answers = masked.play(exchange, lambda node, message: self._read(site_jobs[node], message))
         except UnopenedError as error:
             self._lost |= dict.fromkeys(jobs, Lost(str(error)))
             return
@@ -178,7 +184,8 @@ class Remote:
         self, site_jobs: Mapping[int, Sequence[SiteJob]], task: str, messages: Mapping[int, SiteMessage]
     ) -> Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]:
         """Send the messages; yield each reply with a function that logs it, with or without a failure."""
-        begun, deadline = time.perf_counter(), self._faults.deadline
+        begun = time.perf_counter()
+        deadline = self._faults.deadline
         most = max((len(site_jobs[node]) for node in messages), default=0)
         for node, reply in self._link.exchange(messages, None if deadline is None else START + deadline * most):
             jobs = [site_job.job for site_job in site_jobs[node]]
@@ -196,8 +203,8 @@ class Remote:
     def _read(self, site_jobs: Sequence[SiteJob], message: SiteMessage) -> Report:
         """A node's report; a `RecordError` if it does not match the order."""
         report = unpack_report(message, self._types)
-        said = {answer.client: (answer.kind, answer.t) for answer, _ in report.answers}
-        if said != {job.client: (job.kind, job.t) for job, _ in site_jobs} or len(said) < len(report.answers):
+        order = sorted((job.client, job.kind, job.t) for job, _ in site_jobs)
+        if sorted((a.client, a.kind, a.t) for a, _ in report.answers) != order:
             raise RecordError("this report does not match the order")
         self.clock.add(report.seconds)
         self.clock.memory[report.process] = report.memory
@@ -207,5 +214,5 @@ class Remote:
         """Accept these answers, and the states that come with them."""
         for answer, state in answers:
             if state:
-                self._memory.took(answer.client, state)
+                self._index.accept(answer.client, state)
             yield answer

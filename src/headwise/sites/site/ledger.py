@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...disk.files import digest, failing_clearly, write_json
 from ...disk.jsontext import to_json
@@ -23,7 +23,7 @@ from ...errors import ConfigError, RunError
 from ...privacy.accountant import compose
 from ...settings.fields import Natural, build
 from ..states import SiteStates, runs_in
-from .site_file import SiteSettings
+from .site_file import SiteSettings, read_site
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Ledger:
         """A client's book, empty before its first order; a `RunError` if it can't be trusted."""
         path = self._path(client)
         try:
-            found = json.loads(path.read_bytes())
-            book = build(Book, found["book"])
-            if found["sha256"] != _digest(book) or book.client != client:
+            values = json.loads(path.read_bytes())
+            book = build(Book, values["book"])
+            if values["sha256"] != _digest(book) or book.client != client:
                 raise ValueError("its checksum is wrong")
         except FileNotFoundError:
             return Book(client)
@@ -100,9 +100,9 @@ class Ledger:
 
     def charge(self, plan: Plan, experiment: str, kept: SiteStates, jobs: Sequence[Job]) -> None:
         """Charge all of these jobs or none; refuse those that the site does not allow or has no budget for."""
-        with self._locked():
+        with self._hold_lock():
             before = [self.book(job.client) for job in jobs]
-            after = [self._charged(plan, experiment, kept, *each) for each in zip(before, jobs, strict=True)]
+            after = [self._add_charge(plan, experiment, kept, *each) for each in zip(before, jobs, strict=True)]
             for book in after:
                 if book not in before:
                     write_json(self._path(book.client), {"book": asdict(book), "sha256": _digest(book)}, private=True)
@@ -116,7 +116,7 @@ class Ledger:
             begun = any(e.experiment == experiment and 0 < e.last < plan.experiment.rounds for e in book.runs)
             self._check_left(plan, book, 1 if begun else plan.experiment.rounds)
 
-    def _charged(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:
+    def _add_charge(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:
         run = kept.folder.name
         cost: tuple[Any, ...] = ()
         if plan.privacy.protects and plan.privacy.source == "system":
@@ -138,8 +138,9 @@ class Ledger:
         return book.with_entry(replace(entry, answers=answers, last=last))
 
     def _check_left(self, plan: Plan, book: Book, rounds: int) -> None:
-        allow, more = self.site.allow, plan.privacy.cost(plan, book.client).times(rounds)
-        after, total = book.epsilon(allow.delta, more), allow.total or 0.0
+        allow = self.site.allow
+        total = allow.total or 0.0
+        after = book.epsilon(allow.delta, plan.privacy.cost(plan, book.client).times(rounds))
         if not after <= total:
             spent = book.epsilon(allow.delta)
             raise RunError(
@@ -164,7 +165,7 @@ class Ledger:
         return self.home / f"ledger-{client}.json"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """Concurrent orders are charged one at a time."""
         path = self.home / "ledger.lock"
         with failing_clearly(path):
@@ -176,3 +177,40 @@ class Ledger:
 
 def _digest(book: Book) -> str:
     return digest(to_json(asdict(book), sort_keys=True).encode())
+
+
+class PrivacySpent(NamedTuple):
+    """The privacy budget of one client over all runs."""
+
+    client: int
+    epsilon: float
+    """of all answers under differential privacy, composed"""
+    delta: float
+    total: float | None
+    """the site's limit, if it sets one"""
+    left: float | None
+    unit: str | None
+    """what epsilon protects: the client, or a single example as soon as one run protected only those"""
+    unprotected: int
+    """answers without differential privacy"""
+
+    def line(self) -> str:
+        limit = "no limit" if self.left is None else f"{self.left:.3g} of {self.total:g} left"
+        bare = f"; {self.unprotected} answers without privacy" if self.unprotected else ""
+        unit = f" (of {'an example' if self.unit == 'example' else 'the client'})" if self.unit else ""
+        return f"client {self.client}  spent epsilon {self.epsilon:.3g}{unit} at delta {self.delta:g}, {limit}{bare}"
+
+
+def privacy_spent(path: Path) -> list[PrivacySpent]:
+    """What each client of the site with this site.toml has spent."""
+    settings = read_site(path)
+    allow = settings.allow
+    ledger = Ledger(settings, path.absolute().parent)
+    rows: list[PrivacySpent] = []
+    for own in sorted(settings.clients, key=lambda each: each.id):
+        book = ledger.book(own.id)
+        epsilon = book.epsilon(allow.delta)
+        left = None if allow.total is None else max(0.0, allow.total - epsilon)
+        unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" sorts after "client"
+        rows.append(PrivacySpent(own.id, epsilon, allow.delta, allow.total, left, unit, book.bare))
+    return rows

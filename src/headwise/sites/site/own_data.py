@@ -1,4 +1,4 @@
-"""A site's own data, and what the site tells the server about them."""
+"""A site's own data, and the facts about them that it shares with the server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ...errors import DataError
 from ...seeds import seed_of
 from ...settings.choices import OWN, Choice
 from ...settings.experiment import Experiment
+from ...settings.options import TargetRange
+from ...tasks.registry import kind_of
 from ..facts import CLASSES, PARTS, STATISTICS, ClientFacts
 from .site_file import SiteSettings
 
@@ -33,41 +35,23 @@ def own_data(
 ) -> FederatedData:
     """The data of this site's clients, from the sources in site.toml; other clients are empty.
 
-    Where the site is looked at `alone`, no study asks for a range of its targets, and its own one counts.
+    If `alone`, there is no study: the site's own range of targets counts.
     """
-    found: dict[int, Dataset] = {}
-    with nullcontext() if download else offline():
-        for own in sorted(site.clients, key=lambda each: each.id):
-            source: Source = registry.make("data", Choice.parse(own.source, "data"))
-            if isinstance(source, Own):
-                source = dataclasses.replace(source, task=source.task or experiment.task)
-            found[own.id] = _of_one(source.load(home / own.folder), own.source)
-    first, *others = found.values()
-    if experiment.task not in (None, first.task):
-        raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {first.task}.")
-    declared = first.target_range
-    asked = declared if alone else experiment.target_range
-    if declared not in (None, asked):
-        said = f"{site.name} declares target_range = {declared.plain()}"
-        raise DataError(f"{said}, but the experiment {asked.plain() if asked else 'does not'}: both must be the same.")
-    named = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()
-    if named and first.classes != named:
-        said = f"data.classes is {', '.join(named)}, but {site.name} has others"  # which, the server need not know
-        raise DataError(f"{said}: names and order in its data.toml must be the same.")
-    for other in others:
-        kinds = [(d.x.shape[1:], d.x.dtype, d.part is None, *(getattr(d, k) for k in ALIKE)) for d in (first, other)]
-        if kinds[0] != kinds[1]:
-            raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
-    tests = [d.official_test for d in found.values() if d.official_test is not None]
+    datasets = _load_datasets(site, home, experiment, download)
+    first = next(iter(datasets.values()))
+    target_range = first.target_range if alone else experiment.target_range
+    _check_study(site, first, experiment, target_range)
+    _check_alike(site, list(datasets.values()))
+    tests = [d.official_test for d in datasets.values() if d.official_test is not None]
     merged = dataclasses.replace(
         first,
-        x=np.concatenate([d.x for d in found.values()]),
-        y=np.concatenate([d.y for d in found.values()]),
-        official_test=np.concatenate(tests) if len(tests) == len(found) else None,
-        part=None if first.part is None else np.concatenate([d.part for d in found.values() if d.part is not None]),
+        x=np.concatenate([d.x for d in datasets.values()]),
+        y=np.concatenate([d.y for d in datasets.values()]),
+        official_test=np.concatenate(tests) if len(tests) == len(datasets) else None,
+        part=None if first.part is None else np.concatenate([d.part for d in datasets.values() if d.part is not None]),
         owner=None,
-    ).with_range(asked)
-    sizes = {c: len(d.y) for c, d in found.items()}
+    ).with_range(target_range)
+    sizes = {c: len(d.y) for c, d in datasets.items()}
     seed = seed_of(experiment.data_seed, "partition")
     parts = divide_own(merged, sizes, parse_split(experiment.split), experiment.clients or 0, seed)
     parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
@@ -76,48 +60,88 @@ def own_data(
     return FederatedData(merged, parts, sums=sums)
 
 
-def _of_one(dataset: Dataset, source: str) -> Dataset:
-    """The data set, if all of it belongs to one client."""
-    if len(dataset.owners) > 1 and dataset.recipe is not None:
-        names = ", ".join(dataset.owners[:5])
-        raise DataError(f"{source} has {len(dataset.owners)} clients ({names}), but must have one: this site's own.")
-    return dataset
+def _load_datasets(site: SiteSettings, home: Path, experiment: Experiment, download: bool) -> dict[int, Dataset]:
+    """Each client's data set, in the order of their numbers."""
+    datasets: dict[int, Dataset] = {}
+    with nullcontext() if download else offline():
+        for own in sorted(site.clients, key=lambda each: each.id):
+            source: Source = registry.make("data", Choice.parse(own.source, "data"))
+            if isinstance(source, Own):
+                source = dataclasses.replace(source, task=source.task or experiment.task)
+            dataset = source.load(home / own.folder)
+            if (n := len(dataset.owners)) > 1 and dataset.recipe is not None:
+                names = ", ".join(dataset.owners[:5])
+                raise DataError(f"{own.source} has {n} clients ({names}), but must have one: this site's own.")
+            datasets[own.id] = dataset
+    return datasets
+
+
+def _check_study(
+    site: SiteSettings, dataset: Dataset, experiment: Experiment, target_range: TargetRange | None
+) -> None:
+    """Refuse data of another task, range or classes than the study's."""
+    if experiment.task not in (None, dataset.task):
+        raise DataError(f"task is {experiment.task!r}, but {site.name} has data for {dataset.task}.")
+    if (declared := dataset.target_range) not in (None, target_range):
+        study = target_range.plain() if target_range else "none"
+        raise DataError(
+            f"{site.name} declares target_range = {declared.plain()}, but the experiment has {study}: "
+            "both must be the same."
+        )
+    classes = tuple(experiment.data.options.get(CLASSES, ())) if experiment.data.name == OWN else ()
+    if classes and dataset.classes != classes:  # the server need not know which this site has
+        raise DataError(
+            f"data.classes is {', '.join(classes)}, but {site.name} has others: "
+            "names and order in its data.toml must be the same."
+        )
+
+
+def _check_alike(site: SiteSettings, datasets: list[Dataset]) -> None:
+    kinds = [[d.x.shape[1:], d.x.dtype, d.part is None, *(getattr(d, k) for k in ALIKE)] for d in datasets]
+    if any(kind != kinds[0] for kind in kinds):
+        raise DataError(f"the clients of {site.name} have data of different shape, type, classes or scale.")
 
 
 def sums_of(data: FederatedData, site: SiteSettings) -> dict[int, str]:
     """Sums of each client's training samples, and of quantities without a range; empty without preprocessing to fit."""
-    dataset, recipe = data.dataset, data.dataset.recipe
-    if recipe is None:
+    dataset = data.dataset
+    if dataset.recipe is None:
         return {}
-    trains = {c.id: data.parts[c.id].train for c in site.clients}
-    y = dataset.y if dataset.task == "regression" and dataset.target_range is None else None
-    sums = {c: measure(recipe, dataset.x[t], None if y is None else y[t]) for c, t in trains.items()}
-    return {c: sums_to_json(recipe, each) for c, each in sums.items()}
+    y = dataset.y if kind_of(dataset.task).quantitative and dataset.target_range is None else None
+    sums: dict[int, str] = {}
+    for own in site.clients:
+        train = data.parts[own.id].train
+        measured = measure(dataset.recipe, dataset.x[train], None if y is None else y[train])
+        sums[own.id] = sums_to_json(dataset.recipe, measured)
+    return sums
 
 
 def check_scale(site: SiteSettings, data: FederatedData, experiment: Experiment) -> None:
     """Refuse a regression whose targets could only be measured by this site's own; privacy has its own sentence."""
-    dataset, tells = data.dataset, data.dataset.recipe is not None
-    if dataset.task != "regression" or dataset.target_range or experiment.privacy.clip is not None:
+    dataset = data.dataset
+    if not kind_of(dataset.task).quantitative or dataset.target_range or experiment.privacy.clip is not None:
         return
-    if not (tells and site.allow.sums):
-        how = "set target_range in the experiment" + (", or allow.sums = true in each site.toml" if tells else "")
-        said = "needs a scale of the targets that is the same for all sites"
-        raise DataError(f"{site.name} has data for regression, which {said}: {how}.")
+    has_recipe = dataset.recipe is not None
+    if not (has_recipe and site.allow.sums):
+        how = "set target_range in the experiment" + (", or allow.sums = true in each site.toml" if has_recipe else "")
+        raise DataError(
+            f"{site.name} has data for regression, which needs a scale of the targets that is the same for all "
+            f"sites: {how}."
+        )
 
 
-def tell(
+def report_facts(
     site: SiteSettings, data: Clients, privacy: Mechanism, sums: Mapping[int, str] | None = None
 ) -> list[ClientFacts]:
     """What this site shares about its clients; under client-level privacy, not even their sizes."""
     task = data.task
-    found: list[ClientFacts] = []
+    facts: list[ClientFacts] = []
     for own in site.clients:
         sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
-        told = None
+        labels = None
         if site.allow.labels and not privacy.protects and task.kind == "classification":
             parts = [getattr(data.client(own.id), part).y for part in PARTS]
-            told = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
+            labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
         form = (task.shape, task.classes, task.vocabulary)
-        found.append(ClientFacts(own.id, *form, sizes, told, (sums or {}).get(own.id, ""), task.kind))
-    return found
+        facts.append(ClientFacts(own.id, *form, sizes, labels, (sums or {}).get(own.id, ""), task.kind))
+    return facts

@@ -1,4 +1,7 @@
-"""`headwise site review`: what a study would do at this site, before anything is allowed. Nothing is sent."""
+"""`headwise site review`: what a study would do at this site, before anything is allowed. Nothing is sent.
+
+`review` computes it, and `Review.lines` says it in plain words, for whoever decides about the site.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from ...engine.plan import Plan
 from ...errors import HeadwiseError, counted
 from ...privacy.accountant import account
 from ...records import fields_of
+from ...settings.choices import Choice
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help
 from ...tasks.registry import kind_of
-from ..facts import for_sites, written_for_sites
-from .holdings import PrivacySpent, spent
-from .ledger import Ledger
-from .own_data import own_data, tell
-from .policy import OwnPolicy
+from ..facts import for_sites, write_for_sites
+from .ledger import Ledger, PrivacySpent, privacy_spent
+from .own_data import own_data, report_facts
 from .signing import experiment_hash
-from .site_file import Allow, SiteSettings, check_networks, check_privacy, permitted, read_site
+from .site import OwnPolicy
+from .site_file import Allow, SiteSettings, check_networks, check_privacy, permit, read_site
 from .trial import ClientTraffic, kind_of_message, rehearse_client
 
 TOGETHER = (("experiments", "signer"), ("epsilon", "delta", "epsilon_total"))
@@ -44,7 +47,7 @@ class Review:
     sent: Mapping[str, str]
     """each field of the method's upload, and what it is"""
     stays: str
-    told: tuple[str, ...] = ()
+    announced: tuple[str, ...] = ()
     """what the server learns when the site introduces itself, and with each evaluation"""
     traffic: tuple[ClientTraffic, ...] = ()
     promise: Mapping[str, Any] | None = None
@@ -57,82 +60,96 @@ class Review:
     """None: no site was given"""
 
     def plain(self) -> dict[str, Any]:
-        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "experiment"}
-        listed = {k: [asdict(each) for each in rest[k]] for k in ("traffic", "attacks")}
-        budget = [each._asdict() for each in self.spent]
-        refused = None if self.refusals is None else [asdict(each) for each in self.refusals]
-        return {
-            "method": self.experiment.method.name, "rounds": self.experiment.rounds, **rest, **listed,
-            "spent": budget, "refusals": refused,
-        }  # fmt: skip
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "experiment"}
+        for name in ("traffic", "attacks", "refusals"):
+            values[name] = values[name] and [asdict(each) for each in values[name]]
+        values["spent"] = [each._asdict() for each in self.spent]
+        return {"method": self.experiment.method.name, "rounds": self.experiment.rounds, **values}
+
+    def lines(self) -> Iterator[str]:
+        yield "What would run"
+        yield from _indent(_describe_run(self))
+        yield ""
+        yield "What would leave"
+        yield from _indent(_describe_uploads(self))
+        yield ""
+        yield "Privacy budget"
+        yield from _indent(_describe_budget(self))
+        yield ""
+        yield "What it could reveal"
+        yield from _indent(_describe_attacks(self))
+        yield ""
+        yield from _describe_decision(self)
 
 
-def review(asked: Experiment, home: Path | None) -> Review:
+def review(study: Experiment, home: Path | None) -> Review:
     """Review this experiment for the site in `home`; without one, only what holds at every site."""
-    experiment = for_sites(asked)
+    experiment = for_sites(study)
     method = type(registry.make("method", experiment.method))
     up = record_types(method).up
-    said = " ".join((inspect.getdoc(up) or "").split()).rstrip(".")
-    sent = {name: field_help(up).get(name, said) for name in fields_of(up)}
+    summary = " ".join((inspect.getdoc(up) or "").split()).rstrip(".")
+    sent = {name: field_help(up).get(name, summary) for name in fields_of(up)}
     known = experiment.method.name.partition("@")[0]
     like = known if known in known_audits() else ""
     bare = Review(experiment, sent, method.stays, like=like, attacks=strongest(like, None) if like else ())
     if home is None:
         return bare
-    site, text = read_site(home / "site.toml"), written_for_sites(experiment)
+    site = read_site(home / "site.toml")
+    text = write_for_sites(experiment)
     opened = replace(site, allow=Allow(largest=site.allow.largest))
     try:
         plan = OwnPolicy(opened, home).plan(text)
     except HeadwiseError as error:
-        return replace(bare, refusals=(Refusal(_setting(opened, home, text), str(error)),))
-    promise, rehearsed = account(plan), [rehearse_client(plan, own.id) for own in site.clients]
+        return replace(bare, refusals=(Refusal(_refusing_setting(opened, home, text), str(error)),))
+    promise = account(plan)
+    rehearsed = [rehearse_client(plan, own.id) for own in site.clients]
     like = like or kind_of_message(plan, rehearsed[0].message)
     shielded = (promise.get("unit"), promise.get("source")) == ("client", "system")  # as in the audit
-    asks = rehearsed[0].asks and not plan.privacy.protects
+    needs_classes = rehearsed[0].asks and not plan.privacy.protects
     return replace(
         bare,
-        told=tuple(_told(site, plan, asks)),
+        announced=tuple(_announced(site, plan, needs_classes)),
         traffic=tuple(each.traffic for each in rehearsed),
         promise={k: v for k, v in promise.items() if k in ("epsilon", "delta", "unit", "source")},
-        spent=tuple(spent(home / "site.toml")),
+        spent=tuple(privacy_spent(home / "site.toml")),
         like=like,
         attacks=strongest(like, promise["epsilon"] if shielded else None) if like else (),
-        refusals=tuple(_refusals(site, plan, home, text, asks)),
+        refusals=tuple(_refusals(site, plan, home, text, needs_classes)),
     )
 
 
-def _setting(opened: SiteSettings, home: Path, text: str) -> str:
+def _refusing_setting(opened: SiteSettings, home: Path, text: str) -> str:
     """Which setting refuses although all others are open: only the limit on networks can."""
     try:
-        asked = permitted(opened, home, text)
-        task = own_data(opened, home, asked).task
+        experiment = permit(opened, home, text)
+        task = own_data(opened, home, experiment).task
     except HeadwiseError:
         return ""
     try:
-        check_networks(opened, asked, task)
+        check_networks(opened, experiment, task)
     except HeadwiseError:
         return "allow.largest"
     return ""
 
 
-def _refusals(site: SiteSettings, plan: Plan, home: Path, text: str, asks: bool) -> Iterator[Refusal]:
+def _refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_classes: bool) -> Iterator[Refusal]:
     """Each setting that refuses, tried alone."""
     for group in (("methods",), ("fields",), ("plain",), *TOGETHER):
         alone = replace(site, allow=Allow(**{name: getattr(site.allow, name) for name in group}))
         try:
-            permitted(alone, home, text)
+            permit(alone, home, text)
             check_privacy(alone, plan)
             Ledger(alone, home).check_left(plan, experiment_hash(plan.experiment))
         except HeadwiseError as error:
             yield Refusal(f"allow.{group[0]}", str(error))
-    if asks and not site.allow.labels:
+    if needs_classes and not site.allow.labels:
         name = plan.experiment.method.name
         yield Refusal("allow.labels", f"{name} must know which classes each client has, but this site does not tell.")
 
 
-def _told(site: SiteSettings, plan: Plan, asks: bool) -> Iterator[str]:
+def _announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iterator[str]:
     """What the server learns besides the method's messages."""
-    for facts in tell(site, plan.data, plan.privacy):
+    for facts in report_facts(site, plan.data, plan.privacy):
         train, val, test = facts.sizes
         sizes = "no sizes" if plan.privacy.hides_sizes else f"{train} training, {val} validation, {test} test samples"
         outputs = counted(facts.classes, kind_of(facts.kind).noun)
@@ -143,9 +160,94 @@ def _told(site: SiteSettings, plan: Plan, asks: bool) -> Iterator[str]:
         targets = kind_of(plan.data.task).quantitative and plan.experiment.target_range is None
         what = "features, and of the targets" if targets else "features"
         yield f"sums, counts and categories of the {what}, if there is preprocessing to fit (allow.sums)"
-    if asks and site.allow.labels:
+    if needs_classes and site.allow.labels:
         yield "in each round, which classes a client has"
     moments = plan.experiment.evaluate.moments
-    if site.allow.tells_scores and moments:
+    if site.allow.sends_scores and moments:
         yield f"scores of models on the clients' own samples, at {', '.join(moments)} (allow.scores)"
     yield "in which rounds the site took part, and how long it took"
+
+
+def _indent(lines: Iterator[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _describe_run(review: Review) -> Iterator[str]:
+    experiment = review.experiment
+    share = experiment.sampling.ratio
+    yield f"method: {_describe_choice(experiment.method)}"
+    yield f"network: {'; '.join(map(_describe_choice, experiment.model))}"
+    who = "each client trains in every round" if share == 1 else f"{share:.0%} of the clients train in each round"
+    yield f"rounds: {experiment.rounds}; {who}"
+    yield f"stays here: {review.stays}"
+
+
+def _describe_choice(choice: Choice) -> str:
+    options = ", ".join(f"{k}={v}" for k, v in choice.options.items())
+    return f"{choice.name} ({options})" if options else choice.name
+
+
+def _describe_uploads(review: Review) -> Iterator[str]:
+    for name, what in review.sent.items():
+        yield f"{name}: {what}"
+    if review.refusals is None:
+        yield "how many bytes depends on the data: give --site"
+    for each in review.traffic:
+        yield _describe_bytes(each, review.experiment.rounds)
+    if review.experiment.secure.sums:
+        yield "masked: the server learns the sum over all sites, but no single message; keys and shares come on top"
+    yield from (f"announced: {line}" for line in review.announced)
+
+
+def _describe_bytes(each: ClientTraffic, rounds: int) -> str:
+    parts = ", ".join(f"{name} {size:,}" for name, size in each.fields.items())
+    up = sum(each.fields.values())
+    once = f", and {each.census:,} once before" if each.census else ""
+    total = f"{'about' if each.varies else 'at most'} {up * rounds + each.census:,} bytes in all"
+    grows = "; messages vary, as rehearsed with few clients and rounds" if each.varies else ""
+    return f"client {each.client}: {up:,} bytes a round ({parts}){once}, {total}; it gets {each.down:,} a round{grows}"
+
+
+def _describe_budget(review: Review) -> Iterator[str]:
+    promise = review.promise
+    if promise is None:
+        protects = review.experiment.privacy.clip is not None
+        more = "can't be computed here" if review.refusals else "needs the site's data: give --site"
+        yield f"the study has differential privacy; its epsilon {more}" if protects else "none"
+    elif not promise:
+        yield "none: nothing limits what can be learned from what leaves"
+    else:
+        unit = "an example" if promise["unit"] == "example" else "the client"
+        yield f"the whole run spends epsilon {promise['epsilon']:.3g} of {unit} at delta {promise['delta']:g}"
+        if promise["source"] != "system":
+            yield "but its noise comes from the seed, which the server knows: it protects nobody"
+    yield from (each.line() for each in review.spent)
+
+
+def _describe_attacks(review: Review) -> Iterator[str]:
+    name = review.experiment.method.name.partition("@")[0]
+    if not review.like:
+        yield f"unknown: messages like those of {name} were not audited"
+        return
+    if review.like != name:
+        yield f"{name} was not audited; {review.like}, which sends things of the same kind, was: a guide, not a limit"
+    strength = review.attacks[0].epsilon
+    added = ", which this study adds" if review.experiment.privacy.clip is not None else ""
+    noise = f"without noise{added}" if strength is None else f"with noise, at epsilon {strength:g} of a client"
+    yield f"found by the audit of {review.like} on public data, {noise} (1 is everything):"
+    for each in review.attacks:
+        gain = "more than guessing" if each.score > each.guess else "no more than guessing"
+        figures = f"{each.score:.2f}, guessing {each.guess:.2f}; {each.measure}"
+        yield f"{each.attack}, knowing {each.knowing}: {gain} ({figures})"
+    if review.experiment.secure.sums:
+        yield "these attacks read single messages, which masks hide from the server"
+
+
+def _describe_decision(review: Review) -> Iterator[str]:
+    if review.refusals is None:
+        yield "Whether a site permits this depends on its site.toml: give --site"
+    elif not review.refusals:
+        yield "This site permits it; nothing was sent"
+    else:
+        yield "This site refuses it; nothing was sent"
+        yield from (f"  {r.setting + ': ' if r.setting else ''}{r.why}" for r in review.refusals)

@@ -1,4 +1,7 @@
-"""`headwise site start`: a node that talks to the server and a worker that trains; one that ends is started again."""
+"""`headwise site start` and `status`.
+
+A site that runs has a node, which talks to the server, and a worker, which trains; one that ends is started again.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,36 @@ import secrets
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...disk.files import read_json, write_json
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, HeadwiseError, RunError
-from ..transport.envelope import now, printable
+from ...errors import ConfigError, HeadwiseError, RunError, counted
+from ...settings.fields import Natural, build
+from ..transport.envelope import now, printable, readable
 from ..transport.superlink import Problem, find_problem, flower_environment, split_address
-from ..transport.supervisor import STATUS, ChildEvent, Health, Supervisor, claim_folder, describe_exit, serve_health
+from ..transport.supervisor import (
+    STATUS,
+    ChildEvent,
+    Health,
+    Supervisor,
+    claim_folder,
+    describe_exit,
+    read_status,
+    serve_health,
+)
+
+if TYPE_CHECKING:
+    from .ledger import PrivacySpent
 
 RETRY_SECONDS = 5.0
 """between attempts to reach the server"""
 LOG = "flower.log"
 ACTIVITY = "activity.json"
-"""where the worker records what it has done"""
 GAUGES = {
     "round": "round of the latest run",
     "rounds": "rounds that the latest run has",
@@ -33,6 +48,31 @@ GAUGES = {
 }
 MOST_DEATHS = 5
 """workers that may die in a row without having become ready"""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the site has done in its latest run; its worker records it."""
+
+    run: str = ""
+    method: str = ""
+    data: str = ""
+    round: Natural = 0
+    rounds: Natural = 0
+    sent: Natural = 0
+    """bytes in this run"""
+    messages: Natural = 0
+    at: str = ""
+    """when the latest message was answered"""
+    line: str = ""
+    """what was printed about it"""
+
+
+def read_activity(home: Path) -> Activity:
+    try:
+        return build(Activity, read_json(home / ACTIVITY))
+    except (FileNotFoundError, HeadwiseError):
+        return Activity()  # no message came yet
 
 
 @dataclass
@@ -61,11 +101,8 @@ class RunningSite:
                 return self._loop()
 
     def check_health(self) -> Health:
-        try:
-            activity: dict[str, Any] = read_json(self.home / ACTIVITY)
-        except (FileNotFoundError, HeadwiseError):
-            activity = {}  # no message came yet
-        gauges = {f"headwise_site_{name}": (float(activity.get(name, 0)), what) for name, what in GAUGES.items()}
+        activity = read_activity(self.home)
+        gauges = {f"headwise_site_{name}": (float(getattr(activity, name)), what) for name, what in GAUGES.items()}
         trouble = "" if self._status.get("connected") else f"not connected: {self._status.get('why')}"
         return Health(trouble, gauges)
 
@@ -148,3 +185,38 @@ class RunningSite:
     def _update_status(self, **changes: Any) -> None:
         self._status |= changes
         write_json(self.home / STATUS, self._status)
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    running: Mapping[str, Any] | None
+    """the status of the running command; None if none runs"""
+    activity: Activity
+    spent: tuple[PrivacySpent, ...]
+
+    def plain(self) -> dict[str, Any]:
+        return {"running": self.running, "activity": asdict(self.activity), "spent": [s._asdict() for s in self.spent]}
+
+    def lines(self) -> Iterator[str]:
+        running = self.running
+        if running is None:
+            yield "not running"
+        else:
+            since = readable(str(running.get("since")))
+            connected = running.get("connected")
+            yield f"running since {since} (process {running.get('pid')}), server {running.get('server')}"
+            yield f"connected since {readable(connected)}" if connected else f"not connected: {running.get('why')}"
+        done = self.activity
+        if done.run:
+            latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
+            yield f"{done.run}: {done.method} on {done.data}, {latest}"
+            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
+        else:
+            yield "no orders yet, and nothing sent"
+        yield from (each.line() for each in self.spent)
+
+
+def site_status(home: Path) -> SiteStatus:
+    from .ledger import privacy_spent  # imported here because it needs torch
+
+    return SiteStatus(read_status(home), read_activity(home), tuple(privacy_spent(home / "site.toml")))

@@ -47,7 +47,7 @@ def experiment_hash(experiment: Experiment) -> str:
     return digest(to_json(plain, sort_keys=True).encode())
 
 
-def node_key(path: Path, name: str = "") -> None:
+def write_node_key(path: Path, name: str = "") -> None:
     """Write a site's key pair: `path`, which never leaves the site, and `path`.pub for the server, with its name."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -55,19 +55,19 @@ def node_key(path: Path, name: str = "") -> None:
     write_bytes(path.with_name(f"{path.name}.pub"), public + f" {name}".rstrip().encode() + b"\n")
 
 
-def server_certificates(folder: Path, names: Sequence[str]) -> None:
+def write_certificates(folder: Path, names: Sequence[str]) -> None:
     """Write a new certificate authority (ca.crt, for the sites) and a server certificate for these names."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
     root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # X.509's limit
-    told = x509.SubjectAlternativeName([_general_name(name) for name in names])
-    made = _certificate(issuer, subject, server.public_key(), False).add_extension(told, critical=False)
-    whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-    made = made.add_extension(whose, critical=False).sign(authority, hashes.SHA256())
+    hosts = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    builder = _certificate(issuer, subject, server.public_key(), False).add_extension(hosts, critical=False)
+    leaf = builder.add_extension(signer, critical=False).sign(authority, hashes.SHA256())
     secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_secret(folder / "server.key", secret)
-    write_bytes(folder / "server.pem", made.public_bytes(Encoding.PEM))
+    write_bytes(folder / "server.pem", leaf.public_bytes(Encoding.PEM))
     write_bytes(folder / "ca.crt", root.public_bytes(Encoding.PEM))  # its key is never stored: it signs nothing else
 
 
@@ -117,7 +117,7 @@ def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
     return listed
 
 
-def signed_hashes(path: Path, signer: Path) -> list[str]:
+def read_signed_list(path: Path, signer: Path) -> list[str]:
     """The hashes on this list; a `RunError` unless `signer` (a public key file) signed it."""
     try:
         public = load_pem_public_key(signer.read_bytes())
@@ -125,10 +125,10 @@ def signed_hashes(path: Path, signer: Path) -> list[str]:
         raise RunError(f"{signer} can't be read as a public key: {error}.") from error
     if not isinstance(public, ed25519.Ed25519PublicKey):
         raise RunError(f"{signer} must be an Ed25519 key.")
-    found = read_json(path)
+    values = read_json(path)
     try:
-        listed = [str(h) for h in found["experiments"]]
-        public.verify(base64.b64decode(found["signature"], validate=True), _message(listed))
+        listed = [str(h) for h in values["experiments"]]
+        public.verify(base64.b64decode(values["signature"], validate=True), _message(listed))
     except (InvalidSignature, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not signed by {signer}, so nothing on it is allowed.") from error
     return listed

@@ -30,9 +30,10 @@ from ...settings.names import Kind, list_names
 from ...settings.options import Engine
 from ..facts import CLASSES, STATISTICS
 from ..transport.envelope import LARGEST_MEGABYTES
-from .signing import experiment_hash, signed_hashes
+from .signing import experiment_hash, read_signed_list
 
-MOST_CLIENTS, MOST_MODELS = 100_000, 100
+MOST_CLIENTS = 100_000
+MOST_MODELS = 100
 """limits of an experiment: a site keeps a row per client in memory and builds every network"""
 
 
@@ -81,7 +82,7 @@ class Allow:
         return self.epsilon if self.epsilon_total is None else self.epsilon_total
 
     @property
-    def tells_scores(self) -> bool:
+    def sends_scores(self) -> bool:
         return self.epsilon is None if self.scores is None else self.scores
 
 
@@ -108,73 +109,76 @@ def read_site(path: Path) -> SiteSettings:
 
 def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
     """Build and check the settings; `path` is only named in errors."""
-    found = build(SiteSettings, values)
-    if not found.clients:
+    site = build(SiteSettings, values)
+    if not site.clients:
         raise ConfigError(f"{path}: clients is empty, but a site must have at least one.")
-    if len({c.id for c in found.clients}) < len(found.clients):
+    if len({c.id for c in site.clients}) < len(site.clients):
         raise ConfigError(f"{path}: clients has the same id twice.")
-    for name in found.allow.methods:
+    for name in site.allow.methods:
         if name not in list_names("method"):
             raise ConfigError(f"{path}: allow.methods names {name!r}: {nearest(name, list_names('method'))}")
-    if (found.allow.experiments is None) != (found.allow.signer is None):
+    if (site.allow.experiments is None) != (site.allow.signer is None):
         raise ConfigError(f"{path}: allow.experiments and allow.signer must be given together.")
-    if found.allow.epsilon_total is not None and found.allow.epsilon_total < (found.allow.epsilon or math.inf):
+    if site.allow.epsilon_total is not None and site.allow.epsilon_total < (site.allow.epsilon or math.inf):
         raise ConfigError(
-            f"{path}: allow.epsilon_total is {found.allow.epsilon_total:g}, but must be at least allow.epsilon, "
-            f"which is {found.allow.epsilon or 'missing'}."
+            f"{path}: allow.epsilon_total is {site.allow.epsilon_total:g}, but must be at least allow.epsilon, "
+            f"which is {site.allow.epsilon or 'missing'}."
         )
-    return found
+    return site
 
 
-def permitted(site: SiteSettings, home: Path, text: str) -> Experiment:
+def permit(site: SiteSettings, home: Path, text: str) -> Experiment:
     """The experiment in an order, if it may run here, with the site's own data and machine settings."""
     try:
-        asked = read_foreign(text)
+        experiment = read_foreign(text)
     except ConfigError as error:
         raise RunError(f"{site.name} can't read this experiment: {error}") from error
-    method = _known(site, "method", asked.method)
-    for model in _networks(asked):
-        _known(site, "model", model)
-    if asked.data.name != site.data:
-        raise RunError(f"{site.name} has the data set {site.data!r}, not {asked.data.name!r}.")
-    if not asked.model or asked.clients is None:
+    method = _make_allowed(site, "method", experiment.method)
+    for model in _networks(experiment):
+        _make_allowed(site, "model", model)
+    if experiment.data.name != site.data:
+        raise RunError(f"{site.name} has the data set {site.data!r}, not {experiment.data.name!r}.")
+    if not experiment.model or experiment.clients is None:
         raise RunError(f"{site.name} can't run an experiment without model and clients: both must be given.")
-    if asked.clients > MOST_CLIENTS or len(asked.model) > MOST_MODELS:
+    if experiment.clients > MOST_CLIENTS or len(experiment.model) > MOST_MODELS:
         raise RunError(
             f"{site.name} accepts experiments with at most {MOST_CLIENTS:,} clients and {MOST_MODELS} networks, "
-            f"but this one has {asked.clients:,} and {len(asked.model):,}."
+            f"but this one has {experiment.clients:,} and {len(experiment.model):,}."
         )
-    if own := [a.name for a in asked.train.augment if not a.is_built_in]:
+    if own := [a.name for a in experiment.train.augment if not a.is_built_in]:
         raise RunError(f"{site.name} only runs its own Headwise, but train.augment is {own[0]!r}.")
-    if asked.fraction < 1:
-        raise RunError(f"{site.name} can't use a share of all samples: fraction is {asked.fraction:g}, but must be 1.")
-    if beyond := [c.id for c in site.clients if c.id >= asked.clients]:
-        raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {asked.clients}.")
-    if not site.allow.plain and not asked.secure.sums:
+    if experiment.fraction < 1:
+        raise RunError(
+            f"{site.name} can't use a share of all samples: fraction is {experiment.fraction:g}, but must be 1."
+        )
+    if beyond := [c.id for c in site.clients if c.id >= experiment.clients]:
+        raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {experiment.clients}.")
+    if not site.allow.plain and not experiment.secure.sums:
         raise RunError(f"{site.name} only sends masked sums, but secure.sums is false in the experiment.")
-    _check_list(site, home, asked)
+    _check_list(site, home, experiment)
     _check_fields(site, method)
-    engine = Engine(device=site.device, kernels=asked.engine.kernels)
-    own = asked.data.options if site.data == OWN else {}
+    engine = Engine(device=site.device, kernels=experiment.engine.kernels)
+    own = experiment.data.options if site.data == OWN else {}
     kept = {k: own[k] for k in (STATISTICS, CLASSES) if own.get(k)}
-    return replace(asked, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
+    return replace(experiment, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
 
 
-def _known(site: SiteSettings, kind: Kind, choice: Choice) -> Any:
+def _make_allowed(site: SiteSettings, kind: Kind, choice: Choice) -> Any:
     """Build the choice, if the installed Headwise has it and, for a method, this site allows it."""
-    name, known = choice.name.partition("@")[0], list_names(kind)
+    name = choice.name.partition("@")[0]
+    known = list_names(kind)
     allowed = [n for n in known if n in (site.allow.methods or known)] if kind == "method" else known
     if name not in allowed:
         raise RunError(f"{site.name} does not allow the {kind} {name!r}: {nearest(name, allowed)}")
     return registry.make(kind, choice)
 
 
-def _check_list(site: SiteSettings, home: Path, asked: Experiment) -> None:
+def _check_list(site: SiteSettings, home: Path, experiment: Experiment) -> None:
     if site.allow.experiments is None or site.allow.signer is None:
         return
-    known = signed_hashes(home / site.allow.experiments, home / site.allow.signer)
-    if (found := experiment_hash(asked)) not in known:
-        raise RunError(f"{site.name} does not allow the experiment {found[:12]}: it is not on the signed list.")
+    known = read_signed_list(home / site.allow.experiments, home / site.allow.signer)
+    if (name := experiment_hash(experiment)) not in known:
+        raise RunError(f"{site.name} does not allow the experiment {name[:12]}: it is not on the signed list.")
 
 
 def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> None:
@@ -186,14 +190,15 @@ def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> Non
         raise RunError(f"{site.name} sends {', '.join(site.allow.fields) or 'nothing'} only, not {', '.join(refused)}.")
 
 
-def _networks(asked: Experiment) -> tuple[Choice, ...]:
-    return (*asked.model, asked.server_model) if asked.server_model else asked.model
+def _networks(experiment: Experiment) -> tuple[Choice, ...]:
+    return (*experiment.model, experiment.server_model) if experiment.server_model else experiment.model
 
 
-def check_networks(site: SiteSettings, asked: Experiment, task: Task) -> None:
+def check_networks(site: SiteSettings, experiment: Experiment, task: Task) -> None:
     """Refuse networks that are too large, before allocating memory for them."""
-    most, size = site.allow.largest * 10**6, 0
-    for choice in _networks(asked):
+    most = site.allow.largest * 10**6
+    size = 0
+    for choice in _networks(experiment):
         with torch.device("meta"):
             network: nn.Module = registry.make("model", choice).build(task)
         size += sum(t.numel() * t.element_size() for t in network.state_dict().values())

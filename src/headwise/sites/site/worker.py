@@ -11,122 +11,104 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from ...disk.files import read_json, write_json
-from ...errors import ConfigError, HeadwiseError, RunError, counted
-from ...records import RecordError
-from ...settings.fields import Natural, build
+from ...disk.files import write_json
+from ...errors import ConfigError, counted
+from ...settings.fields import build
 from ..transport.envelope import SiteMessage, now, printable, serve_node
-from ..transport.messages import experiment_in, pack_error
+from ..transport.messages import pack_error
 from ..transport.supervisor import bind_life, read_secret, report_event
-from .policy import forget_data
-from .running import ACTIVITY
-from .site import open_site
+from .running import ACTIVITY, Activity, read_activity
+from .site import forget_data, open_site
 
-
-@dataclass(frozen=True)
-class Activity:
-    """What the site has done in its latest run."""
-
-    run: str = ""
-    method: str = ""
-    data: str = ""
-    round: Natural = 0
-    rounds: Natural = 0
-    sent: Natural = 0
-    """bytes in this run"""
-    messages: Natural = 0
-    at: str = ""
-    """when the latest message was answered"""
-    line: str = ""
-    """what was said about it"""
-
-    def after(self, message: SiteMessage, reply: SiteMessage, line: str) -> Activity:
-        asked = json.loads(message.text)
-        experiment, run = json.loads(asked["experiment"]), printable(asked["run"])
-        same = self if self.run == run else Activity(run)
-        told = asked["asked"]["t"] if "stage" in asked else max(job["t"] for job in asked["site_jobs"])
-        new = replace(
-            same,
-            method=printable(experiment["method"]["name"]),
-            data=printable(experiment["data"]["name"]),
-            round=told,
-            rounds=experiment["rounds"],
-            sent=same.sent + reply.size,
-            messages=same.messages + 1,
-            at=now(),
-            line=printable(line) or same.line,
-        )
-        return build(Activity, asdict(new))
-
-
-def activity(home: Path) -> Activity:
-    try:
-        return build(Activity, read_json(home / ACTIVITY))
-    except (FileNotFoundError, HeadwiseError):
-        return Activity()
-
-
-def line_about(message: SiteMessage, reply: SiteMessage) -> str:
-    """One line for the people at the site; empty for the stages around a masked message."""
-    asked, said = json.loads(message.text), json.loads(reply.text)
-    if "stage" in asked:
-        return f"round {asked['asked']['t']}: refused: {said['error']}" if "error" in said else ""
-    t = max((job["t"] for job in asked["site_jobs"]), default=0)
-    if "error" in said:
-        return f"round {t}: refused: {said['error']}"
-    trained = [answer for answer in said["answers"] if answer["kind"] == "fit"]
-    failed = [answer["failure"][1] for answer in said["answers"] if answer["failure"]]
-    done = [answer for answer in trained if not answer["failure"]]
-    samples = f" on {counted(sum(a['n'] for a in done), 'sample')}" if all(a["samples"] for a in done) else ""
-    what = f"trained{samples}" if done else "failed" if failed else "evaluated"
-    masked = ", masked" if "masked" in said else ""
-    why = f" ({failed[0]})" if failed else ""
-    return f"round {t}: {what}{why}, sent {reply.size / 1000:,.1f} KB{masked}"
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ConfigError)
 
 
 class SiteWorker:
     def __init__(self, path: Path) -> None:
-        self._path, self._home = path, path.parent
-        self._done = activity(self._home)
+        self._path = path
+        self._home = path.parent
+        self._activity = read_activity(self._home)
 
     def answer(self, kind: str, message: SiteMessage) -> SiteMessage:
-        """The site's file is read again for each message: what it says counts at once."""
+        """The site's file is read again for each message, so that changes count at once."""
+        if kind == "query":
+            forget_data()  # a run begins, or this site comes back to it
         try:
-            site, policy = open_site(self._path)
-            if kind == "query.refused":
-                report_event(say=f"the server does not use this site: it {json.loads(message.text)['refused']}.")
-                return SiteMessage("{}", [])
-            if kind == "query":
-                forget_data()  # a run begins, or this site comes back to it
-                reply = policy.introduce(experiment_in(message))
-                if refusal := json.loads(reply.text)["refusal"]:
-                    report_event(say=f"refused an experiment: {refusal}")
-                return reply
-            reply = site.answer(message)
-        except (HeadwiseError, RecordError) as error:
+            reply = SiteMessage("{}", []) if kind == "query.refused" else open_site(self._path)[0].answer(kind, message)
+        except ConfigError as error:
             reply = pack_error(error)
-        except Exception as error:  # as in `Site.answer`: an error text may reveal data
-            logging.getLogger(__name__).exception("a message failed")
-            reply = pack_error(RunError(f"this is a bug in Headwise ({type(error).__name__}): see the site's log."))
-        self._note(message, reply)
-        return reply
-
-    def _note(self, message: SiteMessage, reply: SiteMessage) -> None:
         try:
-            line = line_about(message, reply)
-            self._done = self._done.after(message, reply, line)
-        except (ValueError, LookupError, TypeError, AttributeError, ConfigError):  # not an order: the reply says so
+            note = describe_query if kind.startswith("query") else self._note_order
+            line = note(message, reply)
+        except UNREADABLE:
             line = "refused a message that is not an order"
-        write_json(self._home / ACTIVITY, asdict(self._done))
         if line:
             report_event(say=line)
+        return reply
+
+    def _note_order(self, message: SiteMessage, reply: SiteMessage) -> str:
+        line = describe_order(message, reply)
+        self._activity = update_activity(self._activity, message, reply, line)
+        write_json(self._home / ACTIVITY, asdict(self._activity))
+        return line
+
+
+def describe_query(message: SiteMessage, reply: SiteMessage) -> str:
+    """One line for the people at the site if they or the server refuse; else empty."""
+    question = json.loads(message.text)
+    answer = json.loads(reply.text)
+    if "refused" in question:
+        return f"the server does not use this site: it {question['refused']}."
+    refusal = answer.get("refusal") or answer.get("error")
+    return f"refused an experiment: {refusal}" if refusal else ""
+
+
+def describe_order(message: SiteMessage, reply: SiteMessage) -> str:
+    """One line for the people at the site; empty for the stages around a masked message."""
+    order = json.loads(message.text)
+    report = json.loads(reply.text)
+    if "error" in report:
+        return f"round {_round(order)}: refused: {report['error']}"
+    if "stage" in order:
+        return ""
+    failures = [answer["failure"][1] for answer in report["answers"] if answer["failure"]]
+    done = [answer for answer in report["answers"] if answer["kind"] == "fit" and not answer["failure"]]
+    samples = f" on {counted(sum(a['n'] for a in done), 'sample')}" if all(a["samples"] for a in done) else ""
+    what = f"trained{samples}" if done else "failed" if failures else "evaluated"
+    masked = ", masked" if "masked" in report else ""
+    why = f" ({failures[0]})" if failures else ""
+    return f"round {_round(order)}: {what}{why}, sent {reply.size / 1000:,.1f} KB{masked}"
+
+
+def update_activity(activity: Activity, message: SiteMessage, reply: SiteMessage, line: str) -> Activity:
+    order = json.loads(message.text)
+    experiment = json.loads(order["experiment"])
+    run = printable(order["run"])
+    before = activity if activity.run == run else Activity(run)
+    after = replace(
+        before,
+        method=printable(experiment["method"]["name"]),
+        data=printable(experiment["data"]["name"]),
+        round=_round(order),
+        rounds=experiment["rounds"],
+        sent=before.sent + reply.size,
+        messages=before.messages + 1,
+        at=now(),
+        line=printable(line) or before.line,
+    )
+    return build(Activity, asdict(after))
+
+
+def _round(order: dict[str, Any]) -> int:
+    return order["request"]["t"] if "stage" in order else max(job["t"] for job in order["site_jobs"])
 
 
 def main() -> None:
-    bind_life(signal.SIGKILL)  # at once: nothing trains that was told to leave
+    bind_life(signal.SIGKILL)  # at once: nothing trains at a site that was stopped
     secret = read_secret()
     home = Path(sys.argv[1])
     os.chdir(home)

@@ -1,7 +1,8 @@
-"""All of Flower's public API that we use to carry messages: the one file to change when it moves.
+"""Messages over Flower's public API, which no other file imports.
 
-Tested with flwr 1.41 and 1.42. A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside
-it, which Flower sends in chunks of 5 MB. Every piece is a request of its own, so small records get none.
+Flower's private API is used in `node`, its primitives in `secagg.protocol`. Tested with flwr 1.41 and 1.42.
+A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside it, which Flower sends in chunks
+of 5 MB. Every piece is a request of its own, so small records get none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from ...errors import RunError
-from .envelope import Lost, NodeSeen, SiteMessage
+from .envelope import AnswerMessage, Lost, NodeSeen, SiteMessage
 
 POLL_SECONDS = 0.02
 """between looks for replies, within this process"""
@@ -27,16 +28,18 @@ ONE_PIECE_BYTES = 500_000
 EXPIRED = 3
 """Flower's error code for a message without a reply in time"""
 
-AnswerOrder = Callable[[SiteMessage], SiteMessage]
 
-
-def client_app(answer: AnswerOrder) -> ClientApp:
+def client_app(open_site: Callable[[Mapping[str, Any]], AnswerMessage]) -> ClientApp:
+    """The app of a node, whose own configuration says which site to open."""
     app = ClientApp()
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return _reply(message, answer)
+    def reply(message: Message, context: Context) -> Message:
+        answer = open_site(context.node_config)
+        content = answer(message.metadata.message_type, from_content(message.content))
+        return Message(to_content(content), reply_to=message)
 
+    app.train()(reply)
+    app.query()(reply)
     return app
 
 
@@ -147,23 +150,6 @@ class FlowerTransport:
         return replies
 
 
-def node_app(open_site: Callable[[str], tuple[AnswerOrder, AnswerOrder]]) -> ClientApp:
-    """A SuperNode's app: trains and introduces its site, whose file the node's configuration names."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        answer, _ = open_site(str(context.node_config["site"]))
-        return _reply(message, answer)
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        _, introduce = open_site(str(context.node_config["site"]))
-        return _reply(message, introduce)
-
-    return app
-
-
 def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> ServerApp:
     """The app of a run's server; `serve` gets the transport and the run's configuration."""
     app = ServerApp()
@@ -173,10 +159,6 @@ def server_app(serve: Callable[[FlowerTransport, dict[str, Any]], None]) -> Serv
         serve(FlowerTransport(grid), dict(context.run_config))
 
     return app
-
-
-def _reply(message: Message, answer: AnswerOrder) -> Message:
-    return Message(to_content(answer(from_content(message.content))), reply_to=message)
 
 
 def to_content(message: SiteMessage) -> RecordDict:

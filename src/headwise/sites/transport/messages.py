@@ -72,7 +72,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a site in one round, for all of its clients."""
+    """What a site is to do in one round, for all of its clients."""
 
     run: str
     experiment: str
@@ -273,7 +273,7 @@ STAGES: dict[str, type[StageRequest]] = {"keys": KeysRequest, "shares": SharesRe
 
 def pack_request(run: str, experiment: str, request: StageRequest) -> SiteMessage:
     stage = next(name for name, cls in STAGES.items() if isinstance(request, cls))
-    return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "asked": asdict(request)}), [])
+    return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "request": asdict(request)}), [])
 
 
 def unpack_request(message: SiteMessage) -> tuple[str, StageRequest] | None:
@@ -282,7 +282,7 @@ def unpack_request(message: SiteMessage) -> tuple[str, StageRequest] | None:
         values = json.loads(message.text)
         if "stage" not in values:
             return None
-        return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["asked"])
+        return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["request"])
 
 
 def pack_reply(reply: StageReply) -> SiteMessage:

@@ -1,9 +1,9 @@
 """A site's node: talks to Flower's SuperLink in place of a SuperNode, and hands each message to the site's worker.
 
 Run as `python -m headwise.sites.transport.node SETTINGS` by `headwise site start`, without torch. A SuperNode starts a
-process for each message, or offers it to others at a port of its own: both cost more than the message itself. All that
-we use of Flower's private API is here: its connection, its way of sending objects, and its errors. Tested with flwr
-1.41 and 1.42; if a name moves, the node does not start.
+process for each message, or offers it to others at a port of its own: both cost more than the message itself. Only this
+file uses Flower's private API: its connection, its way of sending objects, and its errors. Tested with flwr 1.41 and
+1.42; if a name moves, the node does not start.
 
 The node has one server and trusts it with little: no redirects, no proxies, no code, no answer that fills the memory.
 """

@@ -1,4 +1,4 @@
-"""Flower's SuperLink: how its processes are started, and why a site can't reach one.
+"""Flower's SuperLink: whether Flower is installed, how its processes are started, and why a site can't reach one.
 
 Flower's commands are started with TLS and keys, and the apps that they deliver are refused at sites if they have code.
 """
@@ -6,6 +6,7 @@ Flower's commands are started with TLS and keys, and the apps that they deliver 
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import io
 import ipaddress
 import json
@@ -56,6 +57,14 @@ BEHIND = 305
 FLEET_PATH = "/v1/fleet/pull-messages"
 NAME_MISMATCH = (62, 64)
 """OpenSSL's codes of a certificate for another name or address"""
+
+
+def check_flower() -> None:
+    """Refuse to go on without Flower, before anything that needs it is imported."""
+    if missing := [name for name in ("flwr", "cryptography") if importlib.util.find_spec(name) is None]:
+        raise ConfigError(
+            f"{missing[0]} is not installed, which servers and sites need: run pip install 'headwise[flower]'."
+        )
 
 
 def check_insecure(host: str, insecure: bool) -> None:
