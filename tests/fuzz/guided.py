@@ -2,8 +2,9 @@
 
     python tests/fuzz/guided.py records -atheris_runs=100000
 
-The other targets are states, toml, archives, batches, programs, weights and cards. Whatever is refused must be refused
-by the declared error; all else is a crash, and libFuzzer keeps the bytes that made it.
+The other targets are states, toml, archives, batches, programs, weights, cards, offers, messages, experiments,
+introductions and apps. Whatever is refused must be refused by the declared error; all else is a crash, and libFuzzer
+keeps the bytes that made it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,18 @@ except ImportError:  # there are wheels for Linux only
     sys.exit(0)
 
 with atheris.instrument_imports(include=["headwise", "tomllib"]):
+    from site_targets import (
+        app_seeds,
+        apps,
+        experiment_seeds,
+        experiments,
+        introduction_seeds,
+        introductions,
+        message_seeds,
+        messages,
+        offer_seeds,
+        offers,
+    )
     from test_fuzz_archives import BATCH, tarred, try_to_unpack, zipped
     from test_fuzz_models import make_models, with_file
     from test_fuzz_settings import GOOD
@@ -153,6 +166,11 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = 
     "programs": (programs, lambda: exported("onnx/model.onnx")),
     "weights": (weights, lambda: exported("torch/weights.safetensors")),
     "cards": (cards, lambda: exported("onnx/card.json", "torch/card.json")),
+    "offers": (lambda data: offers(data, ROOM), lambda: offer_seeds(ROOM)),
+    "messages": (messages, message_seeds),
+    "experiments": (experiments, experiment_seeds),
+    "introductions": (introductions, introduction_seeds),
+    "apps": (apps, app_seeds),
 }
 """what is called, and what makes good bytes"""
 

@@ -129,6 +129,13 @@ def test_an_answer_that_would_fill_the_memory_is_cut_off(monkeypatch: pytest.Mon
         activated(server.address)
 
 
+def test_an_answer_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends a byte now and then would keep the node waiting, since each byte is in time."""
+    monkeypatch.setattr(node, "ANSWER_SECONDS", -1.0)
+    with listening() as server, pytest.raises(httpx.ReadTimeout, match="takes more than -1 seconds"):
+        activated(server.address)
+
+
 def test_a_message_that_is_too_large_is_not_fetched_to_its_end() -> None:
     link, asked = SuperLink(SiteMessage("large", [bytes(10**6 + k) for k in range(20)])), list[str]()
     assert connected(link, lambda kind, message: asked.append(kind) or message, 10**6).answer_next()

@@ -17,6 +17,7 @@ import headwise as hw
 from headwise.app import registry
 from headwise.cli import main
 from headwise.contract.method import record_types
+from headwise.disk.files import sealed, write_json
 from headwise.engine.joining import join
 from headwise.errors import HeadwiseError, RunError
 from headwise.exports.card import DOWN, write_folder
@@ -26,7 +27,7 @@ from headwise.runs.checkpoint import Checkpoints
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
-from headwise.sites.offers import Handed, read_offer, write_offer
+from headwise.sites.offers import read_offer, write_offer
 from headwise.sites.server import nodes
 from headwise.sites.site.models import adapt
 from headwise.sites.site.signing import experiment_hash
@@ -143,10 +144,14 @@ def test_a_signed_list_covers_the_offer(late: Path) -> None:
     assert experiment_hash(experiment_from(json.loads(read_offer(late / "offer").experiment))) == experiment_hash(asked)
 
 
-def test_an_offer_may_be_as_large_as_a_message(late: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Handed, "size", 10**15)
+def test_an_offer_may_be_as_large_as_a_message(late: Path, tmp_path: Path) -> None:
+    """Which its card says, before its files are read."""
+    copy = shutil.copytree(late / "offer", tmp_path / "offer")
+    card = json.loads((copy / "card.json").read_text())
+    card["files"][DOWN]["bytes"] = 10**15
+    write_json(copy / "card.json", sealed(card))
     with pytest.raises(RunError, match="late accepts messages of at most"):
-        adapt(late / "late" / "site.toml", late / "offer", None, 0)
+        adapt(late / "late" / "site.toml", copy, None, 0)
 
 
 def test_damaged_and_foreign_offers_get_a_sentence(late: Path, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def again(
     roster = shares[101]["roster"]
     order = [next(n for n, own in HOMES.items() if own == entry["clients"]) for entry in roster]
     keys = [
-        {**entry, "cipher": ready[n]["cipher"], "mask": ready[n]["mask"]}
+        {**entry, **{k: ready[n][k] for k in ("cipher", "mask", "seed")}}
         for n, entry in zip(order, roster, strict=True)
     ]
     dealt = {n: say(transport, n, changed(sent(transport, n, "shares"), roster=keys))["sealed"] for n in HOMES}
@@ -440,7 +440,7 @@ def test_masks_are_used_once(tmp_path: Path) -> None:
         "must have this one and at least 3 in all" in say(transport, 102, shares)["error"]
     )  # the roster has its old keys
     roster = json.loads(shares.text)["request"]["roster"]
-    mine = [{**e, **{k: said[k] for k in ("cipher", "mask")}} if e["clients"] == [1] else e for e in roster]
+    mine = [{**e, **{k: said[k] for k in ("cipher", "mask", "seed")}} if e["clients"] == [1] else e for e in roster]
     assert "sealed" in say(transport, 102, changed(shares, roster=mine))
     assert (
         say(transport, 102, changed(shares, roster=mine))["error"]

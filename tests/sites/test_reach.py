@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from laboratory import free_port
 
+from headwise.cli import main
 from headwise.errors import ConfigError
-from headwise.sites.site.signing import write_certificates
+from headwise.sites.site.signing import check_certificate, write_certificates
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import find_problem, load_authority
 
@@ -109,6 +110,29 @@ def test_a_certificate_for_another_name_tells_how_to_add_it(home: Path) -> None:
             f"the server localhost:{port} has a certificate for other names: it must be started with --name localhost."
         )
         assert said(port, load_authority(home / "ca.crt"), "localhost") == (why, True)
+
+
+@pytest.mark.parametrize("years", [-20, 20], ids=["expired", "not yet valid"])
+def test_a_certificate_of_another_time_is_refused_by_site_and_server(
+    years: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_certificates(tmp_path, ["127.0.0.1"], datetime.now(UTC) + timedelta(days=365 * years))
+    with server(tmp_path) as port:
+        why, lasting = said(port, load_authority(tmp_path / "ca.crt"))
+    assert f"the server 127.0.0.1:{port} has a certificate that is not valid now" in why
+    assert lasting
+    with pytest.raises(SystemExit) as end:
+        main(["server", "start", str(tmp_path), "--port", str(port)])
+    assert end.value.code == 2
+    assert "server.pem is valid from " in capsys.readouterr().err
+    assert not (tmp_path / "flower.log").exists(), "nothing was started"
+
+
+@pytest.mark.parametrize("text", [b"", b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", bytes(1000)])
+def test_a_damaged_certificate_is_named(text: bytes, home: Path) -> None:
+    (home / "server.pem").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"server.pem can't be read as the server's certificate"):
+        check_certificate(home / "server.pem")
 
 
 def test_encrypted_and_plain_do_not_fit(home: Path) -> None:

@@ -26,6 +26,8 @@ CLASSES = "classes"
 """the option that names the study's classes"""
 FILES = ("path", "sha256", "files")
 """options of a user's own data that name files"""
+DIMENSIONS = 8
+"""most dimensions of a sample that a site may claim"""
 LARGEST = 10**6
 """most values per sample, classes or tokens that a site may claim"""
 
@@ -73,7 +75,8 @@ class ClientFacts:
                 return "reports sums of other targets than it has"
         except DataError as error:
             return f"reports what can't be true: {error}"
-        large = math.prod(self.shape) > LARGEST or self.classes > LARGEST or self.vocabulary > LARGEST
+        large = len(self.shape) > DIMENSIONS or math.prod(self.shape) > LARGEST
+        large |= self.classes > LARGEST or self.vocabulary > LARGEST
         return "reports data of an implausible size" if large or not self.classes else None
 
 

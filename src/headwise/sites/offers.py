@@ -7,6 +7,7 @@ no client's state, and no code.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -55,10 +56,6 @@ class Handed(NamedTuple):
     down: bytes
     whole: bytes | None
 
-    @property
-    def size(self) -> int:
-        return len(self.experiment) + len(self.down) + len(self.whole or b"")
-
     def offer(self, kind: type[Record]) -> Offer:
         """With a download of this type."""
         try:
@@ -86,8 +83,8 @@ def write_offer(models: Models, folder: Path) -> str:
     return read_offer(folder).fingerprint
 
 
-def read_offer(folder: Path, expected: str = "") -> Handed:
-    """The offer, whose fingerprint must begin as `expected`."""
+def read_offer(folder: Path, expected: str = "", admit: Callable[[int], None] = lambda size: None) -> Handed:
+    """The offer, whose fingerprint must begin as `expected`; `admit` may refuse its size before its files are read."""
     card = read_any_card(folder, _SHAPE)
     if not card["checksum"].startswith(expected.lower()):
         raise ConfigError(f"--fingerprint is {expected!r}, but that of {folder} is {card['checksum']}.")
@@ -98,6 +95,7 @@ def read_offer(folder: Path, expected: str = "") -> Handed:
         raise RunError(f"{folder / CARD} has an experiment that can't be read: {error}") from error
     if card["client"] != clients or card["round"] < 0:
         raise RunError(f"{folder / CARD} is damaged: client is {card['client']}, but must be {clients}.")
+    admit(len(text) + sum(card["files"][name]["bytes"] for name in (DOWN, WHOLE) if name in card["files"]))
     whole = read_file(folder, card, WHOLE) if WHOLE in card["files"] else None
     down = read_file(folder, card, DOWN)
     return Handed(folder, card["checksum"], text, card["client"], card["round"], card["run"], down, whole)

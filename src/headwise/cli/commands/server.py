@@ -35,7 +35,7 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     check_flower()
     from ...disk.files import failing_clearly
     from ...sites.server.control import run_server
-    from ...sites.site.signing import write_certificates
+    from ...sites.site.signing import check_certificate, write_certificates
     from ...sites.transport.superlink import check_insecure, check_name
 
     check_insecure(host, insecure)
@@ -49,6 +49,8 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
         if not insecure and not (home / "ca.crt").exists():
             write_certificates(home, list(dict.fromkeys([*names, host, "127.0.0.1", "localhost"])))
             click.echo(f"created a certificate: give {home / 'ca.crt'} to the sites", err=True)
+        if not insecure:
+            check_certificate(home / "server.pem")
 
     sys.exit(run_server(home, host, port, insecure, lambda line: click.echo(line, err=True), health, certify))
 

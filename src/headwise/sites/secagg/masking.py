@@ -107,16 +107,14 @@ class Masking:
         self._write(
             request, RoundSecrets(request.clients, secrets.cipher.hex(), secrets.mask.hex(), secrets.seed.hex())
         )
-        cipher, mask = secrets.member
-        return KeysReply(cipher.hex(), mask.hex(), self._opened(request))
+        return KeysReply(*(part.hex() for part in secrets.member), opened=self._read_opened(request))
 
     def _deal(self, request: SharesRequest) -> SharesReply:
         """Deal shares of this site's secrets, once per round."""
         kept = self._read(request)
         if kept.roster:
             raise RunError(f"this site has already dealt its shares of round {request.t}.")
-        cipher, mask = kept.secrets.member
-        mine = PartyKeys(kept.clients, cipher.hex(), mask.hex())
+        mine = PartyKeys(kept.clients, *(part.hex() for part in kept.secrets.member))
         enough = parties_needed(self._plan.experiment.secure.threshold, request.sites)
         if request.roster.count(mine) != 1 or not enough <= len(request.roster) <= request.sites:
             raise RunError(
@@ -124,7 +122,7 @@ class Masking:
                 f"but must have this one and at least {enough} in all."
             )
         clients = [c for entry in request.roster for c in entry.clients]
-        keys = [k for entry in request.roster for k in (entry.cipher, entry.mask)]
+        keys = [k for entry in request.roster for k in (entry.cipher, entry.mask, entry.seed)]
         if len(set(clients)) < len(clients) or len(set(keys)) < len(keys):
             raise RunError(f"the roster of round {request.t} names a client or a key twice.")
         me = request.roster.index(mine)
@@ -193,7 +191,7 @@ class Masking:
                 f"round {request.t} has {len(survivors)} sites in its sum, but needs {kept.enough} that dealt shares."
             )
         now: Opened = tuple(sorted(survivors.values()))
-        before = self._opened(request)
+        before = self._read_opened(request)
         if before not in (None, now):
             raise RunError(
                 f"this site has helped to open round {request.t} for the clients {before}, and helps no others."
@@ -227,13 +225,13 @@ class Masking:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(self._path("round", request), asdict(kept), private=True)
 
-    def _opened(self, request: StageRequest) -> Opened | None:
+    def _read_opened(self, request: StageRequest) -> Opened | None:
         path = self._path("opened", request)
         return tuple(tuple(map(int, clients)) for clients in read_json(path)) if path.exists() else None
 
 
 def members(roster: Sequence[PartyKeys]) -> list[Member]:
-    return [Member(unhex(entry.cipher), unhex(entry.mask)) for entry in roster]
+    return [Member(unhex(entry.cipher), unhex(entry.mask), unhex(entry.seed)) for entry in roster]
 
 
 def mask_context(run: str, t: int) -> str:

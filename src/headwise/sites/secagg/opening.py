@@ -30,12 +30,13 @@ from ..transport.messages import (
     pack_letters,
     pack_order,
     pack_request,
+    unhex,
     unpack_letters,
     unpack_reply,
 )
 from .fixed_point import flatten, layout_of, mean_of, unflatten, weight_of
 from .masking import Opened, mask_context, members
-from .protocol import Help, open_sum, parties_needed
+from .protocol import SEED, Help, open_sum, parties_needed, read_public_key
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class MaskedRound:
         self._exchange = exchange
         keys = self._collect_keys()
         nodes = sorted(keys, key=self._clients.__getitem__)
-        roster = tuple(PartyKeys(self._clients[n], keys[n].cipher, keys[n].mask) for n in nodes)
+        roster = tuple(PartyKeys(self._clients[n], keys[n].cipher, keys[n].mask, keys[n].seed) for n in nodes)
         dealt = self._relay_shares(nodes, roster)
         reports = self._fit(nodes, dealt, read)
         sums = self._most_alike({n: r.masked for n, r in reports.items() if r.masked is not None})
@@ -91,7 +92,11 @@ class MaskedRound:
 
     def _collect_keys(self) -> dict[int, KeysReply]:
         requests = {n: KeysRequest(self._t, clients) for n, clients in self._clients.items()}
-        keys = self._ask("keys", self._pack(requests), lambda node, message: unpack_reply(message, KeysReply))
+        keys = self._ask("keys", self._pack(requests), _read_keys)
+        counts = Counter(key for reply in keys.values() for key in (reply.cipher, reply.mask, reply.seed))
+        for node in [n for n, r in keys.items() if max(counts[k] for k in (r.cipher, r.mask, r.seed)) > 1]:
+            del keys[node]
+            self._refuse(node, "these keys are not a site's own: they were sent twice")
         before = {reply.opened for reply in keys.values()} - {None}
         if len(before) > 1:
             raise UnopenedError(f"the sites have opened round {self._t} for different clients: {before}")
@@ -227,3 +232,13 @@ class MaskedRound:
                 f"round {self._t} has {left} of {self._sites} sites after the stage {stage!r}, but needs {enough} "
                 f"to open its masked sum{why}"
             )
+
+
+def _read_keys(node: int, message: SiteMessage) -> KeysReply:
+    """A site's keys, checked here: no honest site can deal its shares to a party whose keys are none."""
+    reply = unpack_reply(message, KeysReply)
+    for key in (reply.cipher, reply.mask):
+        read_public_key(unhex(key))
+    if len(unhex(reply.seed)) != SEED:
+        raise RecordError("the hash of the seed has another length")
+    return reply

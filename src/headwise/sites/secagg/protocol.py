@@ -20,6 +20,7 @@ All primitives are from libraries. From Flower's SecAgg+: ECDH on P-384 with HKD
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import os
@@ -56,10 +57,11 @@ SEED = 32
 
 
 class Member(NamedTuple):
-    """A party's public keys."""
+    """A party's public keys, and the hash of its seed, by which wrong shares of the seed are noticed."""
 
     cipher: bytes
     mask: bytes
+    seed: bytes
 
 
 class Secrets(NamedTuple):
@@ -71,7 +73,7 @@ class Secrets(NamedTuple):
 
     @property
     def member(self) -> Member:
-        return Member(public_key(self.cipher), public_key(self.mask))
+        return Member(public_key(self.cipher), public_key(self.mask), hashlib.sha256(self.seed).digest())
 
 
 class Share(NamedTuple):
@@ -152,6 +154,8 @@ def open_sum(
     total = np.zeros(size, np.uint64)
     for u, y in vectors.items():
         seed = restore_secret([_check_holder(h, helpers[h].seeds[u]) for h in chosen])
+        if hashlib.sha256(seed).digest() != roster[u].seed:
+            raise RecordError(f"the shares of party {u} do not restore its seed")
         total = total + y - _own_mask(seed, size, where)
     for v in sorted(set(dealt) - vectors.keys()):
         private = restore_secret([_check_holder(h, helpers[h].keys[v]) for h in chosen])
@@ -201,9 +205,12 @@ def public_key(private: bytes) -> bytes:
 
 def agree(private: bytes, public: bytes) -> bytes:
     """The Diffie-Hellman secret of one party's private and the other's public key."""
+    return base64.urlsafe_b64decode(generate_shared_key(_private_key(private), read_public_key(public)))
+
+
+def read_public_key(public: bytes) -> ec.EllipticCurvePublicKey:
     with _reading("key"):
-        theirs = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)  # refuses points off the curve
-    return base64.urlsafe_b64decode(generate_shared_key(_private_key(private), theirs))
+        return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)  # refuses points off the curve
 
 
 def seal(secret: bytes, text: bytes) -> bytes:

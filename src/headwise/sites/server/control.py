@@ -61,6 +61,9 @@ POLL_SECONDS = 0.5
 POLLS_PER_QUERY = 40
 """looks per query to Flower, which starts a process"""
 
+MOST_KEY = 10_000
+"""most bytes of a public key that are read"""
+
 APP = """[project]
 name = "headwise-run"
 version = "1.0.0"
@@ -146,8 +149,8 @@ def _check_running(home: Path) -> None:
 
 def _site_name(key: Path) -> str:
     """The comment of a public key, which `headwise site init` sets to the site's name; else the file's own name."""
-    with failing_clearly(key):
-        data = key.read_bytes()
+    with failing_clearly(key), key.open("rb") as file:
+        data = file.read(MOST_KEY)
     try:
         load_ssh_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:

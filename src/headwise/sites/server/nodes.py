@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +10,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from ... import __version__
 from ...disk.jsontext import to_json
-from ...errors import ConfigError
 from ...settings.experiment import Experiment
 from ...settings.fields import build
 from ..facts import ClientFacts, Introduction, write_for_sites
 from ..transport.envelope import Lost, NodeSeen, SiteMessage, printable
+from ..transport.messages import UNREADABLE, load_text
 
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 0.5
@@ -205,8 +204,8 @@ class Nodes:
     def _receive(self, node: int, since: str, reply: SiteMessage) -> None:
         """Record a node's introduction; a node that contradicts earlier facts is not used."""
         try:
-            new = build(Introduction, json.loads(reply.text))
-        except (ValueError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+            new = build(Introduction, load_text(reply))
+        except UNREADABLE as error:
             new = Introduction(f"node {node}", (), (), "", f"its introduction can't be read: {error}")
         new = replace(new, name=printable(new.name), refusal=new.refusal and printable(new.refusal))
         refusal = f"refuses: {new.refusal}" if new.refusal else self._contradiction(node, new)

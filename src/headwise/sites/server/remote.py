@@ -206,6 +206,10 @@ class Remote:
         order = sorted((job.client, job.kind, job.t) for job, _ in site_jobs)
         if sorted((a.client, a.kind, a.t) for a, _ in report.answers) != order:
             raise RecordError("this report does not match the order")
+        for answer, _ in report.answers:
+            known = 1 if self._plan.privacy.hides_sizes else self._plan.data.sizes(answer.client)[0]
+            if known and answer.n != known:  # 0 of a site that was not here when the run began
+                raise RecordError(f"client {answer.client} reports {answer.n} samples, but its site announced {known}")
         self.clock.add(report.seconds)
         self.clock.memory[report.process] = report.memory
         return report

@@ -137,7 +137,7 @@ def _as_module(plan: Plan, model: object) -> nn.Module:
     return model
 
 
-class Adapted(NamedTuple):
+class OfferedModel(NamedTuple):
     """A model made from an offer."""
 
     model: TrainedModel
@@ -149,13 +149,14 @@ class Adapted(NamedTuple):
     """of the offer"""
 
 
-def adapt(path: Path, folder: Path, client: int | None, epochs: int, licence: str = "", expected: str = "") -> Adapted:
+def adapt(
+    path: Path, folder: Path, client: int | None, epochs: int, licence: str = "", expected: str = ""
+) -> OfferedModel:
     """The model of one of the site's clients after so many epochs on its training samples."""
     settings = read_site(path)
     home = path.absolute().parent
-    given = read_offer(folder, expected)
     own = _choose_client(settings, client)
-    OwnPolicy(settings, home).admit(given.size)
+    given = read_offer(folder, expected, OwnPolicy(settings, home).admit)
     permitted = permit(_only(settings, own, 0), home, given.experiment)  # as in a round, where its number is known
     experiment = replace(permitted, clients=given.client + 1)
     data = own_data(_only(settings, own, given.client), home, experiment)
@@ -172,7 +173,7 @@ def adapt(path: Path, folder: Path, client: int | None, epochs: int, licence: st
     n = len(data.parts[given.client].train)
     card["training"] |= {"rounds": given.t, "run": given.run, "site": settings.name, "samples": n}
     model = make_model(plan, data, models[epochs], card, given.client)
-    return Adapted(model, plan.metric, n, {e: score for e, score in scores.items() if score}, given.fingerprint)
+    return OfferedModel(model, plan.metric, n, {e: score for e, score in scores.items() if score}, given.fingerprint)
 
 
 def _choose_client(settings: SiteSettings, client: int | None) -> OwnClient:

@@ -139,7 +139,7 @@ def report_facts(
     for own in site.clients:
         sizes = (0, 0, 0) if privacy.hides_sizes else data.sizes(own.id)
         labels = None
-        if site.allow.labels and not privacy.protects and task.kind == "classification":
+        if site.allow.labels and not privacy.protects and kind_of(task).one_class:
             parts = [getattr(data.client(own.id), part).y for part in PARTS]
             labels = tuple(tuple(y.bincount(minlength=task.classes).tolist()) for y in parts)
         form = (task.shape, task.classes, task.vocabulary)

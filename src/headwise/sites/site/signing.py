@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from ...disk.files import digest, failing_clearly, read_json, write_bytes, write_json
 from ...disk.jsontext import to_json
-from ...errors import RunError
+from ...errors import ConfigError, RunError
 from ...settings.experiment import Experiment
 from ..facts import STATISTICS, without_files
 
@@ -55,15 +55,16 @@ def write_node_key(path: Path, name: str = "") -> None:
     write_bytes(path.with_name(f"{path.name}.pub"), public + f" {name}".rstrip().encode() + b"\n")
 
 
-def write_certificates(folder: Path, names: Sequence[str]) -> None:
+def write_certificates(folder: Path, names: Sequence[str], since: datetime.datetime | None = None) -> None:
     """Write a new certificate authority (ca.crt, for the sites) and a server certificate for these names."""
+    since = since or datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headwise server's authority")])
-    root = _certificate(issuer, issuer, authority.public_key(), True).sign(authority, hashes.SHA256())
+    root = _certificate(issuer, issuer, authority.public_key(), True, since).sign(authority, hashes.SHA256())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])  # X.509's limit
     hosts = x509.SubjectAlternativeName([_general_name(name) for name in names])
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-    builder = _certificate(issuer, subject, server.public_key(), False).add_extension(hosts, critical=False)
+    builder = _certificate(issuer, subject, server.public_key(), False, since).add_extension(hosts, critical=False)
     leaf = builder.add_extension(signer, critical=False).sign(authority, hashes.SHA256())
     secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _write_secret(folder / "server.key", secret)
@@ -71,13 +72,27 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
     write_bytes(folder / "ca.crt", root.public_bytes(Encoding.PEM))  # its key is never stored: it signs nothing else
 
 
+def check_certificate(path: Path) -> None:
+    """Refuse to start with a certificate that no site would accept."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read as the server's certificate: {error}.") from error
+    begin = certificate.not_valid_before_utc
+    end = certificate.not_valid_after_utc
+    if not begin <= datetime.datetime.now(datetime.UTC) <= end:
+        raise ConfigError(
+            f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, but not now: check the clock, or remove ca.crt, "
+            "server.pem and server.key to create new ones, and give the new ca.crt to the sites."
+        )
+
+
 def _certificate(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, authority: bool
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, authority: bool, since: datetime.datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject).public_key(key)
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(since)
+    builder = builder.not_valid_after(since + datetime.timedelta(days=365 * YEARS))
     builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     usage = x509.KeyUsage(
         digital_signature=not authority, key_cert_sign=authority, crl_sign=authority,

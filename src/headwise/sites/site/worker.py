@@ -19,12 +19,10 @@ from ...disk.files import write_json
 from ...errors import ConfigError, counted
 from ...settings.fields import build
 from ..transport.envelope import SiteMessage, now, printable, serve_node
-from ..transport.messages import pack_error
+from ..transport.messages import UNREADABLE, load_text, pack_error
 from ..transport.supervisor import bind_life, read_secret, report_event
 from .running import ACTIVITY, Activity, read_activity
 from .site import forget_data, open_site
-
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ConfigError)
 
 
 class SiteWorker:
@@ -59,7 +57,7 @@ class SiteWorker:
 
 def describe_query(message: SiteMessage, reply: SiteMessage) -> str:
     """One line for the people at the site if they or the server refuse; else empty."""
-    question = json.loads(message.text)
+    question = load_text(message)
     answer = json.loads(reply.text)
     if "refused" in question:
         return f"the server does not use this site: it {question['refused']}."
@@ -69,7 +67,7 @@ def describe_query(message: SiteMessage, reply: SiteMessage) -> str:
 
 def describe_order(message: SiteMessage, reply: SiteMessage) -> str:
     """One line for the people at the site; empty for the stages around a masked message."""
-    order = json.loads(message.text)
+    order = load_text(message)
     report = json.loads(reply.text)
     if "error" in report:
         return f"round {_round(order)}: refused: {report['error']}"
@@ -85,7 +83,7 @@ def describe_order(message: SiteMessage, reply: SiteMessage) -> str:
 
 
 def update_activity(activity: Activity, message: SiteMessage, reply: SiteMessage, line: str) -> Activity:
-    order = json.loads(message.text)
+    order = load_text(message)
     experiment = json.loads(order["experiment"])
     run = printable(order["run"])
     before = activity if activity.run == run else Activity(run)

@@ -14,6 +14,7 @@ replies just as strictly, because anybody may run a site.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,12 +24,18 @@ from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
 from ...engine.client.jobs import Answer, Failure, Job, JobKind, answer_type, message_type
 from ...errors import ClientError, ConfigError
+from ...log.metrics import Score
 from ...log.schema import restore_score
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
-from .envelope import Lost, SiteMessage
+from .envelope import Lost, SiteMessage, printable
 
 T = TypeVar("T")
+
+UNREADABLE = (
+    KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, ConfigError
+)  # fmt: skip
+"""what parsing hostile values can raise"""
 
 
 class UnopenedError(ClientError):
@@ -95,6 +102,16 @@ class Report:
     """the masked sum of all records, which are then left out"""
 
 
+MOST_TEXT = 5 * 10**7
+"""most characters of a message's text: as JSON values, they take up to twenty times as many bytes"""
+MOST_SECTIONS = 50
+"""most sections of a report's seconds"""
+Bytes = Annotated[int, Range(0, 2**53)]
+Seconds = Annotated[float, Range(0, 1e9)]
+DIGEST = re.compile(r"(?:[0-9a-f]{64})?", re.ASCII)
+SECTION = re.compile(r"[a-z_. -]{1,40}", re.ASCII)
+
+
 @dataclass(frozen=True)
 class _PlainJob:
     kind: JobKind
@@ -136,17 +153,24 @@ def pack_order(order: Order) -> SiteMessage:
     return SiteMessage(to_json(plain), records)
 
 
+def load_text(message: SiteMessage) -> Any:
+    """The values of a message's text; a `ValueError` if they can't be read."""
+    if len(message.text) > MOST_TEXT:
+        raise ValueError(f"its text has {len(message.text):,} characters, but at most {MOST_TEXT:,} are read")
+    return json.loads(message.text)
+
+
 def experiment_in(message: SiteMessage) -> str:
     """The experiment of an order or a stage: a site needs it first, to know the record types."""
     with _reading("order"):
-        return convert(json.loads(message.text)["experiment"], str, "experiment")
+        return convert(load_text(message)["experiment"], str, "experiment")
 
 
 def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
     downs: dict[tuple[int, type[Record]], Record] = {}
     site_jobs: list[SiteJob] = []
     with _reading("order"):
-        values = json.loads(message.text)
+        values = load_text(message)
         for given in (build(_PlainJob, v) for v in values["site_jobs"]):
             cls = message_type(given.kind, types)
             at = (given.down, cls)
@@ -181,9 +205,9 @@ def pack_error(error: Exception) -> SiteMessage:
 
 def _read_reply(message: SiteMessage) -> dict[str, Any]:
     """The values of a site's reply; raises the error that it reports. Call it inside `_reading`."""
-    values = json.loads(message.text)
+    values = load_text(message)
     if "error" in values:
-        raise ClientError(str(values["error"]))
+        raise ClientError(printable(str(values["error"])))
     return values
 
 
@@ -193,24 +217,43 @@ def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
     with _reading("report"):
         values = _read_reply(message)
         for given in values["answers"]:
-            test, val = (restore_score(given.pop(part)) for part in ("test", "val"))
+            test, val = (_read_score(given.pop(part)) for part in ("test", "val"))
             plain = build(_PlainAnswer, given)
-            failure = None if plain.failure is None else Failure(*plain.failure)
+            failure = None if plain.failure is None else Failure(*map(printable, plain.failure))
             up = None if plain.up is None else decode(answer_type(plain.kind, types), message.records[plain.up])
             parts = (plain.kind, plain.client, plain.n, up, test, val, plain.samples, plain.t, failure)
+            if not DIGEST.fullmatch(plain.state):
+                raise ValueError("a state is not named by its digest")
             answers.append((Answer(*parts, flops=plain.flops), plain.state))
-        seconds = {str(k): float(v) for k, v in values["seconds"].items()}
-        masked = from_bytes(message.records[values["masked"]]) if "masked" in values else None
-        return Report(answers, seconds, int(values["process"]), int(values["memory"]), masked)
+        masked = (
+            from_bytes(message.records[convert(values["masked"], Natural, "masked")]) if "masked" in values else None
+        )
+        process, memory = (convert(values[name], Bytes, name) for name in ("process", "memory"))
+        return Report(answers, _read_seconds(values["seconds"]), process, memory, masked)
+
+
+def _read_score(given: Any) -> Score | None:
+    score = restore_score(given)
+    if score is not None:
+        convert(score["n"], Natural, "n")
+    return score
+
+
+def _read_seconds(given: dict[Any, Any]) -> dict[str, float]:
+    """A report's seconds by section, which the server adds up and writes to its log."""
+    if len(given) > MOST_SECTIONS or not all(SECTION.fullmatch(name) for name in given):
+        raise ValueError("seconds has other sections than a site measures")
+    return {name: convert(value, Seconds, "seconds") for name, value in given.items()}
 
 
 @dataclass(frozen=True)
 class PartyKeys:
-    """A roster entry: a party's clients in this round and its public keys, hexadecimal."""
+    """A roster entry: a party's clients in this round, its public keys and the hash of its seed, hexadecimal."""
 
     clients: tuple[Natural, ...]
     cipher: str
     mask: str
+    seed: str
 
 
 @dataclass(frozen=True)
@@ -224,6 +267,7 @@ class KeysRequest:
 class KeysReply:
     cipher: str
     mask: str
+    seed: str
     opened: tuple[tuple[Natural, ...], ...] | None = None
     """the clients, by site, of the sum that this site has already helped to open; it helps with no other"""
 
@@ -279,7 +323,7 @@ def pack_request(run: str, experiment: str, request: StageRequest) -> SiteMessag
 def unpack_request(message: SiteMessage) -> tuple[str, StageRequest] | None:
     """The run and the request; None if this message is an order."""
     with _reading("stage"):
-        values = json.loads(message.text)
+        values = load_text(message)
         if "stage" not in values:
             return None
         return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["request"])
@@ -318,5 +362,6 @@ def _reading(what: str) -> Iterator[None]:
     """Turn any failure to parse a message into a `RecordError`."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
-        raise RecordError(f"this message is not a valid {what}: {type(error).__name__}: {error}") from error
+    except UNREADABLE as error:
+        detail = printable(f"{type(error).__name__}: {error}")
+        raise RecordError(f"this message is not a valid {what}: {detail}") from error

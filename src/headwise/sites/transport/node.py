@@ -58,6 +58,8 @@ from .supervisor import bind_life, read_secret, report_event
 
 ANSWER_BYTES = 64 * 10**6
 """most bytes of one of the server's answers; Flower sends messages in pieces of 5 MB"""
+ANSWER_SECONDS = 300.0
+"""seconds in which such an answer must have come, however slowly the server sends"""
 OVERHEAD_BYTES = 2 * 10**6
 """bytes that Flower may add to a message; whether the message itself is too large, the worker says"""
 LEAVE_SECONDS = 2.0
@@ -313,10 +315,13 @@ class _BoundedStream(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         size = 0
+        until = time.monotonic() + ANSWER_SECONDS
         for part in self._stream:
             size += len(part)
             if size > ANSWER_BYTES:
                 raise httpx.DecodingError(f"the server's answer has more than {ANSWER_BYTES:,} bytes")
+            if time.monotonic() > until:
+                raise httpx.ReadTimeout(f"the server's answer takes more than {ANSWER_SECONDS:g} seconds")
             yield part
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import ipaddress
 import json
+import lzma
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ import sys
 import time
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -44,6 +46,13 @@ SECRET = "tasks.secret"
 SHIM = """#!/bin/sh
 exec {python} -m headwise.sites.transport.supervisor {name} "$@"
 """
+BAD_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError,
+    RecursionError, ValueError, KeyError, TypeError, AttributeError,
+)  # fmt: skip
+"""what reading a hostile archive and the TOML in it can raise"""
+MOST_APP = 10**7
+"""most bytes of an app, packed or not"""
 DNS_LABEL = r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 PORT_SECONDS = 5.0
 """seconds to wait for a port: a command that was just killed may still hold it"""
@@ -182,13 +191,19 @@ def run_flwr(home: Path, *arguments: str) -> dict[str, Any]:
 
 def check_app(fab: bytes) -> None:
     """Refuse an app that contains anything but the names of Headwise's own apps."""
-    with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
-        names = {n for n in bundle.namelist() if not n.endswith("/")}
-        if names - {".info/CONTENT"} != {"pyproject.toml"} or bundle.getinfo("pyproject.toml").file_size > 10**7:
-            raise RunError(f"this site only runs its own Headwise, but the app contains {sorted(names)[:5]}.")
-        project: dict[str, Any] = tomllib.loads(bundle.read("pyproject.toml").decode())
-    components = project["tool"]["flwr"]["app"]["components"]
-    if components != APPS or project["project"].get("dependencies"):
+    if len(fab) > MOST_APP:
+        raise RunError(f"this site only runs its own Headwise, but the app has {len(fab):,} bytes.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(fab)) as bundle:
+            names = {n for n in bundle.namelist() if not n.endswith("/")}
+            if names - {".info/CONTENT"} != {"pyproject.toml"} or bundle.getinfo("pyproject.toml").file_size > MOST_APP:
+                raise RunError(f"this site only runs its own Headwise, but the app contains {sorted(names)[:5]}.")
+            project: dict[str, Any] = tomllib.loads(bundle.read("pyproject.toml").decode())
+        components = project["tool"]["flwr"]["app"]["components"]
+        dependencies = project["project"].get("dependencies")
+    except BAD_ZIP as error:
+        raise RunError(f"this site can't read the app: {type(error).__name__}.") from error
+    if components != APPS or dependencies:
         raise RunError(f"this site only runs its own Headwise, but the app names {components}.")
 
 

@@ -50,6 +50,8 @@ LOG_BYTES = 5_000_000
 """size of a log before a new one begins"""
 LOG_BACKUPS = 3
 """old logs that are kept"""
+HEALTH_SECONDS = 10.0
+"""seconds that a monitor gets to send its request"""
 LOCK = "running.lock"
 STATUS = "running.json"
 
@@ -280,6 +282,8 @@ def serve_health(port: int | None, check: Callable[[], Health]) -> Iterator[None
         return
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = HEALTH_SECONDS
+
         def do_GET(self) -> None:
             health = check()
             if self.path == "/healthz":
