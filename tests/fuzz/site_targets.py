@@ -17,7 +17,7 @@ from test_fuzz_models import places
 
 import headwise as hw
 from headwise.contract.method import record_types
-from headwise.disk.files import digest, sealed, write_json
+from headwise.disk.files import digest, seal, write_json
 from headwise.disk.jsontext import to_json
 from headwise.engine.client.jobs import Answer, Job
 from headwise.errors import ClientError, ConfigError, HeadwiseError, RunError
@@ -235,7 +235,7 @@ def offers(data: bytes, room: Path) -> None:
         (folder / DOWN).write_bytes(data)
         card["files"][DOWN] = {"bytes": len(data), "sha256": digest(data)}
     if isinstance(card, dict):
-        write_json(folder / "card.json", sealed(card))
+        write_json(folder / "card.json", seal(card))
     with suppress(RunError):
         read_offer(folder).offer(TYPES.down)
 

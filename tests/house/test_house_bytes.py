@@ -14,7 +14,9 @@ PARSERS = {
     *("pillow.open", "load_pem_private_key", "load_pem_public_key", "onnx.ModelProto.FromString", "torch.load"),
     *("onnxruntime.InferenceSession", "parquet.ParquetFile", "pickle.load", "pickle.loads", "pickle.Unpickler"),
     *("pickletools.genops", "safetensors.torch.load", "safe_open", "tarfile.open", "tomllib.load", "tomllib.loads"),
-    *("zipfile.ZipFile", "FlowerError.from_json", "literal_eval", "ast.literal_eval"),
+    *("zipfile.ZipFile", "FlowerError.from_json", "literal_eval", "ast.literal_eval", "load_ssh_public_key"),
+    *("load_ssh_private_key", "x509.load_pem_x509_certificate", "ec.EllipticCurvePublicKey.from_encoded_point"),
+    "pull_and_inflate_object_from_tree",
 }
 """what turns bytes or text into objects, as code calls it"""
 ROW = re.compile(r"^\| [^|]+ \| `([\w/]+\.py)`: ([^|]+) \|")

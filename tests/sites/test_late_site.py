@@ -17,7 +17,7 @@ import headwise as hw
 from headwise.app import registry
 from headwise.cli import main
 from headwise.contract.method import record_types
-from headwise.disk.files import sealed, write_json
+from headwise.disk.files import seal, write_json
 from headwise.engine.joining import join
 from headwise.errors import HeadwiseError, RunError
 from headwise.exports.card import DOWN, write_folder
@@ -149,7 +149,7 @@ def test_an_offer_may_be_as_large_as_a_message(late: Path, tmp_path: Path) -> No
     copy = shutil.copytree(late / "offer", tmp_path / "offer")
     card = json.loads((copy / "card.json").read_text())
     card["files"][DOWN]["bytes"] = 10**15
-    write_json(copy / "card.json", sealed(card))
+    write_json(copy / "card.json", seal(card))
     with pytest.raises(RunError, match="late accepts messages of at most"):
         adapt(late / "late" / "site.toml", copy, None, 0)
 

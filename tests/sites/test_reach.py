@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ssl
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from headwise.errors import ConfigError
 from headwise.sites.site.signing import check_certificate, write_certificates
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import find_problem, load_authority
+
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -189,3 +192,17 @@ def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
         load_authority(tmp_path / "ca.crt")
     with pytest.raises(ConfigError, match=r"--ca is missing: give the server's ca.crt, which proves who it is."):
         load_authority(None)
+
+
+def test_no_wait_depends_on_a_clock_that_can_jump() -> None:
+    """The wall clock is only compared with the server's and with a certificate's time, or printed."""
+    users: dict[str, set[str]] = {}
+    for path in (ROOT / "src" / "headwise" / "sites").rglob("*.py"):
+        calls = {ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)}
+        if wall := calls & {"time.time", "datetime.now", "datetime.datetime.now", "time.localtime", "time.gmtime"}:
+            users[path.name] = wall
+    assert users == {
+        "superlink.py": {"time.time"},
+        "envelope.py": {"datetime.now"},
+        "signing.py": {"datetime.datetime.now"},
+    }
