@@ -16,6 +16,7 @@ from ..contract.averaging import Averaging
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset, Source
 from ..data.federated import CHUNK, Clients, FederatedData
+from ..data.own.load import MANY
 from ..data.preprocessing import privacy_objection
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split
@@ -61,7 +62,8 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
-    if experiment.task is None and data.dataset.task != "classification":
+    unclear = data.dataset.label_type in ("int", "float") and len(data.dataset.classes) > MANY
+    if experiment.task is None and (data.dataset.task != "classification" or unclear):
         for note in data.dataset.notes:
             logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     if experiment.privacy.clip is not None:

@@ -68,9 +68,9 @@ def parse_split(text: str) -> Split:
 
 
 def divide_all(
-    dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator
+    dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator, *, cover: bool = False
 ) -> list[Parts]:
-    """Divide all samples among clients, and each client's samples into parts."""
+    """Divide all samples among clients, and each client's samples into parts; `cover`: see `cover_classes`."""
     if split.own:
         return _divide_by_owner(dataset, partition, clients, rng)
     if split.official:
@@ -79,13 +79,14 @@ def divide_all(
         groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     # a natural client's parts depend only on its own samples, so a site can compute them without the others'
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
-    return [divide(indices, split, r, dataset.official_test) for indices, r in zip(groups, rngs, strict=True)]
+    labels = dataset.y if cover and dataset.task == "classification" else None
+    return [divide(indices, split, r, dataset.official_test, labels) for indices, r in zip(groups, rngs, strict=True)]
 
 
 def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator) -> list[Parts]:
     """As the data.toml says: by each sample's part, else by ratio."""
     if (part := dataset.part) is None:
-        return divide_all(dataset, partition, parse_split(dataset.split), clients, rng)
+        return divide_all(dataset, partition, parse_split(dataset.split), clients, rng, cover=True)
     groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
 
@@ -108,6 +109,7 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 
     `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
+    labels = dataset.y if split.own and dataset.task == "classification" else None
     if split.own and dataset.part is None:
         split = parse_split(dataset.split)
     at = 0
@@ -118,7 +120,7 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
         if split.own and dataset.part is not None:
             parts[client] = Parts(*(indices[dataset.part[indices] == k] for k in range(3)))
         else:
-            parts[client] = divide(indices, split, rng, dataset.official_test)
+            parts[client] = divide(indices, split, rng, dataset.official_test, labels)
         at += n
     return parts
 
@@ -143,9 +145,13 @@ def partition_official(
 
 
 def divide(
-    indices: Indices, split: Split, rng: np.random.Generator, official_test: NDArray[np.bool_] | None = None
+    indices: Indices,
+    split: Split,
+    rng: np.random.Generator,
+    official_test: NDArray[np.bool_] | None = None,
+    labels: NDArray[np.int64] | None = None,
 ) -> Parts:
-    """Divide one client's samples at random, not stratified."""
+    """Divide one client's samples at random; given all samples' `labels`, classes are covered, see `cover_classes`."""
     order = rng.permutation(indices)
     public = indices[:0]
     if split.official:
@@ -154,10 +160,38 @@ def divide(
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
         public = order[tests]
         order = order[~tests]
-    a, b, _ = part_sizes(len(order), split)
+    a, b, c = part_sizes(len(order), split)
+    if labels is not None and not split.official:
+        order = cover_classes(order, labels, (a, b, c))
     val = order[a : a + b] if b else NOTHING
     test = order[a + b :]
     return Parts(order[:a], val, np.concatenate([test, public]) if split.official else test)
+
+
+def cover_classes(order: Indices, labels: NDArray[np.int64], sizes: tuple[int, int, int]) -> Indices:
+    """Exchange as few samples as needed, so that a class with two samples or more is in training and in test.
+
+    `sizes` are those of training, validation and test in `order`. A sample is only exchanged for one whose class
+    stays in its part, so a part with fewer samples than classes lacks some.
+    """
+    order = order.copy()
+    part = np.repeat(np.arange(3), sizes)
+    mine = labels[order]
+    classes, first = np.unique(mine, return_index=True)
+    for into in (0, 2):
+        for k in classes[np.argsort(first)]:
+            own = mine == k
+            if not sizes[into] or own.sum() < 2 or (own & (part == into)).any():
+                continue
+            other = next(p for p in (1, 2 - into) if (own & (part == p)).any())  # validation can spare its only one
+            given = np.flatnonzero(own & (part == other))[-1]
+            names, counts = np.unique(mine[part == into], return_counts=True)
+            if counts.max() < 2:
+                continue
+            taken = np.flatnonzero((mine == names[counts.argmax()]) & (part == into))[-1]
+            order[[given, taken]] = order[[taken, given]]
+            mine[[given, taken]] = mine[[taken, given]]
+    return order
 
 
 @lru_cache(maxsize=4096)

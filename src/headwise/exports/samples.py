@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.findings import raise_errors
-from ..data.own.layout import SUFFIXES, Piece, image_folders, pieces
+from ..data.own.layout import SUFFIXES, Piece, image_folders, pieces, suffix_of
 from ..data.own.load import read_raw
 from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.images import Pictures
@@ -78,7 +78,7 @@ def _describe(path: Path, model: TrainedModel) -> Description:
     if path.is_dir():
         return replace(known, format="images")
     for format, endings in SUFFIXES.items():
-        if path.suffix.lower() in endings and format != "arrays":
+        if suffix_of(path) in endings and format != "arrays":
             header = _header(path, known) if format == "csv" and known.header else known.header
             return replace(known, format=format, header=header)
     endings = ", ".join(e for format, each in SUFFIXES.items() if format != "arrays" for e in each)

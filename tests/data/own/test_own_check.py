@@ -171,7 +171,7 @@ def test_an_empty_client(tmp_path: Path) -> None:
     (tmp_path / "all" / "va" / "a.csv").write_text("\n".join([HEAD, *ROWS]))
     text = TABLE.replace("patients.csv", "all").replace('client = "hospital"', "")
     assert said(described(tmp_path, text), "empty client")[0].endswith(
-        "client 'oslo': the folder has no csv file (.csv, .tsv, .txt, .data)."
+        "client 'oslo': the folder has no csv file (.csv, .tsv, .txt, .data, .csv.gz, .tsv.gz)."
     )
     (tmp_path / "all" / "oslo" / "b.csv").write_text(HEAD)
     assert said(described(tmp_path, text), "empty client")[0].endswith(

@@ -93,8 +93,8 @@ def test_each_client_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ('numbers = "none"\nflag = false\n', [10, 30, 20]),
-        ('numbers = "none"\nfill = "zero"\nflag = false\n', [10, 30, 0]),
+        ('numbers = "as they are"\nflag = false\n', [10, 30, 20]),
+        ('numbers = "as they are"\nfill = "zero"\nflag = false\n', [10, 30, 0]),
         ('fill = "zero"\nflag = false\n', [-1, 1, -2]),
     ],
 )

@@ -51,7 +51,7 @@ def _write(data: FederatedData, c: int, name: str, home: Path) -> None:
         if len(rows)
     ]
     tokens = {"texts": "tokens", "buckets": dataset.vocabulary} if dataset.vocabulary else {}
-    d = replace(write_arrays(pieces, home), preprocess=Preprocess(numbers="none", **tokens), task=dataset.task)
+    d = replace(write_arrays(pieces, home), preprocess=Preprocess(numbers="as they are", **tokens), task=dataset.task)
     if dataset.task == "classification":
         d = replace(d, classes=tuple(map(str, range(len(dataset.classes)))), names=dataset.classes)
     elif dataset.task == "regression":

@@ -23,6 +23,8 @@ KINDS = ("number", "category", "text", "image")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None")
 """as pandas reads them, and the question mark of the UCI repository"""
 PARTS = ("train", "val", "test")
+ONLY_TABLES = ("client", "one_client", "delimiter", "decimal", "header")
+"""settings of tables"""
 LARGEST = 1 << 24
 """bytes of a data.toml"""
 
@@ -55,7 +57,9 @@ class OwnSplit:
     ratio: str = "75/25"
     """train/test or train:validation:test"""
     column: str = ""
-    """for column: its cells name the part; for time: earlier rows are for training"""
+    """for column (the default if it is set): its cells name the part; for time: earlier rows are for training"""
+    format: str = ""
+    """for time: how dates are written, such as %d/%m/%Y; empty: numbers, or dates that can only be read one way"""
     train: tuple[str, ...] = ("train",)
     """the cells that mean training"""
     val: tuple[str, ...] = ("val", "validation", "valid")
@@ -75,8 +79,8 @@ class Preprocess:
 
     fit: Literal["pooled", "client"] = "pooled"
     """the source of means, deviations and fill values: sums over all clients' training samples, or each client's own"""
-    numbers: Literal["standardise", "none"] = "standardise"
-    """standardise: to mean 0 and standard deviation 1; none: no scaling"""
+    numbers: Literal["standardise", "as they are"] = "standardise"
+    """standardise: to mean 0 and standard deviation 1; as they are: no scaling"""
     fill: Literal["mean", "zero"] = "mean"
     """what replaces a missing number, before standardising"""
     flag: bool = True
@@ -125,6 +129,8 @@ class Description:
     """cells that stand for a missing value"""
     delimiter: str = ","
     """the character between the cells of a CSV file"""
+    decimal: Literal[".", ","] = "."
+    """the decimal mark of a CSV file's numbers"""
     header: tuple[str, ...] = ()
     """column names, for CSV files without a header line"""
     few: Count = 10
@@ -163,11 +169,34 @@ def read_description(path: Path) -> Description:
         raise ConfigError(f"{path}: {error}") from None
 
 
+USED = {
+    "ratio": ("by", "ratio"),
+    "column": ("by", "column", "train", "val", "test"),
+    "time": ("by", "column", "ratio", "format"),
+    "files": ("by", "train", "val", "test"),
+}
+"""the settings of each way to split"""
+
+
+def complete_split(split: Any) -> Any:
+    """Fill in `by` where a column implies it; settings that would be ignored are refused."""
+    if not isinstance(split, Mapping):
+        return split
+    by = split.get("by", "column" if "column" in split else "ratio")
+    for name in split if by in USED else ():
+        if name not in USED[by] and hasattr(OwnSplit, name):
+            allowed = " or ".join(repr(way) for way, names in USED.items() if name in names)
+            raise ConfigError(f"split.{name} is {split[name]!r}, but split.by is {by!r}: it must be {allowed}.")
+    return {"by": by, **split}
+
+
 def description_from(values: dict[str, Any], folder: Path) -> Description:
     """From plain values; paths are relative to `folder`."""
     values = dict(values)
     if isinstance(values.get("target"), str):
         values["target"] = [values["target"]]
+    if "split" in values:
+        values["split"] = complete_split(values["split"])
     described = build(Description, values)
     _check(described)
     return replace(described, path=str((folder / described.path).absolute()))
@@ -188,7 +217,9 @@ def _check(d: Description) -> None:
     """Check the keys that depend on each other."""
     if d.is_table:
         _check_table(d)
-    elif unused := [k for k in ("client", "one_client", "delimiter", "header") if getattr(d, k) != getattr(_PLAIN, k)]:
+    elif unused := [
+        k for k in ("client", "one_client", "delimiter", "decimal", "header") if getattr(d, k) != getattr(_PLAIN, k)
+    ]:
         raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) take it.")
     if not is_text(d.path):
         raise ConfigError(f"path is {d.path!r}, but must be a path in UTF-8 without NUL.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,10 +20,11 @@ from ...errors import ConfigError, DataError, nearest
 from ...settings.fields import dump, field_help
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
-from .layout import IMAGES, SUFFIXES, list_files, list_folder
+from .layout import IMAGES, SUFFIXES, list_files, list_folder, stem_of, suffix_of
 from .readers.arrays import load_npz
 from .readers.images import read_sizes
-from .readers.tables import COLUMNS, blocks, columns_of, dictionary_columns, lines_of
+from .readers.tables import COLUMNS, COMMA, blocks, columns_of, dictionary_columns, lines_of, open_text, with_point
+from .readers.values import are_dates
 
 ROWS = 5000
 """rows per column that are sampled"""
@@ -36,7 +38,6 @@ MARKERS = 3
 """at most this many different words are missing values in a column of numbers"""
 FEW = 0.1
 """and at most this share of its cells"""
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 USED = {
     "csv": ("fit", "numbers", "fill", "flag"),
     "images": ("fit", "size", "channels", "images"),
@@ -75,7 +76,7 @@ def _format(path: Path) -> Format:
     inside = sorted(path.rglob("*")) if os.path.isdir(path) else []
     for file in [path] if os.path.isfile(path) else [p for p in inside if os.path.isfile(p) and p.name[0] not in "._"]:
         for format in get_args(Format)[:-1]:
-            if file.suffix.lower() in SUFFIXES[format]:
+            if suffix_of(file) in SUFFIXES[format]:
                 return format
     endings = ", ".join(e for f in get_args(Format)[:-1] for e in SUFFIXES[f])
     what = "no such file or folder" if not os.path.exists(path) else f"no file with a known extension ({endings})"
@@ -105,7 +106,7 @@ def _is_parted(path: Path, d: Description) -> bool:
     files = list_files(path, d)
     if d.format == "npz" and "x_train" in load_npz(files[0]):
         return True
-    return {p.stem for p in files} <= OwnSplit().part_of.keys()
+    return {stem_of(p) for p in files} <= OwnSplit().part_of.keys()
 
 
 def _table(d: Description, client: str, target: Sequence[str], declared: Mapping[str, str]) -> Guess:
@@ -115,6 +116,9 @@ def _table(d: Description, client: str, target: Sequence[str], declared: Mapping
         d = replace(d, **_dialect(files[0], (client, *target)))
     columns = _columns(files[0], d, client, target)
     cells = _cells(files, d, columns)
+    if d.format == "csv" and d.delimiter != "," and any(map(_has_decimal_commas, cells.values())):
+        d = replace(d, decimal=",")
+        cells = {name: [with_point(cell) for cell in column] for name, column in cells.items()}
     used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
     others = [n for n in columns if n not in (client, *target) and not _has_texts_only(cells[n], d)]
     if markers := _markers([cells[n] for n in others], used):
@@ -160,9 +164,9 @@ def _columns(path: Path, d: Description, client: str, target: Sequence[str]) -> 
 def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
     """The delimiter, and column names if the file has no header line."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_text(path) as file:
             head = [line for line in islice(lines_of(file, path), 20) if line.strip()]
-    except (OSError, UnicodeDecodeError):
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         raise DataError(f"{path} can't be read as UTF-8 text.") from None
     if not head:
         raise DataError(f"{path} is empty.")
@@ -193,6 +197,14 @@ def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dic
                 rows = max(200, ROWS // min(len(files), FILES))
                 sample[name] += [c for c in cells[:rows].tolist() if not _is_missing(c)]
     return sample
+
+
+def _has_decimal_commas(cells: Sequence[str]) -> bool:
+    """Whether a column has such numbers only; 1,234 may be a thousand, unless another cell tells."""
+    texts = [cell.strip() for cell in cells]
+    with_comma = [t for t in texts if COMMA.fullmatch(t)]
+    plain = all(COMMA.fullmatch(t) or re.fullmatch(r"[+-]?\d+", t) for t in texts)
+    return plain and any(not re.fullmatch(r"[+-]?\d{1,3},\d{3}", t) for t in with_comma)
 
 
 def _markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
@@ -251,7 +263,7 @@ def _kind_of_texts(texts: Sequence[str]) -> str:
     different = len(set(texts))
     if all(Path(t).suffix.lower() in IMAGES for t in texts):
         return "image"
-    if all(_DATE.fullmatch(t) for t in texts):
+    if are_dates([*dict.fromkeys(texts)]):
         return 'a date; [split] by = "time" can use it'
     if np.mean([len(t.split()) for t in texts]) >= WORDS:
         return "text"
@@ -291,6 +303,7 @@ def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str,
         *(_lines(Description, head | {"label_type": label_type}, ["label_type"]) if classes else []),
         *(_lines(Description, head, ["missing"]) if d.is_table else []),
         *(_lines(Description, head, ["delimiter"]) if d.delimiter != "," else []),
+        *(_lines(Description, head, ["decimal"]) if d.decimal != "." else []),
         *(_lines(Description, head, ["header"]) if d.header else []),
     ]
     if d.is_table:

@@ -18,13 +18,24 @@ from .readers.large import REFERENCES, list_referenced_files
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SUFFIXES = {
-    "csv": (".csv", ".tsv", ".txt", ".data"),
+    "csv": (".csv", ".tsv", ".txt", ".data", ".csv.gz", ".tsv.gz"),
     "parquet": (".parquet", ".pq"),
-    "jsonl": (".jsonl", ".ndjson"),
+    "jsonl": (".jsonl", ".ndjson", ".jsonl.gz"),
     "npz": (".npz",),
     "images": IMAGES,
     "arrays": (".npy", ".json"),
 }
+
+
+def suffix_of(path: Path) -> str:
+    """In lower case: `.csv.gz` of a packed table, otherwise what follows the last dot."""
+    packed = path.suffix.lower() == ".gz"
+    return (path.with_suffix("").suffix + path.suffix if packed else path.suffix).lower()
+
+
+def stem_of(path: Path) -> str:
+    """The name without `suffix_of`."""
+    return path.name[: len(path.name) - len(suffix_of(path))]
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def pieces(d: Description, report: Report) -> list[Piece]:
         if not d.client and not d.one_client and d.is_table:
             choices = "name the column with each row's client, or set one_client = true"
             raise ConfigError(f"client is missing: path is one table, so {choices}.")
-        return [Piece(d.place, None if d.client else d.place.stem)]
+        return [Piece(d.place, None if d.client else stem_of(d.place))]
     check_folder(d)
     if d.one_client:
         raise ConfigError(f"one_client is true, but path is {str(d.place)!r}, which is not a table.")
@@ -76,7 +87,7 @@ def pieces(d: Description, report: Report) -> list[Piece]:
         return [Piece(path) for path in list_files(d.place, d)]
     if folders := [p for p in list_folder(d.place) if p.is_dir()]:
         return [piece for folder in folders for piece in _client_pieces(folder, d, report)]
-    files = [Piece(path, path.stem) for path in list_folder(d.place) if fits(path, d)]
+    files = [Piece(path, stem_of(path)) for path in list_folder(d.place) if fits(path, d)]
     if not files:
         raise DataError(f"{d.place} has no {d.format} file ({', '.join(SUFFIXES[d.format])}) and no folder.")
     return files
@@ -88,7 +99,7 @@ def _client_pieces(folder: Path, d: Description, report: Report) -> Iterator[Pie
         text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
         report(DataFinding("error", "empty client", text, folder, client=folder.name))
     for path in files:
-        yield Piece(path, folder.name, _part(path.stem, path, d, report))
+        yield Piece(path, folder.name, _part(stem_of(path), path, d, report))
 
 
 def image_folders(d: Description, report: Report) -> list[Folder]:
@@ -118,7 +129,7 @@ def _part(name: str, path: Path, d: Description, report: Report) -> int:
 def fits(path: Path, d: Description) -> bool:
     """Whether it is a regular file of the described format, and not hidden; `os.path` raises nothing."""
     hidden = path.name.startswith((".", "_"))
-    return path.suffix.lower() in SUFFIXES[d.format] and not hidden and os.path.isfile(path)
+    return suffix_of(path) in SUFFIXES[d.format] and not hidden and os.path.isfile(path)
 
 
 def list_files(folder: Path, d: Description) -> list[Path]:

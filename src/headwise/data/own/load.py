@@ -6,6 +6,7 @@ The task is guessed from the target if it is not given; targets get the type and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from .readers.arrays import read_arrays, read_npz
 from .readers.images import has_masks, read_images
 from .readers.raw import Builder, Raw
 from .readers.tables import read_tables
-from .readers.values import Codes, guess_label_type, to_numbers
+from .readers.values import Codes, DateError, cell_text, guess_label_type, parse_dates
 
 MANY = 20
 """a target with more different integers than this is a quantity, if there is more than one per ten samples"""
@@ -136,21 +137,32 @@ def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
 def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
     """Each client's earliest samples are for training, its latest for test."""
     assert raw.time is not None
-    when = raw.time
-    bad: list[int] = []
-    if when.dtype.kind not in "iuf":
-        texts = [str(cell) if cell is not None else "" for cell in when.tolist()]
-        numbers = to_numbers(np.array(texts, dtype=object), d.missing, bad.append)
-        when = np.array(texts) if bad else numbers  # ISO dates sort correctly as strings: 2024-01-31
-    gone = np.isin(when, d.missing) if when.dtype.kind == "U" else np.isnan(when.astype(np.float64))
-    for i in np.flatnonzero(gone):
-        report(raw.finding_at("error", "missing time", int(i), "the cell is empty.", d.split.column))
+    when = _times(raw, raw.time, d, report)
     part = np.zeros(len(raw), np.int8)
     split = parse_split(d.split.ratio)
     for indices in group(raw.owner, len(raw.owners)):
         order = indices[np.argsort(when[indices], kind="stable")]
         part[order] = np.repeat(np.arange(3, dtype=np.int8), part_sizes(len(order), split))
     return part
+
+
+def _times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -> NDArray[np.float64]:
+    """Numbers as they are, dates as seconds; a cell that is neither is an error."""
+    texts = [cell_text(cell) if cell is not None and cell == cell else "" for cell in cells.tolist()]
+    for i, text in enumerate(texts):
+        if text in d.missing:
+            report(raw.finding_at("error", "missing time", i, "the cell is empty.", d.split.column))
+    present: dict[str, int] = {}
+    for i, text in enumerate(texts):
+        if text not in d.missing:
+            present.setdefault(text, i)
+    numbers = [] if d.split.format or any(re.match(r"0\d", text) for text in present) else _as_numbers([*present])
+    try:
+        when = dict(zip(present, numbers, strict=True)) if numbers else parse_dates([*present], d.split.format)
+    except DateError as error:
+        report(raw.finding_at("error", "not a date", present[error.text], str(error), d.split.column))
+        when = {}
+    return np.array([when.get(text, 0.0) for text in texts])
 
 
 @dataclass(frozen=True)
@@ -211,7 +223,8 @@ def _guess_task(raw: Raw, d: Description) -> tuple[TaskName, str]:
         return "regression", "the target has numbers with decimals"
     if len(numbers) > MANY and len(numbers) > len(raw) / 10:
         return "regression", f"the target has {len(numbers):,} different numbers"
-    return "classification", f"the target has {len(cells):,} different values"
+    hint = '; task = "regression" would predict them as quantities' if len(numbers) > MANY else ""
+    return "classification", f"the target has {len(cells):,} different values{hint}"
 
 
 def _as_numbers(cells: list[Any]) -> list[float]:

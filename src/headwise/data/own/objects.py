@@ -29,7 +29,7 @@ from ...disk.jsontext import to_json
 from ...errors import ConfigError, DataError, counted, nearest
 from ...settings.fields import build
 from ..dataset import LabelType
-from .description import PARTS, Description, OwnSplit, Preprocess, read_description, to_text
+from .description import PARTS, Description, OwnSplit, Preprocess, complete_split, read_description, to_text
 from .findings import PassedTable, list_rows, write_passed
 from .guess import Guess, guess_description
 from .layout import fingerprint
@@ -116,6 +116,8 @@ def store(
     if any(tables) and not all(tables):
         raise DataError("clients has both tables and arrays: use one kind for all clients.")
     folder.mkdir(parents=True, exist_ok=True)
+    if "split" in settings and any(p.part >= 0 for p in pieces):
+        raise DataError("split is given, but clients have training and test samples already: give only one of them.")
     with tempfile.TemporaryDirectory(prefix=".storing-", dir=folder) as name:
         draft = Path(name) / "draft"
         draft.mkdir()
@@ -140,6 +142,8 @@ def store(
 def _build_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings, converted and checked like those in a data.toml."""
     given = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    if "split" in given:
+        given["split"] = complete_split(given["split"])
     built = build(Description, {"format": "arrays", "path": ".", **given})
     return {k: getattr(built, k) for k in given}
 
@@ -289,7 +293,7 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
         parts = np.repeat(np.array([max(p.part, 0) for p in pieces], np.int8), [len(p.x) for p in pieces])
         np.save(home / "part.npy", parts)
     (home / "names.json").write_text(to_json(names), "utf-8")
-    how = Preprocess(numbers="none", images="unit")  # unchanged, as passed
+    how = Preprocess(images="unit")
     split = OwnSplit("files" if parted else "ratio")
     return Description("arrays", str(home), split=split, preprocess=how, label_type=label_type)
 

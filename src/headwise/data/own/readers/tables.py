@@ -5,7 +5,10 @@ pyarrow.
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +34,12 @@ CELLS = 1 << 23
 """cells per block, at most"""
 LINE = 1 << 26
 """characters per line of a CSV or JSONL file, at most"""
+LARGEST_TEXT = 1 << 38
+"""characters of a CSV or JSONL file, unpacked, at most"""
 BLOCK = 1 << 26
 """characters per block of a JSONL file, about"""
+COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+([eE][+-]?\d+)?")
+"""a number with a decimal comma"""
 NESTED = (list, dict, tuple, set, bytes)
 COLUMNS = "its columns are"
 
@@ -62,8 +69,9 @@ def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -
     try:
         if d.format == "jsonl" or _has_columns(path, columns, columns_of(path, d), report):
             yield from reader(path, d, columns, report)
-    except OSError as error:
-        report(DataFinding("error", "unreadable file", f"it can't be read: {error.strerror or error}.", path))
+    except (OSError, EOFError, zlib.error) as error:  # the last two of packed files
+        reason = getattr(error, "strerror", None) or error
+        report(DataFinding("error", "unreadable file", f"it can't be read: {reason}.", path))
     except UnicodeDecodeError as error:
         report(DataFinding("error", "unreadable file", f"it is not UTF-8 text: byte {error.start} is invalid.", path))
     except csv.Error as error:
@@ -72,17 +80,27 @@ def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -
 
 def lines_of(file: IO[str], path: Path) -> Iterator[str]:
     """The lines of a text file; one that is too long for a row of a table is refused before it is read whole."""
+    size = 0
     while line := file.readline(LINE + 1):
+        size += len(line)
         if len(line) > LINE:
             raise DataError(f"{path} has a line of more than {LINE:,} characters.")
+        if size > LARGEST_TEXT:
+            raise DataError(f"{path} has more than {LARGEST_TEXT:,} characters: write it as Parquet, or divide it.")
         yield line
+
+
+def open_text(path: Path) -> IO[str]:
+    """A text file in UTF-8, unpacked if its name ends in .gz."""
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    return opener(path, "rt", encoding="utf-8-sig", newline="")  # pyright: ignore[reportReturnType]
 
 
 def columns_of(path: Path, d: Description) -> list[str]:
     """The names of a table's columns; for JSONL, the keys of the first row."""
     if d.format == "parquet":
         return list(_arrow_file(path).schema_arrow.names)
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path) as file:
         if d.format == "csv":
             return list(d.header) or next(csv.reader(lines_of(file, path), delimiter=d.delimiter), [])
         row = _parse_object(next((line for line in lines_of(file, path) if line.strip()), ""))
@@ -90,7 +108,7 @@ def columns_of(path: Path, d: Description) -> list[str]:
 
 
 def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path) as file:
         reader = csv.reader(lines_of(file, path), delimiter=d.delimiter)
         head = list(d.header) or next(reader, [])
         place = {name: i for i, name in enumerate(head)}
@@ -105,13 +123,15 @@ def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> 
                     text = f"it has {len(row)} cells, but there are {len(head)} columns."
                     report(DataFinding("error", "wrong number of cells", text, path, line))
             if kept:
+                if d.decimal == ",":
+                    kept = [[with_point(cell) for cell in row] for row in kept]
                 cells = np.array(kept, dtype=object)
                 by_name = {name: cells[:, place[name]] for name in columns}
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
 def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path) as file:
         numbered = enumerate(lines_of(file, path), start=1)
         while chunk := _take(numbered, _rows_per_block(len(columns))):
             kept: list[dict[str, Any]] = []
@@ -123,6 +143,11 @@ def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -
             if kept:
                 by_name = {name: _objects([row.get(name) for row in kept]) for name in columns}
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
+
+
+def with_point(cell: str) -> str:
+    """A number with a decimal comma, such as 1.234,5, as Python writes it; other cells unchanged."""
+    return cell.replace(".", "").replace(",", ".") if COMMA.fullmatch(cell.strip()) else cell
 
 
 def _rows_per_block(columns: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,62 @@ def _number(cell: Any, i: int, wrong: Callable[[int], None]) -> float:
     except (ValueError, TypeError, OverflowError):
         wrong(i)
         return math.nan
+
+
+_DAYS = (
+    *("%d.%m.%Y", "%m.%d.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d"),
+    *("%d.%m.%y", "%m.%d.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y/%m/%d", "%y-%m-%d"),
+    *("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%d. %B %Y", "%b %d %Y", "%B %d %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%y"),
+    *("%Y-%m", "%m/%Y", "%b %Y", "%B %Y", "%b-%Y", "%a %b %d %Y", "%a, %d %b %Y"),
+)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z", "T%H:%M:%S")
+DATES = ("ISO 8601", *(day + time for day in _DAYS for time in _TIMES))
+"""the ways to write a date that are tried; if two of them fit and differ, a user must choose"""
+
+
+class DateError(ValueError):
+    """A text that is no date, or can be read in two ways: which, and what is wrong."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(problem)
+        self.text = text
+
+
+def are_dates(texts: Collection[str]) -> bool:
+    """Whether all texts are dates, written in the same way."""
+    plausible = all(len(text) < 40 and re.search(r"\d", text) for text in texts)
+    return plausible and any(len([*_read_dates(texts, way)]) == len(texts) for way in DATES)
+
+
+def parse_dates(texts: Collection[str], format: str = "") -> dict[str, float]:
+    """The seconds from 1970 to each date; raises a DateError unless all can be read in one way only."""
+    ways: dict[str, list[float]] = {}
+    closest = ("", 0)
+    for way in [format] if format else DATES:
+        seconds = [*_read_dates(texts, way)]
+        if len(seconds) == len(texts):
+            ways[way] = seconds
+        closest = max(closest, (way, len(seconds)), key=lambda each: each[1])
+    if not ways:
+        text = [*texts][closest[1]]
+        written = format or closest[0] * (closest[1] > 0)
+        raise DateError(text, f"{text!r} is not a date{f' written as {written}' * bool(written)}: see split.format.")
+    (first, seconds), *others = ways.items()
+    for way, values in others:
+        if values != seconds:
+            text = next(t for t, a, b in zip(texts, seconds, values, strict=True) if a != b)
+            raise DateError(text, f"{text!r} can be read as {first} or as {way}: set split.format to one of them.")
+    return dict(zip(texts, seconds, strict=True))
+
+
+def _read_dates(texts: Iterable[str], way: str) -> Iterator[float]:
+    """The dates up to the first one that is written in another way."""
+    for text in texts:
+        try:
+            date = datetime.fromisoformat(text) if way == DATES[0] else datetime.strptime(text, way)
+        except ValueError:
+            return
+        yield (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def words(text: str) -> list[str]:
