@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     """Some samples of one file."""
 
     names: list[Any]
-    """the number of each row in its file, after the name of its part if it has several; or the file of each image"""
+    """the number of each row in its file, from 0, after its part if the file has several; or the file of each image"""
     raw: Any
     """as `TrainedModel.predict` takes them"""
     y: NDArray[Any] | None
@@ -132,6 +132,7 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
         raise DataError(f"{d.place} has no column to compare predictions with.")
     for piece in files:
         whose = [d.client] if piece.client is None else []
+        before = 0
         for block in blocks(piece.path, d, [*columns, *targets, *whose], raise_errors):
             owners = list(map(cell_text, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
             mine = [
@@ -150,7 +151,8 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
                 y = encode_target_cells(
                     model.card, d, target_cells, lambda i, p=piece.path, n=numbers: f"{p}, row {n[i]}"
                 )
-                yield Batch(numbers, raw, y, [owners[i] for i in rows], piece.path)
+                yield Batch([before + int(i) for i in rows], raw, y, [owners[i] for i in rows], piece.path)
+            before += len(block)
     warn_of_unknown(unknown)
 
 
