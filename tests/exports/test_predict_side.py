@@ -209,7 +209,8 @@ class Net(nn.Module):
 def test_ones_own_network_under_its_own_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = {name: (rng.normal(size=(20, 3)).astype(np.float32), rng.integers(0, 2, 20)) for name in ("a", "b")}
-    run = hw.fit(data, model=Net(), method="fedper", rounds=1, out=tmp_path / "run", engine=ONE_WORKER)
+    how: dict[str, Any] = {"method": "fedper", "rounds": 1, "preprocess": {"numbers": "as they are"}}
+    run = hw.fit(data, model=Net(), **how, out=tmp_path / "run", engine=ONE_WORKER)
     model = run.model("a")
     net = Net()
     net.load_state_dict(model.state_dict())
