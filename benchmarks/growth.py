@@ -52,7 +52,7 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
                 ends.append(time.perf_counter())
 
         executor = Serial(plan, store.load().states)
-        most = plan.changed(rounds=WARM, sampling=Sampling(0.05))  # first, so that most clients have a state
+        most = plan.with_settings(rounds=WARM, sampling=Sampling(0.05))  # first, so that most clients have a state
         drive(most, executor, (keep,))
         ends.clear()
         drive(plan, executor, (keep,))

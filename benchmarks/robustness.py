@@ -81,12 +81,12 @@ def table(first: str, attacks: dict[str, Attack], rows: dict[str, list[Plan]], m
 
 
 def robust(plans: list[Plan], rule: Any) -> list[Plan]:
-    return [plan.changed(robust=Robust(rule, hostile=len(LIARS) / len(plan.data))) for plan in plans]
+    return [plan.with_settings(robust=Robust(rule, hostile=len(LIARS) / len(plan.data))) for plan in plans]
 
 
 def bounded(plans: list[Plan]) -> list[Plan]:
     return [
-        plan.changed(faults=Faults(on_failure="skip", max_norm=MARGIN * largest_norm(plan), min_replies=0))
+        plan.with_settings(faults=Faults(on_failure="skip", max_norm=MARGIN * largest_norm(plan), min_replies=0))
         for plan in plans
     ]
 

@@ -147,7 +147,7 @@ def rounds() -> list[str]:
     for name, (method, options) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
-        ours, before, plain = Ours(plan), Ours(plan), Ours(plan.changed(engine=Engine(kernels="plain")))
+        ours, before, plain = Ours(plan), Ours(plan), Ours(plan.with_settings(engine=Engine(kernels="plain")))
         turns: dict[str, Callable[[], object]] = {
             "ours": partial(ours.round, 1),
             "torch": partial(without_native, partial(before.round, 1)),
@@ -177,7 +177,7 @@ def evaluation() -> list[str]:
             handle(made, job, None)
 
     size = plan.experiment.evaluate.batch
-    torch_only = plan.changed(engine=Engine(kernels="plain"))
+    torch_only = plan.with_settings(engine=Engine(kernels="plain"))
     turns: dict[str, Callable[[], object]] = {
         "batches of 10, as others lay out their images": partial(
             outputs, lambda x: [naive(part.contiguous()) for part in x.split(10)]

@@ -12,7 +12,7 @@ from headwise.app import registry
 from headwise.data.federated import Clients
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
-from headwise.models.split import channels_last, laid_out
+from headwise.models.split import channels_last, lay_out
 from headwise.settings.choices import Choice
 from headwise.settings.experiment import Experiment
 from headwise.settings.options import Evaluate, Sampling, Train
@@ -49,7 +49,7 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     """A run of this workload without any evaluation."""
     torch.manual_seed(0)
     task = Task(load.shape, 10)
-    model = laid_out(registry.make("model", Choice.parse(load.model, "model")).build(task).eval())
+    model = lay_out(registry.make("model", Choice.parse(load.model, "model")).build(task).eval())
     each = load.samples + load.test
     x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
     if channels_last(model):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.authoring import Params, Record
-from headwise.memory import LINE, address, aligned, settled
+from headwise.memory import LINE, address, align, settle
 from headwise.records import decode, encode
 
 OFFSETS = range(16)
@@ -22,7 +22,7 @@ def at(offset: int, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_what_begins_elsewhere_is_copied(offset: int) -> None:
     t = at(offset, 3, 5)
-    for moved in (aligned(t), settled(t)):
+    for moved in (align(t), settle(t)):
         assert address(moved) % LINE == 0
         assert torch.equal(moved, t)
         assert (moved is t) is (offset == 0)
@@ -30,16 +30,16 @@ def test_what_begins_elsewhere_is_copied(offset: int) -> None:
 
 def test_the_layout_is_kept_or_made_ordinary() -> None:
     images = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    assert settled(images).is_contiguous() and not images.is_contiguous()
+    assert settle(images).is_contiguous() and not images.is_contiguous()
     behind = torch.randn(3, 3, 5, 5).contiguous(memory_format=torch.channels_last)[1:]
     assert address(behind) % LINE
-    assert aligned(behind).stride() == behind.stride()
-    assert torch.equal(settled(behind), behind)
+    assert align(behind).stride() == behind.stride()
+    assert torch.equal(settle(behind), behind)
 
 
 def test_a_copy_that_waits_for_its_first_change_goes_on_waiting() -> None:
     t = torch._lazy_clone(torch.randn(5))
-    assert settled(t) is t
+    assert settle(t) is t
     assert torch._C._is_cow_tensor(t)
 
 

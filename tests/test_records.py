@@ -311,7 +311,7 @@ def one(**changes: Any) -> dict[str, Any]:
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[1] * 9), b"\0" * 4), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**32, 0], data_offsets=[0, 0])), "impossible shape"),
         (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[-1, 0], data_offsets=[0, 0])), "impossible shape"),
-        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**31, 2**31]), b"\0" * 4), "no record"),
+        (hostile({"order": ["w/t"], "scalars": {}}, one(shape=[2**31, 2**31]), b"\0" * 4), "not a valid record"),
         (hostile({"order": ["w/t"] * (wire.TENSORS + 1), "scalars": {}}, TENSOR, b"\0" * 4), "more than 200000"),
     ],
 )

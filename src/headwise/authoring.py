@@ -9,11 +9,9 @@ with ``--method ./copy.py``. `headwise.testing.check_method` checks a method.
 from __future__ import annotations
 
 from .contract.averaging import Averaged, Averaging, Shared
-from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, split_epochs
-from .contract.measures import kl, mmd
+from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, kl, mmd, split_epochs
 from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
-from .models.composing import Composed
-from .models.split import SplitModel, has_batchnorm
+from .models.split import Composed, SplitModel, has_batchnorm
 from .params import Params, gradient, mean, step
 from .records import Nothing, Record
 from .settings.fields import Count, Epochs, EpochsOrNone, Natural, NonNegative, Positive, Range, Share, Unit

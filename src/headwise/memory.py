@@ -18,14 +18,14 @@ LINE = 64
 """bytes of a cache line; torch aligns every new tensor to one"""
 
 
-def aligned(t: Tensor) -> Tensor:
+def align(t: Tensor) -> Tensor:
     """The tensor itself if it begins on a cache line, else a copy that does."""
     return t if address(t) % LINE == 0 else t.clone()
 
 
-def settled(t: Tensor) -> Tensor:
+def settle(t: Tensor) -> Tensor:
     """The tensor itself if it is laid out like one read from bytes, else a copy that is."""
-    return aligned(t) if t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
+    return align(t) if t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
 
 
 def address(t: Tensor) -> int:

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .memory import settled
+from .memory import settle
 
 Scalar = int | float | str | bool
 
@@ -22,7 +22,7 @@ DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-"""safetensors' names for them"""
+"""the types that a message can hold, with safetensors' names for them"""
 
 HEADER = 32 * 2**20
 """most bytes of a header"""
@@ -70,11 +70,11 @@ def from_bytes(data: bytes) -> Packed:
     try:
         note = _note(data)
         tensors = safetensors.torch.load(data)
-        packed = Packed({k: settled(tensors[k]) for k in note["order"]}, dict(note["scalars"]))
+        packed = Packed({k: settle(tensors[k]) for k in note["order"]}, dict(note["scalars"]))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RecordError(f"these bytes are no record: {error}") from error
+        raise RecordError(f"these bytes are not a valid record: {error}") from error
     if len(packed.tensors) != len(tensors):
-        raise RecordError("these bytes are no record: they hold tensors that are not named")
+        raise RecordError("these bytes are not a valid record: they hold tensors that are not named")
     return packed
 
 

@@ -108,11 +108,11 @@ def same(a: Record, b: Record) -> bool:
 
 def map_tensors(record: R, f: Callable[[Tensor], Tensor]) -> R:
     """Apply `f` to every tensor of a record."""
-    values = {name: _mapped(name, kind, getattr(record, name), f) for name, kind in fields_of(type(record)).items()}
+    values = {name: _map(name, kind, getattr(record, name), f) for name, kind in fields_of(type(record)).items()}
     return type(record)(**values)
 
 
-def _mapped(name: str, kind: Any, value: Any, f: Callable[[Tensor], Tensor]) -> Any:
+def _map(name: str, kind: Any, value: Any, f: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Params):
         return value.map(f)
     if isinstance(value, Tensor):

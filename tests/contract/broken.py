@@ -219,7 +219,7 @@ class NoFormula(FedPer):
 class Disguised(Mean, Method[Shared, Own, Shared, Shared]):
     """Sends and averages whole models, and never uses them."""
 
-    travels, stays, leaves = "whole model", "whole model", ("w",)
+    travels, stays, uploaded_fields = "whole model", "whole model", ("w",)
     client_init, personalize = Standalone.client_init, Standalone.personalize
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
@@ -255,7 +255,7 @@ class WrongTravels(Standalone):
 
 @dataclass(frozen=True)
 class WrongLeaves(FedPer):
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from headwise.app import registry
 from headwise.data.federated import Clients
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
-from headwise.models.split import channels_last, laid_out
+from headwise.models.split import channels_last, lay_out
 from headwise.settings.experiment import Experiment
 from headwise.settings.options import Train
 from headwise.testing.toy import equal, play
@@ -54,7 +54,7 @@ def plan(
     """Clients with these numbers of training samples, and some test samples."""
     torch.manual_seed(1)
     task = Task(shape, classes)
-    net = laid_out(network(model).build(task).eval())  # pyright: ignore
+    net = lay_out(network(model).build(task).eval())  # pyright: ignore
     tests = [1 + k % 4 for k in range(len(sizes))]
     ends = list(itertools.accumulate(n for pair in zip(sizes, tests, strict=True) for n in pair))
     x = torch.randn(ends[-1], *shape)

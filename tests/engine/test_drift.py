@@ -24,7 +24,7 @@ T = 3
 def plan(what: Any, clients: tuple[int, ...] = (1,), **more: Any) -> Plan:
     """Client 1 has the classes 1, 2 and 3, eight samples of each."""
     drift = Drift(T, what, clients=clients, **more)
-    return toy_plan(FedGMH(), data=divided(federation(EASY), EASY), rounds=4, every=1).changed(drift=drift)
+    return toy_plan(FedGMH(), data=divided(federation(EASY), EASY), rounds=4, every=1).with_settings(drift=drift)
 
 
 def labels(plan: Plan, t: int, c: int = 1) -> list[int]:
@@ -63,14 +63,14 @@ def test_the_server_learns_of_it_and_the_others_keep_theirs() -> None:
 
 
 def test_a_share_of_the_clients_is_drawn_from_the_seed() -> None:
-    found = [plan("swap", (), share=0.5).changed(seed=s).drifting for s in range(10)]
+    found = [plan("swap", (), share=0.5).with_settings(seed=s).drifting for s in range(10)]
     assert {len(who) for who in found} == {2}
     assert len(set(found)) > 1
 
 
 def test_until_then_nothing_differs_and_from_then_on_only_what_the_change_reaches() -> None:
     p = plan("swap")
-    with_it, without = play(p).ended, play(p.changed(drift=Drift())).ended
+    with_it, without = play(p).ended, play(p.with_settings(drift=Drift())).ended
     rows = [(a.clients == b.clients) for a, b in zip(with_it, without, strict=True)]
     assert rows == [True, True, False, False]
 

@@ -20,7 +20,7 @@ import headwise as hw
 from headwise.app import registry
 from headwise.authoring import Averaging, Nothing
 from headwise.contract.averaging import Shared
-from headwise.contract.method import Update
+from headwise.contract.method import Update, record_types
 from headwise.engine.answers import judge
 from headwise.engine.client.jobs import Answer
 from headwise.engine.driver import drive
@@ -117,7 +117,7 @@ def test_a_round_is_that_of_those_who_did_not_fail(kind: str) -> None:
     assert 0 < len(others) < 6
     assert played.ended[0].row["fields"]["up"]["w"] == len(others) * _size(made)
     shares = tuple(("drop", low, high) for _, low, high in made.experiment.faults.inject.shares)
-    alone, _ = run(made.changed(faults=dataclasses.replace(made.experiment.faults, inject=Inject(shares))))
+    alone, _ = run(made.with_settings(faults=dataclasses.replace(made.experiment.faults, inject=Inject(shares))))
     assert alone.rows[0]["failed"] == {"no answer": sorted(failed)}
     assert same(played.ended[0].progress.server, alone.ended[0].progress.server)
 
@@ -319,6 +319,23 @@ def test_the_norm_is_that_of_all_that_is_sent() -> None:
         w = {**up.w, first: up.w[first].clone(), second: up.w[second].clone()}
         w[first].view(-1)[0], w[second].view(-1)[0] = 3.0, -size
         assert (judge(made, {0: answer(Shared(Params(w)))}, {0: up}) == []) is fine
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.int64, torch.float64, torch.float16], ids=str)
+def test_values_of_another_type_are_refused(dtype: torch.dtype) -> None:
+    made = plan(faults(on_failure="skip"))
+    down = Shared(made.models[0].params())
+    up = Shared(down.w.map(lambda t: t.to(dtype)))
+    assert [(c, failure.reason) for c, failure in judge(made, {0: answer(up)}, {0: down})] == [(0, "dtypes")]
+
+
+@pytest.mark.parametrize("name", [n for n in list_names("method") if not registry.find("method", n).fixed_layout])
+def test_complex_numbers_are_refused_where_no_layout_is_fixed(name: str) -> None:
+    made = plan(faults(on_failure="skip"), registry.find("method", name)())
+    up = Shared(made.models[0].params().map(lambda t: t * 1j))
+    expected = record_types(type(made.method)).up
+    reason = "dtypes" if expected is Shared else "names"
+    assert [failure.reason for _, failure in judge(made, {0: answer(up)}, {0: up})] == [reason]
 
 
 METHODS = list_names("method")

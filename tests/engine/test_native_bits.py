@@ -16,7 +16,7 @@ from headwise.engine.kernels.optimizer import Rates
 from headwise.engine.plan import Plan
 from headwise.models.base import Task
 from headwise.models.cnn import CNN
-from headwise.models.split import laid_out
+from headwise.models.split import lay_out
 from headwise.testing.toy import equal, play
 
 METHODS = ("fedavg", "fedah", "fedrep", "fedgmh")
@@ -74,7 +74,7 @@ def test_what_is_said_of_a_sample_does_not_depend_on_those_beside_it(
 @pytest.mark.parametrize("name", BUILDS)
 def test_where_samples_lie_does_not_show_in_the_bits(name: str) -> None:
     """Four bytes further on, or with the channels first."""
-    network = laid_out(CNN().build(Task((3, 16, 16), 5)))
+    network = lay_out(CNN().build(Task((3, 16, 16), 5)))
     feed, rates = some_feed((3, 16, 16), 5), Rates(0.1, 0.5, 0.01)
     x, y, batches = feed.whole()
     wanted = learned(network, [network], feed, rates, name)

@@ -21,7 +21,7 @@ from headwise.models.fedgh_cnn import FedGHCNN
 from headwise.models.lenet5 import LeNet5
 from headwise.models.mlp import MLP
 from headwise.models.resnet18 import ResNet18
-from headwise.models.split import SplitModel, laid_out
+from headwise.models.split import SplitModel, lay_out
 
 PLAIN, ALL = Rates(0.1, 0.0, 0.0), Rates(0.1, 0.9, 0.05)
 
@@ -62,7 +62,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_models_are_chains_and_what_is_frozen_stays(name: str, part: str) -> None:
     family, shape = NETWORKS[name]
-    network = laid_out(family.build(Task(shape, 10)))
+    network = lay_out(family.build(Task(shape, 10)))
     parts, feed = [network.get_submodule(part)], some_feed(shape, 10, samples=5, batch=3, last=2)
     start, theirs = network.state_dict(), taught(network, parts, feed, PLAIN)
     for build in BUILDS[-1:]:

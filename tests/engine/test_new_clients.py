@@ -32,7 +32,7 @@ NEW = 0.25
 
 def held_out(method: Any, spoilt: int | None = None, **options: Any) -> Plan:
     plan = toy_plan(method, data=divided(federation(EASY, spoilt=spoilt), EASY), **options)
-    return plan.changed(evaluate=dataclasses.replace(plan.experiment.evaluate, new_clients=NEW))
+    return plan.with_settings(evaluate=dataclasses.replace(plan.experiment.evaluate, new_clients=NEW))
 
 
 def played(plan: Plan) -> tuple[Recorder, dict[str, Any]]:
@@ -40,7 +40,7 @@ def played(plan: Plan) -> tuple[Recorder, dict[str, Any]]:
 
     def watch(event: Event) -> None:
         if isinstance(event, NewClients):
-            found.append(event.found)
+            found.append(event.figures)
 
     recorder = play(plan, watching=watch)
     assert len(found) == 1
@@ -72,7 +72,7 @@ def test_what_newcomers_have_changes_nothing_for_the_others() -> None:
 def test_every_method_holds_out_the_same_clients_and_other_seeds_others() -> None:
     plans = [held_out(m) for m in (FedAvg(), Standalone())]
     assert plans[0].newcomers == plans[1].newcomers
-    seeds = {plans[0].changed(seed=s).newcomers for s in range(20)}
+    seeds = {plans[0].with_settings(seed=s).newcomers for s in range(20)}
     assert len(seeds) > 2
 
 
@@ -80,7 +80,7 @@ def test_standalone_is_measured_as_the_method_would_be() -> None:
     """A client that trains alone ends with the same model, whether it is held out or takes part in every round."""
     plan = held_out(Standalone())
     (new,) = plan.newcomers
-    everyone = play(plan.changed(evaluate=Evaluate(plan.experiment.rounds)))
+    everyone = play(plan.with_settings(evaluate=Evaluate(plan.experiment.rounds)))
     (line,) = [line for line in everyone.ended[-1].clients if line["client"] == new]
     rows = {(row["model"], row["epochs"]): row["each"] for row in played(plan)[1]["rows"]}
     assert rows["standalone", plan.experiment.rounds] == [line.get("post", {}).get("test")]

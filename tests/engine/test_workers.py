@@ -62,10 +62,10 @@ def test_every_job_is_a_group_where_there_are_few() -> None:
 
 def test_auto_starts_processes_only_for_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "seconds_per_step", lambda plan: 1.0)
-    made = plan(9, 9, 9).changed(train=Train(batch=3), rounds=10)
+    made = plan(9, 9, 9).with_settings(train=Train(batch=3), rounds=10)
     assert estimate.training_seconds(made) == pytest.approx(10 * 3 * 3)
     assert estimate.is_long(made)
-    assert not estimate.is_long(made.changed(rounds=2))
+    assert not estimate.is_long(made.with_settings(rounds=2))
 
 
 def test_the_probe_changes_nothing() -> None:

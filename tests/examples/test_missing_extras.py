@@ -15,7 +15,7 @@ from headwise.data.own.readers import images, tables
 from headwise.errors import HeadwiseError
 from headwise.exports import network, programs
 from headwise.methods.fedavg import FedAvg
-from headwise.privacy.rehearsal import rehearse
+from headwise.privacy.mechanisms import rehearse
 from headwise.report.figures import write_figures
 from headwise.settings.experiment import Experiment
 from headwise.sites.transport.superlink import check_flower

@@ -81,7 +81,7 @@ def test_figures_by_hand() -> None:
     wanted = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
     assert rows[0] == wanted
     assert rows[1]["F1"] == 1
-    (row,) = quantity_rows(["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
+    (row,) = quantity_rows("regression", ["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
     assert [row[k] for k in ("mean", "mean error", "mean absolute error", "R²")] == [2, 1, 2, None]
     assert row["RMSE"] == pytest.approx(5**0.5)
     scores = np.array([[[[2.0, 2], [0, 0]], [[1, 1], [1, 1]]]])

@@ -17,8 +17,7 @@ from comparing import rows, stop
 from headwise.app import objects, registry
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
-from headwise.models.own.described import described_network, rebuilt_network
-from headwise.models.own.heads import as_split
+from headwise.models.network import as_split, describe_network, rebuild_network
 from headwise.models.split import SplitModel
 from headwise.settings.choices import Choice
 
@@ -263,21 +262,21 @@ def test_a_described_network_is_the_same_network() -> None:
         (encoder, (2, 3, 4)),
         (hw.split(own_nets.Small(), "out"), (2, 3)),
     ):
-        data = described_network(net)
+        data = describe_network(net)
         assert data is not None
-        twin = rebuilt_network(data, "net")
+        twin = rebuild_network(data, "net")
         assert str(twin) == str(net)
         x = torch.rand(shape)
         assert torch.equal(twin.eval()(x), net.eval()(x))
         assert [p.requires_grad for p in twin.parameters()] == [p.requires_grad for p in net.parameters()]
-        assert described_network(twin.train()) == described_network(net.train())
+        assert describe_network(twin.train()) == describe_network(net.train())
 
 
 def test_what_is_more_than_layers_is_not_described() -> None:
     hooked, odd = layers(), layers()
     hooked.register_forward_hook(print)
     odd.extra = Path()  # pyright: ignore[reportAttributeAccessIssue]
-    assert [described_network(n) for n in (hooked, odd, main_only(own_nets.Small)(), nn.LazyLinear(2))] == [None] * 4
+    assert [describe_network(n) for n in (hooked, odd, main_only(own_nets.Small)(), nn.LazyLinear(2))] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -290,10 +289,10 @@ def test_what_is_more_than_layers_is_not_described() -> None:
     ],
 )
 def test_a_damaged_or_hostile_description_is_refused(before: bytes, after: bytes, said: str) -> None:
-    data = described_network(layers())
+    data = describe_network(layers())
     assert data is not None and before in data
     with pytest.raises(ConfigError, match=said):
-        rebuilt_network(data.replace(before, after), "x")
+        rebuild_network(data.replace(before, after), "x")
 
 
 def test_compare_and_run_again_with_an_object(tmp_path: Path) -> None:

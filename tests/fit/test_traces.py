@@ -73,16 +73,16 @@ def test_a_changed_trace_is_refused_on_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("t.txt", b"va\nvaa\n", "whose round 2 names the client 'vaa', whom nobody knows: did you mean 'va'?"),
-        ("t.txt", b"0\n9\n", "whose round 2 names the client '9', whom nobody knows: they are 3, "),
+        ("t.txt", b"va\nvaa\n", "whose round 2 names the client 'vaa', which does not exist: did you mean 'va'?"),
+        ("t.txt", b"0\n9\n", "whose round 2 names the client '9', which does not exist: they are 3, "),
         ("t.txt", b"va,0\nva\n", "whose round 1 names client 0 twice."),
         ("t.txt", b"va\n", "which has 1 round, but rounds is 2."),
         ("t.txt", b"\xff\xfe\n", "which is not text in UTF-8."),
         ("t.json", b"[[0], [1]", "which is not valid JSON: "),
         ("t.json", b'{"1": [0]}', "which must hold a list with one list of clients per round."),
-        ("t.json", b"[[0], [true]]", "whose round 2 names the client True, whom nobody knows"),
-        ("t.json", b"[[0], [1.5]]", "whose round 2 names the client 1.5, whom nobody knows"),
-        ("t.json", b"[[0], [null]]", "whose round 2 names the client None, whom nobody knows"),
+        ("t.json", b"[[0], [true]]", "whose round 2 names the client True, which does not exist"),
+        ("t.json", b"[[0], [1.5]]", "whose round 2 names the client 1.5, which does not exist"),
+        ("t.json", b"[[0], [null]]", "whose round 2 names the client None, which does not exist"),
         ("t.txt", None, "which can't be read: No such file or directory."),
     ],
 )
@@ -98,5 +98,5 @@ def test_a_bad_trace_is_one_sentence(tmp_path: Path, name: str, content: bytes |
 
 def test_without_names_there_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("0\nva\n")
-    with pytest.raises(ConfigError, match=r"round 2 names the client 'va', whom nobody knows: they are 0 to 2\."):
+    with pytest.raises(ConfigError, match=r"round 2 names the client 'va', which does not exist: they are 0 to 2\."):
         read_trace(tmp_path / "t.txt", 3, (), 2)

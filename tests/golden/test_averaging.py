@@ -66,7 +66,7 @@ def rounds(method: Any) -> list[Round]:
 
 
 def bench(method: Any, robust: Robust = MEAN) -> ServerBench:
-    return ServerBench(toy_plan(method).changed(robust=robust), 1)
+    return ServerBench(toy_plan(method).with_settings(robust=robust), 1)
 
 
 def stacked(replies: Round, name: str) -> Tensor:

@@ -109,7 +109,7 @@ def test_client_half(method: FedAH, rate: float) -> None:
         assert any(((t > 0) & (t < 1)).any() for t in hand.W.values())
 
 
-def test_the_personal_model_is_the_aggregated_head_on_the_global_body() -> None:
+def test_the_personal_model_is_the_aggregate_head_on_the_global_body() -> None:
     """Algorithm 1 returns {r, h^_i}: lines 6 and 7, without 8 and 9. With refresh, idle clients keep its head and W."""
     method = FedAH(refresh="all")
     local = bench(plan(method), 1, 2)
@@ -155,7 +155,7 @@ def test_batchnorm_is_at_rest_while_weights_and_head_learn() -> None:
     hand = ByHand(0, local)
     hand.w = {**hand.w, A: hand.w[A] / s[:, None], B: (hand.w[B] - m) / s}
     hand.learn_weights(1.0, 1)
-    model, W = FedAH()._aggregated(me, Shared(down.w | affine), local)
+    model, W = FedAH()._aggregate(me, Shared(down.w | affine), local)
     close(dict(W), hand.W)
     close(dict(model.state("head")), {k: hand.w[k] for k in HEAD})
     local.sgd(model, only=model.head)

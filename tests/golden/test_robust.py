@@ -107,7 +107,7 @@ def test_one_liar_in_five_moves_it_a_little(rule: str) -> None:
 
 def accuracy(plan: Plan, rule: Any, attack: str, hostile: set[int]) -> float:
     """Of the honest clients after the last round."""
-    plan = plan.changed(robust=Robust(rule))
+    plan = plan.with_settings(robust=Robust(rule))
     if attack == "label flip":
         plan = label_flip(plan, hostile)
     executor: Any = Serial(plan)
@@ -162,7 +162,7 @@ def test_poisoned_prototypes_stand_under_other_labels() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_averaging_half_uses_the_rule(rule: Any) -> None:
-    plan = toy_plan(FedAvg()).changed(robust=Robust(rule))
+    plan = toy_plan(FedAvg()).with_settings(robust=Robust(rule))
     ended: list[RoundEnded] = []
     drive(plan, Serial(plan), [lambda e: ended.append(e) if isinstance(e, RoundEnded) else None])
     w = ended[0].progress.server.w  # pyright: ignore[reportAttributeAccessIssue]

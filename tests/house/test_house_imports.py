@@ -12,6 +12,7 @@ import pytest
 from rooms import FILES, HOME, imports, name_of, room_of, tree
 
 from headwise.log import metrics
+from headwise.tasks.registry import TASKS
 
 ALLOWED = {
     "errors": set(),
@@ -31,8 +32,8 @@ ALLOWED = {
     "methods": {"authoring"},
     "data": {"disk", "errors", "memory", "models", "settings", "tasks"},
     "engine": {
-        *("contract", "data", "disk", "errors", "log", "memory", "models", "params", "records", "seeds", "settings"),
-        "tasks",
+        *("contract", "data", "disk", "errors", "log", "memory", "models", "packed", "params", "records", "seeds"),
+        *("settings", "tasks"),
     },
     "privacy": {"contract", "data", "engine", "errors", "models", "params", "records", "seeds", "settings", "tasks"},
     "runs": {"contract", "disk", "engine", "errors", "log", "params", "records", "tasks"},
@@ -47,7 +48,7 @@ ALLOWED = {
         *("report", "runs", "settings", "tasks"),
     },
 }
-"""what each room may import of Headwise itself, beside its own files; the ground floor first"""
+"""what each room may import of Headwise itself, beside its own files; the lowest layer first"""
 FOR_TYPE_CHECKERS = {"runs/query.py": {"exports"}}
 """imports that never run: runs are read without torch"""
 UPPER = {"audit", "cli", "papers", "sites", "testing", "__init__", "__main__"}
@@ -157,8 +158,8 @@ def test_the_walls_stand() -> None:
     closed = {"methods", "privacy", "runs", "report", "sites", "cli", "app", "testing"}
     assert not ALLOWED["engine"] & closed
     assert not ALLOWED["methods"] & (closed | {"engine", "data", "methods"})
-    floors = list(ALLOWED)
-    assert all(floors.index(lower) < k for k, room in enumerate(floors) for lower in ALLOWED[room] - {"headwise"})
+    layers = list(ALLOWED)
+    assert all(layers.index(lower) < k for k, room in enumerate(layers) for lower in ALLOWED[room] - {"headwise"})
 
 
 FLOWER_PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
@@ -201,6 +202,28 @@ def test_what_a_card_says_of_traffic_steers_nothing(path: Path) -> None:
     if name_of(path).split("/")[0] not in ("contract", "methods", "testing", "cli"):
         read = {n.attr for n in ast.walk(tree(path)) if isinstance(n, ast.Attribute)}
         assert not read & {"traffic_down", "traffic_up"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_there_is_one_round_loop(path: Path) -> None:
+    """Whoever aggregates runs rounds: only the driver does, and the checks of a method's single functions."""
+    if name_of(path).split("/")[0] not in ("contract", "methods", "testing") and name_of(path) != "engine/driver.py":
+        calls = {ast.unparse(n.func) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)}
+        assert not {call for call in calls if call.endswith(("method.aggregate", "calls.aggregate"))}
+        imported = [n for n in ast.walk(tree(path)) if isinstance(n, ast.ImportFrom) and n.module == "contract.calls"]
+        assert "aggregate" not in [alias.name for n in imported for alias in n.names]
+
+
+TASK_NAMES = ("tasks", "settings", "methods", "data/sources")
+"""where tasks are named: in their room, in the types of settings, and on the cards of methods and data sets"""
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_only_tasks_know_their_names(path: Path) -> None:
+    """Everyone else asks the `TaskKind`, so that a new task is one file."""
+    if not name_of(path).startswith(TASK_NAMES):
+        texts = {n.value for n in ast.walk(tree(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        assert not texts & set(TASKS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

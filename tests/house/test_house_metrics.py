@@ -6,10 +6,10 @@ import re
 
 from rooms import ROOT
 
-from headwise.log.metrics import OURS, TASKS, Metric, mean, rooted, weighted
+from headwise.log.metrics import OURS, TASKS, Metric, mean, root_mean_square, weighted
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-OVER = {weighted: "all samples alike", mean: "all clients alike", rooted: "all samples alike, as squares"}
+OVER = {weighted: "all samples alike", mean: "all clients alike", root_mean_square: "all samples alike, as squares"}
 
 
 def row(m: Metric) -> str:

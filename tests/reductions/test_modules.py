@@ -155,7 +155,7 @@ def test_fedcp_stays_nearer_to_the_global_features_the_larger_lam() -> None:
     far: list[float] = []
     for lam in (0.0, 1.0, 5.0):
         method = FedCP(lam=lam)
-        plan = plan_of(method).changed(train=Train(batch=4, lr=0.02, epochs=4))
+        plan = plan_of(method).with_settings(train=Train(batch=4, lr=0.02, epochs=4))
         start = method.server_init(ServerBench(plan, 0))
         up = method.local_update(method.client_init(bench(plan, t=0)), start, bench(plan)).up.w
         trained = network()

@@ -34,7 +34,7 @@ def twins(count: int) -> FederatedData:
 
 def full_batch(plan: Plan) -> Plan:
     """So that the clients' different orders of samples do not matter."""
-    return plan.changed(train=dataclasses.replace(plan.experiment.train, batch=1000))
+    return plan.with_settings(train=dataclasses.replace(plan.experiment.train, batch=1000))
 
 
 def state(recorder: Recorder, client: int) -> Any:
@@ -163,7 +163,7 @@ def test_everybody_drawn_every_round_is_the_ratio_of_one() -> None:
 
 def test_no_decay_per_round_is_no_decay_per_participation() -> None:
     plan = toy_plan(FedAvg(), ratio=SOME)
-    other = plan.changed(train=dataclasses.replace(plan.experiment.train, lr_decay_per="participation"))
+    other = plan.with_settings(train=dataclasses.replace(plan.experiment.train, lr_decay_per="participation"))
     assert play(plan).trace() == play(other).trace()
 
 
@@ -172,5 +172,5 @@ def test_decay_per_round_is_decay_per_participation_when_all_take_part() -> None
     rates = [
         dataclasses.replace(plan.experiment.train, lr_decay=0.5, lr_decay_per=per) for per in ("round", "participation")
     ]
-    one, other = (play(plan.changed(train=rate)).trace() for rate in rates)
+    one, other = (play(plan.with_settings(train=rate)).trace() for rate in rates)
     assert one == other != play(plan).trace()

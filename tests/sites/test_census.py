@@ -108,7 +108,7 @@ def test_the_server_learns_what_all_clients_say(counted: Path) -> None:
 def test_who_does_not_take_part_is_not_asked(counted: Path) -> None:
     plan = toy_plan(method(counted))
     plan = replace(plan, data=replace(plan.data, absent=frozenset({1})))
-    plan = plan.changed(evaluate=replace(plan.experiment.evaluate, new_clients=0.2))
+    plan = plan.with_settings(evaluate=replace(plan.experiment.evaluate, new_clients=0.2))
     server: Any = play(plan).ended[-1].progress.server
     assert plan.newcomers
     assert server.n == sum(plan.data.sizes(c)[0] for c in plan.clients)
@@ -154,11 +154,11 @@ def test_wherever_clients_are(
 def test_an_answer_that_is_not_finite_counts_as_a_failure(counted: Path) -> None:
     with pytest.raises(ClientError, match="client 0 sent values in total that are not finite in the census"):
         play(toy_plan(method(counted, spoilt=1.0)))
-    skipping = toy_plan(method(counted, spoilt=1.0)).changed(faults=Faults("skip"))
+    skipping = toy_plan(method(counted, spoilt=1.0)).with_settings(faults=Faults("skip"))
     server: Any = play(skipping).ended[-1].progress.server
     assert server.n == 9 + 6 + 1 + 8  # without client 0
     with pytest.raises(ClientError, match="round 0 has 0 replies"):
-        play(toy_plan(method(counted, spoilt=5.0)).changed(faults=Faults("skip")))
+        play(toy_plan(method(counted, spoilt=5.0)).with_settings(faults=Faults("skip")))
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_damaged_and_foreign_offers_get_a_sentence(late: Path, tmp_path: Path) -
     other = from_bytes(given.down)
     small = to_bytes(Packed({k: t[:1] for k, t in other.tensors.items()}, other.scalars))
     kind = record_types(registry.find("method", "fedper")).down
-    with pytest.raises(RunError, match="is damaged: these bytes are no record"):
+    with pytest.raises(RunError, match="is damaged: these bytes are not a valid record"):
         given._replace(down=b"x").offer(kind)
     card = json.loads((late / "offer" / "card.json").read_text())
     write_folder(tmp_path / "small", {k: v for k, v in card.items() if k != "checksum"}, {DOWN: small})

@@ -542,5 +542,5 @@ def test_a_tampered_upload_is_refused(tmp_path: Path) -> None:
     transport.meddle = lambda node, kind, p: SiteMessage(p.text, [r[:-1] for r in p.records]) if node == 102 else p
     run = run_deployment(transport, skipping(), tmp_path / "run")
     assert [row["failed"] for row in run.rounds] == [{"refused": [1]}] * 3
-    with pytest.raises(ClientError, match="these bytes are no record"):
+    with pytest.raises(ClientError, match="these bytes are not a valid record"):
         run_deployment(transport, experiment(sampling={"ratio": 1.0}), tmp_path / "stopped")

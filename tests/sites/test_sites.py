@@ -163,7 +163,7 @@ def test_a_tampered_record_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
     use_local_nodes(monkeypatch)
     monkeypatch.setattr(Site, "answer", tamper)
-    with pytest.raises(ClientError, match="these bytes are no record"):
+    with pytest.raises(ClientError, match="these bytes are not a valid record"):
         hw.run(experiment(engine=SIM), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("client-*"))
 

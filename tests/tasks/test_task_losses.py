@@ -89,12 +89,12 @@ def test_predictions_and_probabilities() -> None:
 
 def test_balanced_weights_give_all_classes_the_same_sum() -> None:
     y = torch.tensor([0, 0, 0, 1])
-    objective: Any = kind_of(CLASSES).balanced(CLASSES, y, 0.0)
+    objective: Any = kind_of(CLASSES).balance(CLASSES, y, 0.0)
     assert objective.weights.tolist() == pytest.approx([4 / (2 * 3), 4 / 2, 1.0])  # nobody has class 2
     assert objective.weights[y].mean().item() == pytest.approx(1.0)
-    pixels: Any = kind_of(PIXELS).balanced(PIXELS, y.view(2, 1, 2), 0.0)
+    pixels: Any = kind_of(PIXELS).balance(PIXELS, y.view(2, 1, 2), 0.0)
     assert pixels.weights.tolist() == objective.weights.tolist()
-    labels: Any = kind_of(LABELS).balanced(LABELS, torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 0]]), 0.0)
+    labels: Any = kind_of(LABELS).balance(LABELS, torch.tensor([[1.0, 0], [0, 0], [0, 0], [0, 0]]), 0.0)
     assert labels.weights[:, 0].tolist() == pytest.approx([4 / 6, 4 / 2])
     assert labels.weights[:, 1].tolist() == [1.0, 1.0]  # never there
 

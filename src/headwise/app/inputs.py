@@ -14,8 +14,7 @@ from ..data.sources.own import Own
 from ..disk.files import digest, failing_clearly, write_bytes
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
-from ..models.network import title
-from ..models.own.described import described_network, weights
+from ..models.network import describe_network, title, weights
 from ..runs.manifest import INPUTS
 from ..runs.store import refuse_if_taken
 from ..settings.choices import NETWORK, OWN, Choice, reference
@@ -71,7 +70,7 @@ def _stored(choice: Choice, home: Path) -> Choice:
         return Choice(NETWORK, {"factory": factory})
     if not isinstance(given, nn.Module):
         return Choice(NETWORK, {"called": title(given), "session": True}, given=given)
-    data = described_network(given)
+    data = describe_network(given)
     if data is not None:
         return Choice(NETWORK, {"called": title(given), **_file(data, home)})
     return Choice(NETWORK, {"called": title(given), "session": True, **_file(weights(given), home)}, given=given)

@@ -28,15 +28,16 @@ from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
 from ..log.metrics import metrics_to_measure
 from ..models.base import Model, Task
-from ..models.split import SplitModel, channels_last, check_apart, laid_out
+from ..models.split import SplitModel, channels_last, check_apart, lay_out
 from ..params import Params
-from ..privacy.rehearsal import protected
+from ..privacy.mechanisms import protect_plan
 from ..records import Nothing, fields_of
 from ..runs.query import number_of
 from ..seeds import seed_of
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.names import SITES
+from ..tasks.base import DEFAULT
 from . import registry
 from .capabilities import check_outputs, check_task
 from .floors import floors_of
@@ -63,7 +64,7 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         raise ConfigError(f"secure.sums is true, but {said}")
     data = divided(experiment, data_dir)
     unclear = data.dataset.label_type in ("int", "float") and len(data.dataset.classes) > MANY
-    if experiment.task is None and (data.dataset.task != "classification" or unclear):
+    if experiment.task is None and (data.dataset.task != DEFAULT or unclear):
         for note in data.dataset.notes:
             logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     if experiment.privacy.clip is not None:
@@ -111,7 +112,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
         server_model=None if other is None else _first(experiment, other, data.task, len(models)),
         device=experiment.engine.device,
     )
-    return protected(plan)
+    return protect_plan(plan)
 
 
 def plan_from_json(text: str, data: Clients) -> Plan:
@@ -184,7 +185,7 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
         model = family.build(task)
     check_apart(model, "head", f"model is {choice.name!r}")
     model.batchnorm = experiment.buffers
-    return laid_out(model.eval())
+    return lay_out(model.eval())
 
 
 def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:

@@ -15,6 +15,7 @@ from ..errors import RunError
 from ..records import Record, fields_of
 from ..seeds import seed_of
 from ..settings.fields import field_help
+from ..tasks.registry import kind_of
 from .findings import Finding
 from .inference import infer_labels, infer_members, requested_shares
 from .reconstruction import invert_features, invert_gradients
@@ -81,7 +82,7 @@ def audit(folder: Path, *, data_dir: Path | None = None, clients: int = 10, seed
         rng = torch.Generator().manual_seed(seed_of(seed, "audited clients"))
         chosen = sorted(torch.randperm(len(scene.plan.data), generator=rng)[:clients].tolist())
         findings = infer_members(scene, chosen)
-        if kind == "classification":  # the others take a step of cross-entropy apart
+        if kind_of(kind).one_class:  # the others take a step of cross-entropy apart
             more = invert_gradients(scene, chosen, seed), invert_features(scene, chosen), infer_labels(scene, chosen)
             findings = [*chain(*more), *findings]
         return Audit(scene.run.method, kind, scene.t, scene.plan.privacy.protects, fields(scene), findings)

@@ -106,7 +106,7 @@ def sent(scene: Scene, client: int, only: Tensor | None = None) -> Sent:
     plan = scene.plan
     if only is not None:
         train = replace(plan.experiment.train, batch=len(only), epochs=1, steps=None, drop_last=False)
-        plan = replace(plan, data=_only(plan.data, client, only)).changed(train=train)
+        plan = replace(plan, data=_only(plan.data, client, only)).with_settings(train=train)
     down = plan.method.broadcast(scene.server, client, ServerBench(plan, scene.t))
     answer, state = handle(plan, Job("fit", client, scene.t, down, measure=False), scene.states.get(client))
     assert answer.up is not None and state is not None  # a failing client raises

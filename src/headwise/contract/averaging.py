@@ -105,24 +105,24 @@ class Averaging(Method[Averaged, C, Shared, Shared], Generic[C]):
         average = central.mean([r.up.w for r in replies], weights, server.w)
         if self.server_opt == "none" and self.server_lr == 1:
             return Averaged(average, None, None)
-        return self._optimised(server, average)
+        return self._optimise(server, average)
 
     def global_model(self, server: Averaged, central: Central) -> SplitModel | None:
         """The shared model; a method with its own `shared` must say itself whether that is a whole model."""
         return central.model(server.w) if type(self).shared is Averaging[C].shared else None
 
-    def _optimised(self, server: Averaged, average: Params) -> Averaged:
+    def _optimise(self, server: Averaged, average: Params) -> Averaged:
         """Algorithm 2: a step along the clients' mean change; integer counters are taken from the mean."""
         change, beta = average - server.w, self.server_momentum
         if server.m is None:
-            return Averaged(_moved(server.w, change, self.server_lr, average), None, None)
+            return Averaged(_move(server.w, change, self.server_lr, average), None, None)
         if server.v is None:  # FedAvgM: m <- beta m + change
             m = (beta * server.m).zip(change, torch.add)
-            return Averaged(_moved(server.w, m, self.server_lr, average), m, None)
+            return Averaged(_move(server.w, m, self.server_lr, average), m, None)
         m = (beta * server.m).zip(change, lambda m, d: m + (1 - beta) * d)
         v = server.v.zip(change, self._second_moment)
         direction = m.zip(v, lambda m, v: m / (v.sqrt() + TAU))
-        return Averaged(_moved(server.w, direction, self.server_lr, average), m, v)
+        return Averaged(_move(server.w, direction, self.server_lr, average), m, v)
 
     def _second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         if self.server_opt == "adagrad":
@@ -141,5 +141,5 @@ def _cut(server: Averaged, like: Params) -> Averaged:
     return Averaged(cut(server.w), server.m and cut(server.m), server.v and cut(server.v))
 
 
-def _moved(w: Params, direction: Params, lr: float, average: Params) -> Params:
+def _move(w: Params, direction: Params, lr: float, average: Params) -> Params:
     return Params({k: t + lr * direction[k] if t.is_floating_point() else average[k] for k, t in w.items()})

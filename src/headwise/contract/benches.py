@@ -1,4 +1,7 @@
-"""The workbenches: everything a method may use. They hide devices, loaders, optimisers and caches."""
+"""The workbenches: everything a method may use, and measures that several methods share.
+
+Benches hide devices, loaders, optimisers and caches.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
 
 from ..models.split import SplitModel
 from ..params import Params
@@ -78,7 +82,7 @@ class Central(Bench, Protocol):
         ...
 
     def size(self, client: int) -> int:
-        """The training samples that this client told of; under privacy that hides sizes, the same for everybody."""
+        """The training samples that this client reported; under privacy that hides sizes, the same for everybody."""
         ...
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
@@ -205,3 +209,19 @@ class Local(Bench, Protocol):
     def class_means(self, body: nn.Module) -> ClassMeans:
         """The exact mean feature of each class that this client holds."""
         ...
+
+
+BANDWIDTHS = (10, 15, 20, 50)
+
+
+def mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy of two samples with a sum of Gaussian kernels; Gretton et al., JMLR 2012."""
+    n, z = len(x), torch.cat((x, y))
+    d = z.square().sum(1)[:, None] + z.square().sum(1) - 2 * z @ z.T
+    k = torch.stack([(-d / (2 * s)).exp() for s in BANDWIDTHS]).sum(0)
+    return k[:n, :n].mean() + k[n:, n:].mean() - 2 * k[:n, n:].mean()
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of the distributions that these scores stand for, the mean over the batch."""
+    return kl_div(log_softmax(q, 1), log_softmax(p, 1), reduction="batchmean", log_target=True)

@@ -66,7 +66,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
     """what is sent, down and up"""
     stays: ClassVar[str] = ""
     """what never leaves the client"""
-    leaves: ClassVar[tuple[str, ...]] = ()
+    uploaded_fields: ClassVar[tuple[str, ...]] = ()
     """fields of the client's record that it also sends; all others are private"""
     traffic_down: ClassVar[str] = "0"
     """scalars sent to a client per round: P model, F body, L head, K features, C classes, c the client's own classes;
@@ -148,7 +148,7 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         """The model this client would use right after a download, before any training."""
 
     def join(self, me: C, down: D, whole: Params | None, local: Local) -> Predictor:
-        """The model of a client that was not there during training, after `local.epochs` epochs on its own samples.
+        """The model of a client that took no part in training, after `local.epochs` epochs on its own samples.
 
         `me` is its first state, `down` its first download, `whole` the global model, if there is one. By default what
         the download gives or, with epochs, what the method's own training makes of it. Nothing of this is sent.

@@ -46,7 +46,7 @@ def combine(
         return _like(items[0], rows.sort(dim=0).values[few : len(items) - few].mean(0))
     if rule == "clipped":
         start = _row(around)
-        return _like(items[0], start + shares @ _clipped(rows - start, clip))
+        return _like(items[0], start + shares @ _clip(rows - start, clip))
     if rule == "geometric":
         return _like(items[0], _geometric(rows, shares))
     scores = _krum_scores(rows, few)
@@ -76,7 +76,7 @@ def _middle(rows: Tensor) -> Tensor:
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
-def _clipped(changes: Tensor, clip: float | None) -> Tensor:
+def _clip(changes: Tensor, clip: float | None) -> Tensor:
     norms = changes.norm(dim=1)
     most = _middle(norms) if clip is None else torch.tensor(clip, dtype=norms.dtype)
     return changes * (most / norms.clamp(min=NEAR)).clamp(max=1.0)[:, None]

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..settings.fields import Checked
 from ..settings.options import TargetRange, TaskName
+from ..tasks.base import DEFAULT
+from ..tasks.registry import kind_of
 
 if TYPE_CHECKING:
     from .preprocessing import Preprocessing
@@ -48,22 +49,8 @@ class Strata(NamedTuple):
 
 
 def stratify(task: TaskName, y: NDArray[Any], names: tuple[str, ...]) -> Strata:
-    """A class for each sample, by which partitions divide samples and pictures show who holds what.
-
-    Its class; the first label; which tenth the first quantity is in; the class of most pixels beside class 0.
-    """
-    if task == "classification":
-        return Strata(y, names)
-    if task == "multilabel":
-        some = y > 0
-        return Strata(np.where(some.any(1), some.argmax(1), len(names)), (*names, "no label"))
-    if task == "segmentation":
-        counts = np.stack([(y == k).sum((1, 2)) for k in range(1, len(names))], axis=1)
-        return Strata(np.where(counts.any(1), counts.argmax(1) + 1, 0), names)
-    edges = np.unique(np.quantile(y[:, 0], np.arange(1, BINS) / BINS))
-    bounds = [f"{e:.4g}" for e in edges]
-    between = [f"{a} to {b}" for a, b in pairwise(bounds)]
-    return Strata(np.searchsorted(edges, y[:, 0], side="right"), (f"below {bounds[0]}", *between, f"from {bounds[-1]}"))
+    """A class for each sample, by which partitions divide samples and figures show who holds what."""
+    return Strata(*kind_of(task).strata(y, names))
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ class Dataset:
     """number of tokens, for text"""
     notes: tuple[str, ...] = ()
     """what a user should know about this copy of the data, such as that it is a subset"""
-    task: TaskName = "classification"
+    task: TaskName = DEFAULT
     """the kind of prediction, which decides the type and shape of the targets"""
     target_range: TargetRange | None = None
     """of a regression, if it was declared; none: the mean and deviation of training targets are measured"""
@@ -115,7 +102,7 @@ class Dataset:
             return self
         if declared not in (None, known):
             raise ConfigError(f"target_range is {declared.plain()}, but the data declares {known.plain()}.")
-        if self.task != "regression":
+        if not kind_of(self.task).quantitative:
             raise ConfigError(f"target_range is {known.plain()}, but task is {self.task!r}, which has no quantities.")
         if len(known.pairs) != len(self.classes):
             raise ConfigError(

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from ..memory import aligned
+from ..memory import align
 from ..models.base import Task
 from ..settings.options import TargetRange
+from ..tasks.registry import kind_of
 from .dataset import Dataset
 from .own.readers.large import map_empty
 from .partition.base import count_labels
@@ -103,7 +104,7 @@ class ClientData:
 
     def _part(self, a: int, b: int) -> Samples:
         x = self._clients.x[a:b]
-        return Samples(aligned(x) if x.is_floating_point() else x, self._clients.y[a:b])  # integers are never rounded
+        return Samples(align(x) if x.is_floating_point() else x, self._clients.y[a:b])  # integers are never rounded
 
 
 class FederatedData:
@@ -137,7 +138,7 @@ class FederatedData:
         data = self.dataset
         shape = self.fitted.shape if self.fitted else tuple(data.x.shape[1:])
         task = Task(shape, len(data.classes), data.vocabulary, data.task)
-        if data.task != "regression":
+        if not kind_of(data.task).quantitative:
             return task
         trains = [p.train for c, p in enumerate(self.parts) if c not in self._newcomers]
         sums = self._sums.targets if self._sums is not None else sum_clients(data.y, trains)
@@ -158,7 +159,7 @@ class FederatedData:
         """Hash, sizes, label histograms and the majority-class floor; other tasks have one of their own."""
         labels, names = self.dataset.strata
         summary = summarize(labels, self.parts, len(names))
-        if self.dataset.task == "classification":
+        if kind_of(self.dataset.task).one_class:
             return summary
         return replace(summary, floor=Floor(None, None), hash=hash_partition(self.dataset.y, self.parts))
 
@@ -225,7 +226,7 @@ def task_at_sites(task: Task, statistics: str, target_range: TargetRange | None)
         return task if target_range is None else _with_scale(task, target_range, np.zeros((3, 0)))
     recipe, sums = sums_from_json(statistics)
     task = replace(task, shape=fit(recipe, sums).shape)
-    return _with_scale(task, target_range, sums.targets) if task.kind == "regression" else task
+    return _with_scale(task, target_range, sums.targets) if kind_of(task).quantitative else task
 
 
 def _with_scale(task: Task, target_range: TargetRange | None, sums: NDArray[np.float64]) -> Task:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..tasks.registry import kind_of
 from .dataset import Dataset
 from .partition.base import Counts, Indices, Partition, apportion, count_labels, deal
 from .partition.natural import Natural
@@ -79,7 +80,7 @@ def divide_all(
         groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
     # a natural client's parts depend only on its own samples, so a site can compute them without the others'
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
-    labels = dataset.y if cover and dataset.task == "classification" else None
+    labels = dataset.y if cover and kind_of(dataset.task).one_class else None
     return [divide(indices, split, r, dataset.official_test, labels) for indices, r in zip(groups, rngs, strict=True)]
 
 
@@ -109,7 +110,7 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
 
     `own` maps each client to its number of samples. The result equals `divide_all` on everybody's samples.
     """
-    labels = dataset.y if split.own and dataset.task == "classification" else None
+    labels = dataset.y if split.own and kind_of(dataset.task).one_class else None
     if split.own and dataset.part is None:
         split = parse_split(dataset.split)
     at = 0

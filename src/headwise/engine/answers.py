@@ -1,4 +1,4 @@
-"""What the server accepts: it asks a round's clients, checks their answers, and decides when it can't go on.
+"""What the server accepts: it sends a round's jobs, checks the answers, and decides when it can't continue.
 
 Nothing here trusts an answer: it may come twice, late or for another round, or hold anything its type allows.
 """
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..contract.method import record_types
 from ..errors import ClientError
+from ..packed import DTYPES
 from ..params import Params
 from ..records import Nothing, Record, fields_of, pack
 from ..settings.options import Faults
@@ -22,8 +23,8 @@ from .events import ClientDone, ClientFailed, Observer
 from .executors.base import Executor, collect
 from .plan import Plan
 
-AGAIN = ("no answer", "raised")
-"""failures that leave a client's state unchanged, so it can be asked again"""
+RETRIED = ("no answer", "raised")
+"""failures that leave a client's state unchanged, so its job can be sent again"""
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -52,9 +53,9 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
 
     left = list(jobs)
     for _ in range(1 + faults.retries if policy == "retry" else 1):
-        failed = [(c, failure) for c, failure in failed if failure.reason not in AGAIN]
+        failed = [(c, failure) for c, failure in failed if failure.reason not in RETRIED]
         _collect_answers(executor, left, answers, fail, tell)
-        hopeless = {c for c, failure in failed if failure.reason not in AGAIN}
+        hopeless = {c for c, failure in failed if failure.reason not in RETRIED}
         left = [job for job in left if job.client not in answers and job.client not in hopeless]
         if not left:
             break
@@ -68,7 +69,7 @@ def train_clients(plan: Plan, executor: Executor, jobs: Sequence[Job], tell: Obs
 
 
 def take_census(plan: Plan, executor: Executor, tell: Observer) -> dict[int, Answer]:
-    """Ask every client that takes part the method's question; the answers that count, in client order."""
+    """Send every client that takes part the method's question; the answers that count, in client order."""
     jobs = [Job("census", c, 0, Nothing(), measure=False) for c in plan.clients]
     answers = collect(executor, jobs, tell)
     for client, answer in list(answers.items()):
@@ -89,13 +90,13 @@ def _collect_answers(
     fail: Callable[[int, Failure], None],
     tell: Observer,
 ) -> None:
-    """Take one answer from each client that was asked."""
+    """Take one answer for each job."""
     t, answered = jobs[0].t, set[int]()
     expected = {job.client for job in jobs}
     for a in executor.run(jobs):
         who = f"client {a.client}"
         if a.client not in expected:
-            fail(a.client, Failure("unasked", f"{who} answered in round {t}, but was not asked."))
+            fail(a.client, Failure("unasked", f"{who} answered in round {t}, but was sent no job."))
         elif a.client in answered:
             fail(a.client, Failure("twice", f"{who} answered twice in round {t}: the first answer counts."))
         elif a.kind != "fit" or a.t != t:
@@ -145,6 +146,9 @@ def _alone(plan: Plan, answer: Answer) -> tuple[str, str] | None:
     if type(answer.n) is not int or not 0 <= answer.n <= faults.max_samples:
         return "samples", f"{answer.n!r} as its number of samples, which must be from 0 to {faults.max_samples}"
     tensors, scalars = pack(up)
+    for name, t in tensors.items():
+        if t.dtype not in DTYPES:
+            return "dtypes", f"{name} of type {t.dtype}, which a message can't hold"
     numbers = {k: t for k, t in tensors.items() if t.is_floating_point()}
     numbers |= {k: torch.tensor(v) for k, v in scalars.items() if isinstance(v, float)}
     for name, t in numbers.items():
@@ -189,7 +193,7 @@ def _most(layouts: Iterable[Layout]) -> Layout | None:
 
 def _unlike(layout: Layout, expected: Layout | None) -> tuple[str, str] | None:
     if expected is None:
-        return "at odds", "a layout that is no more common than another"
+        return "at odds", "a layout that differs from others, none of which has a majority"
     if layout.keys() != expected.keys():
         return "names", f"other names ({', '.join(sorted(layout.keys() ^ expected.keys())[:3])})"
     for name, (dtype, shape) in layout.items():

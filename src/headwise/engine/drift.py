@@ -67,7 +67,7 @@ def find_drifting(experiment: Experiment, clients: Sequence[int]) -> frozenset[i
 
 
 def check_drift(experiment: Experiment, clients: int) -> None:
-    """Refuse a drift that never comes, of clients that are not there, or that somebody would have to be told of."""
+    """Reject drift that starts after the last round, names unknown clients, or conflicts with privacy or sites."""
     drift = experiment.drift
     if drift.round > experiment.rounds:
         raise ConfigError(f"drift.round is {drift.round}, but the run has only {counted(experiment.rounds, 'round')}.")

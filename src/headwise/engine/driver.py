@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 from ..contract.calls import aggregate, server_init
 from ..contract.method import Reply, record_types
 from ..errors import HeadwiseError, ServerError
 from ..log.metrics import Metric
-from ..log.schema import ENDS, Measured, Reason, Round, selection_value
-from ..memory import settled
+from ..log.schema import ENDS, Measured, Reason, Round, Seconds, selection_value
+from ..memory import settle
 from ..records import Nothing, Record, map_tensors, nbytes, nbytes_by_field
 from .answers import take_census, train_clients
 from .client.jobs import Answer, Job, describe_failure
@@ -34,7 +35,6 @@ from .executors.base import Executor, collect
 from .host.clock import peak_memory
 from .joining import join_all
 from .plan import Plan
-from .profile import Stopwatch
 from .sampling import participants
 from .server_bench import ServerBench, broadcasts
 
@@ -45,10 +45,12 @@ def drive(
     observers: Iterable[Observer] = (),
     *,
     start: Progress | None = None,
+    rounds: int | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Reason:
-    """Run the remaining rounds; return why the run ended."""
-    watching, begun = tuple(observers), time.monotonic()
+    """Run the remaining rounds, or at most so many `rounds`; return why the run ended."""
+    watching = tuple(observers)
+    begun = time.monotonic()
 
     def tell(event: Event) -> None:
         for observe in watching:
@@ -57,17 +59,19 @@ def drive(
     fresh = start is None
     if start is None:
         with _at_server(plan, 0, "server_init"):
-            start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settled), {})
+            start = Progress(0, map_tensors(server_init(plan.method, ServerBench(plan, 0)), settle), {})
     now = start
     tell(RunStarted(plan.experiment.rounds, len(plan.clients), now.t, plan.metric))
     now, census_bytes = _census(plan, executor, now, tell)
     if fresh and plan.experiment.evaluate.start and plan.experiment.evaluate.moments:
         tell(_before(plan, executor, now, tell))
     reason: Reason = "finished"
-    first, stored = now.t, 0.0
+    first = now.t
+    stored = 0.0
     while now.t < plan.experiment.rounds:
-        spent = time.monotonic() - begun if now.t > first else 0.0  # whatever the budget, a session does one round
-        if early := _stops(plan, now, spent, interrupted):
+        spent = time.monotonic() - begun if now.t > first else 0.0  # a session does one round even without a budget
+        stop = interrupted() or (rounds is not None and now.t - first >= rounds)
+        if early := "interrupted" if stop else _stops(plan, now, spent):
             reason = early
             break
         ended = _round(plan, executor, now, tell, stored)
@@ -90,13 +94,11 @@ def _census(plan: Plan, executor: Executor, now: Progress, tell: Observer) -> tu
     answers = take_census(plan, executor, tell)
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, 0, "answered"):
-        server = map_tensors(plan.method.answered(now.server, replies, ServerBench(plan, 0, "census")), settled)
+        server = map_tensors(plan.method.answered(now.server, replies, ServerBench(plan, 0, "census")), settle)
     return replace(now, server=server), sum(nbytes(reply.up) for reply in replies)
 
 
-def _stops(plan: Plan, now: Progress, spent: float, interrupted: Callable[[], bool]) -> Reason | None:
-    if interrupted():
-        return "interrupted"
+def _stops(plan: Plan, now: Progress, spent: float) -> Reason | None:
     if plan.experiment.stop.patience is not None and now.waited >= plan.experiment.stop.patience:
         return "patience"
     if plan.experiment.stop.budget is not None and spent >= plan.experiment.stop.budget:
@@ -133,7 +135,7 @@ def _round(plan: Plan, executor: Executor, now: Progress, tell: Observer, stored
     replies = [Reply(c, _up(a), a.n) for c, a in answers.items()]
     with _at_server(plan, t, "aggregate"):
         # laid out as a checkpoint would restore it: a resumed run must continue from the same bits
-        server = map_tensors(aggregate(plan.method, now.server, replies, central), settled) if replies else now.server
+        server = map_tensors(aggregate(plan.method, now.server, replies, central), settle) if replies else now.server
     watch.lap("server")
 
     evaluation = Evaluation(plan, executor, tell, server, t, answers, now.last)
@@ -210,3 +212,31 @@ def _patience(now: Progress, row: Round, main: Metric) -> tuple[float | None, in
     if math.isfinite(value) and (now.best is None or main.gain(value, now.best) > 0):
         return value, 0
     return now.best, now.waited + 1
+
+
+WAITING = ("train", "evaluate")
+"""laps in which the driver waits for workers"""
+
+
+class Stopwatch:
+    """Times one round. Laps are the driver's; the executor's clock says what workers did meanwhile."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._before = executor, dict(executor.clock.seconds)
+        self._begun = self._last = time.perf_counter()
+        self._laps: dict[str, float] = defaultdict(float)
+
+    def lap(self, name: str) -> None:
+        """Charge the time since the last lap to this one."""
+        now = time.perf_counter()
+        self._laps[name] += now - self._last
+        self._last = now
+
+    def seconds(self, stored: float) -> Seconds:
+        """The whole round, its laps, and what all workers together did in them; `idle` is the rest."""
+        spent = {k: v - self._before.get(k, 0.0) for k, v in self._executor.clock.seconds.items()}
+        waited = self._executor.workers * sum(self._laps[name] for name in WAITING)
+        spent["idle"] = max(0.0, waited - sum(spent.values()))
+        workers = {k: round(v, 6) for k, v in spent.items()}
+        whole = {"round": time.perf_counter() - self._begun}
+        return cast(Seconds, {**whole, **self._laps, "workers": workers, "stored": stored})

@@ -1,4 +1,4 @@
-"""What the driver tells its observers: the display, the run's folder, trackers and tests."""
+"""What the driver reports to its observers: the display, the run's folder, trackers and tests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ClientDone:
 
 @dataclass(frozen=True)
 class ClientFailed:
-    """A client gave no answer, or one that was refused; it may be asked again."""
+    """A client gave no answer, or one that was refused; its job may be sent again."""
 
     t: int
     client: int
@@ -90,7 +90,7 @@ class RoundEnded:
 class NewClients:
     """The clients that never trained have joined and were measured, after the last round."""
 
-    found: dict[str, Any]
+    figures: dict[str, Any]
     """as `joining.join_all` gives it"""
 
 

@@ -1,7 +1,7 @@
-"""Clients that were not there while the others trained: what each of them gets, and how good it is.
+"""New clients, which took no part in training: the model that each gets, and how good it is.
 
 An epoch of adaptation is one of `train.epochs` in the method's own training, at the learning rate without decay; what a
-method does beside those, such as FedRep's `head_epochs`, it does here, too. `passes` counts all of it.
+method does beside those, such as FedRep's `head_epochs`, it also does here. `passes` counts all of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Adapted(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What the server has for a client that was not there."""
+    """What the server has for a new client."""
 
     down: Record
     """its first download"""
@@ -62,7 +62,7 @@ def accept(plan: Plan, given: Offer, client: int, t: int, epochs: int) -> Adapte
 
 
 def join(plan: Plan, server: Record, client: int, t: int, epochs: int) -> Adapted:
-    """The model of a client that was not there, from the server's state after round t and its own samples."""
+    """The model of a new client, from the server's state after round t and its own samples."""
     return accept(plan, offer(plan, server, client, t), client, t, epochs)
 
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a privacy mechanism. A plan carries one; they live in ``privacy/``, one file each."""
+"""The contract of a privacy mechanism. A plan carries one; they live in ``privacy/``."""
 
 from __future__ import annotations
 

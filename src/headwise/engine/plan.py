@@ -16,7 +16,7 @@ from ..data.federated import ClientData, Clients
 from ..log.metrics import Metric, main_metric, metrics_to_measure
 from ..models.split import SplitModel
 from ..settings.experiment import Experiment
-from ..settings.options import Keepable
+from ..settings.options import Drift, Faults, Keepable, Sampling, Stop
 from ..tasks.base import Objective
 from ..tasks.registry import kind_of, objective_of
 from .drift import Drifted, find_drifting
@@ -26,7 +26,7 @@ from .sampling import Trace, newcomers, read_trace
 SMALL: Mapping[Keepable, int] = {"best": 2**30, "post": 2**25}
 """Bytes of all clients' models up to which they are kept by default.
 
-The best round's only take room on the disk. A model as after training is written in every round, even by methods whose
+The best round's only take space on the disk. A model as after training is written in every round, even by methods whose
 clients otherwise keep nothing.
 """
 
@@ -56,7 +56,7 @@ class Plan:
         return self.experiment.engine.kernels == "fast"
 
     def keeps(self, what: Keepable) -> bool:
-        """Whether the run keeps these models for later use: if it is told to, or by default if they are small."""
+        """Whether the run keeps these models for later use: as set, or by default if they are small."""
         chosen = self.experiment.evaluate.keep
         return self._size <= SMALL[what] if chosen is None else what in chosen
 
@@ -66,7 +66,7 @@ class Plan:
         return len(self.data) * max(sum(t.nbytes for t in m.state_dict().values()) for m in self.models)
 
     def at(self, t: int) -> int:
-        """Round t of this run, counted from the beginning of the run that it goes on from; 0 is before all rounds."""
+        """Round t counted from the beginning of the run that this one continues; 0 is before all rounds."""
         return t + self.experiment.origin.rounds if t else 0
 
     @cached_property
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def metric(self) -> Metric:
-        """By which the run is judged."""
+        """The metric that judges the run."""
         return main_metric(self.experiment.evaluate.metric, self.task)
 
     @property
@@ -111,7 +111,7 @@ class Plan:
 
     @cached_property
     def trace(self) -> Trace:
-        """Who is there in each round; empty if all clients always are. Only the server reads it."""
+        """The clients of each round; empty if all clients take part. Only the server reads it."""
         path, names = self.experiment.sampling.trace, self.data.names
         return read_trace(Path(path), len(self.data), names, self.experiment.rounds) if path else ()
 
@@ -122,12 +122,17 @@ class Plan:
         return self._shapes[id(template)]
 
     def objective(self, y: Tensor) -> Objective:
-        """What a client with these training targets learns by."""
+        """The loss of a client with these training targets."""
         task, train = self.data.task, self.experiment.train
         if train.class_weights == "balanced":
-            return kind_of(task).balanced(task, y, train.label_smoothing)
+            return kind_of(task).balance(task, y, train.label_smoothing)
         return objective_of(task, train.class_weights, train.label_smoothing, self.device)
 
-    def changed(self, **settings: Any) -> Plan:
+    def with_settings(self, **settings: Any) -> Plan:
         """The same plan with these settings of the experiment replaced."""
         return replace(self, experiment=replace(self.experiment, **settings))
+
+    def for_rehearsal(self) -> Plan:
+        """The same plan with every client in every round and nothing measured, to see what the method does."""
+        quiet = replace(self.experiment.evaluate, moments=(), new_clients=0.0, start=False, keep=())
+        return self.with_settings(sampling=Sampling(), evaluate=quiet, drift=Drift(), stop=Stop(), faults=Faults())

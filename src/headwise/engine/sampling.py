@@ -64,7 +64,7 @@ def _clients(row: Sequence[Any], clients: int, numbers: dict[str, int], setting:
         if not isinstance(c, int) or isinstance(c, bool) or not 0 <= c < clients:
             few = 0 < len(numbers) <= 1000
             known = nearest(str(who), numbers, "they are") if few else f"they are 0 to {clients - 1}."
-            raise ConfigError(f"{setting} names the client {who!r}, whom nobody knows: {known}")
+            raise ConfigError(f"{setting} names the client {who!r}, which does not exist: {known}")
         present.append(c)
     if len(set(present)) < len(present):
         twice = next(c for c in present if present.count(c) > 1)
@@ -93,14 +93,14 @@ def sample_measured(share: float, clients: Sequence[int], seed: int) -> Sequence
 
 
 def newcomers(experiment: Experiment, clients: int) -> list[int]:
-    """The clients that never train, ascending: at least one, if any are wanted; the same for every method."""
+    """The clients that never train, ascending: at least one if the share is not 0; the same for every method."""
     share = experiment.evaluate.new_clients
     rng = torch.Generator().manual_seed(seed_of(experiment.seed, "new clients"))
     return sorted(torch.randperm(clients, generator=rng)[: share_of(share, clients)].tolist()) if share else []
 
 
 def participants(plan: Plan, t: int) -> list[int]:
-    """The clients that train in round t: drawn from those that may, or that the trace names, absent or not."""
+    """The clients that train in round t: sampled from eligible ones; absent ones are dropped afterwards."""
     outside = set(newcomers(plan.experiment, len(plan.data)))
     eligible = plan.trace[t - 1] if plan.trace else range(len(plan.data))
     pool = [c for c in eligible if c not in outside] if outside else eligible

@@ -8,7 +8,7 @@ import torch
 
 from ..contract.calls import broadcast
 from ..contract.robust import combine
-from ..memory import settled
+from ..memory import settle
 from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
@@ -30,7 +30,7 @@ class ServerBench:
         return combine(robust.rule, items, weights, around, robust.hostile, robust.clip)
 
     def size(self, client: int) -> int:
-        """The training samples that this client told of; the same for everybody where sizes are hidden."""
+        """The training samples that this client reported; the same for everybody where sizes are hidden."""
         return 1 if self._plan.privacy.hides_sizes else max(self._size(client), 1)
 
     def labels(self, client: int) -> tuple[int, ...]:
@@ -54,6 +54,6 @@ def broadcasts(plan: Plan, server: Record, clients: Iterable[int], central: Serv
         down = broadcast(plan.method, server, c, central)
         what = tuple(map(id, vars(down).values()))
         if what not in made:
-            made[what] = down, map_tensors(down, settled)  # keep `down` alive, or its ids could be reused
+            made[what] = down, map_tensors(down, settle)  # keep `down` alive, or its ids could be reused
         downs[c] = made[what][1]
     return downs

@@ -17,6 +17,7 @@ from ..engine.joining import join
 from ..engine.plan import Plan
 from ..errors import DataError
 from ..log.metrics import Score
+from ..tasks.registry import kind_of
 from .card import make_card
 from .inputs import EncodedTable, Inputs
 from .model import TrainedModel
@@ -71,7 +72,7 @@ class NewClient:
             absent=absent,
         )
         plan = replace(self.plan, data=more)
-        return plan.changed(evaluate=replace(plan.experiment.evaluate, new_clients=0.0))
+        return plan.with_settings(evaluate=replace(plan.experiment.evaluate, new_clients=0.0))
 
 
 def _fit_scaling(inputs: Inputs, x: NDArray[Any]) -> Inputs:
@@ -116,4 +117,4 @@ def adapt_files(models: Models, data: Path, client: str, epochs: int, test: floa
 
 def _label_names(model: TrainedModel, y: NDArray[Any]) -> NDArray[Any]:
     """Targets as `NewClient` takes them: classes by their names."""
-    return np.array(model.classes, dtype=object)[y] if model.card["task"] == "classification" else y
+    return np.array(model.classes, dtype=object)[y] if kind_of(model.card["task"]).one_class else y

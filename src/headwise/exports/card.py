@@ -29,7 +29,7 @@ from ..runs.query import Run
 from ..settings.choices import OWN, Choice
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from ..tasks.registry import TASKS
+from ..tasks.registry import TASKS, kind_of
 
 FORMAT = 1
 """of all files in an exported folder"""
@@ -138,7 +138,7 @@ def read_file(folder: Path, card: Mapping[str, Any], name: str) -> bytes:
 
 def output_shape(card: Mapping[str, Any]) -> tuple[int, ...]:
     """Of the scores of one sample: a number for each class, label or quantity, and for each pixel of a mask."""
-    pixels = card["inputs"]["shape"][1:] if card["task"] == "segmentation" else []
+    pixels = card["inputs"]["shape"][1:] if kind_of(card["task"]).per_pixel else []
     return len(card["classes"]), *pixels
 
 

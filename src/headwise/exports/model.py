@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..data.dataset import LabelType, typed_labels
 from ..data.preprocessing import Unknown, warn_of_unknown
 from ..errors import DataError, RunError
+from ..tasks.registry import kind_of
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class TrainedModel:
     @property
     def classes_(self) -> NDArray[Any]:
         """The classes in the type of the labels that were passed in, as scikit-learn has them."""
-        if self.card["task"] == "regression":
+        if kind_of(self.card["task"]).quantitative:
             raise AttributeError("a regression has no classes_.")
         return as_labels(self.classes, self.card["label_type"])
 
@@ -96,8 +97,8 @@ class TrainedModel:
 
     def predict_proba(self, raw: Any) -> NDArray[np.float32]:
         """[n, classes]: the probability of each class, or of each label; of each pixel's classes."""
-        if self.card["task"] == "regression":
-            raise RunError("task is 'regression', which predicts quantities: there are no probabilities.")
+        if kind_of(self.card["task"]).quantitative:
+            raise RunError(f"task is {self.card['task']!r}, which predicts quantities: there are no probabilities.")
         return self.infer(raw).probabilities
 
     def predict(self, raw: Any) -> NDArray[Any]:
@@ -110,15 +111,7 @@ class TrainedModel:
 
     def decide(self, prediction: Prediction) -> NDArray[Any]:
         """What `predict` returns, from scores that are known already."""
-        task = self.card["task"]
-        scores = prediction.scores
-        if task == "classification":
-            return self.classes_[scores.argmax(1)]
-        if task == "multilabel":
-            return (scores > 0).astype(np.int64)
-        if task == "regression":
-            return scores[:, 0] if scores.shape[1] == 1 else scores
-        return scores.argmax(1)
+        return kind_of(self.card["task"]).decode(prediction.scores, self.classes_)
 
     def score(self, raw: Any, y: Any) -> float:
         """The run's metric on these samples and their true labels or quantities, such as the accuracy."""

@@ -27,7 +27,7 @@ from ..errors import ConfigError, RunError
 from ..memory import check_memory
 from ..models.base import Model, Task
 from ..models.network import title
-from ..models.split import SplitModel, laid_out
+from ..models.split import SplitModel, lay_out
 from ..packed import Packed, from_bytes, to_bytes
 from ..settings.choices import NETWORK, Choice
 from ..settings.fields import build
@@ -208,7 +208,7 @@ def rebuild(card: Mapping[str, Any], inputs: Inputs, weights: bytes, network: An
     model = _build_ours(plain, task) if network is None else _build_own(plain, network, task)
     _check_layout(model.state_dict(), values)
     model.load_state_dict(values, assign=True)
-    return InferenceModule(inputs, laid_out(model.eval().requires_grad_(False)), task).eval()
+    return InferenceModule(inputs, lay_out(model.eval().requires_grad_(False)), task).eval()
 
 
 def layout(state: Mapping[str, Tensor]) -> dict[str, str]:

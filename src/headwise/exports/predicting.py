@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..disk.files import failing_clearly, replacing, write_json
 from ..disk.jsontext import csv_cell, to_json
 from ..errors import ConfigError, DataError
+from ..tasks.registry import kind_of
 from .card import new_folder
 from .model import TrainedModel
 from .samples import Batch, place_of, read_batches
@@ -32,7 +33,7 @@ Progress = Callable[[int], None]
 
 def predict_file(model: TrainedModel, data: Path, out: Path, *, on_progress: Progress, client: str = "") -> int:
     """Write a row for each sample: its place, its prediction and probabilities; or masks. Return how many."""
-    if model.card["task"] == "segmentation":
+    if kind_of(model.card["task"]).per_pixel:
         return _predict_masks(model, data, out, on_progress, client)
     kind = WRITERS.get(out.suffix.lower())
     if kind is None:
@@ -51,16 +52,16 @@ def predict_file(model: TrainedModel, data: Path, out: Path, *, on_progress: Pro
 def _columns(model: TrainedModel, batch: Batch) -> list[list[Any]]:
     prediction = model.infer(batch.raw)
     labels = model.decide(prediction)
-    task = model.card["task"]
+    kind = kind_of(model.card["task"])
     columns = np.atleast_2d(labels.T).tolist()
-    return [*columns, *([] if task == "regression" else prediction.probabilities.T.tolist())]
+    return [*columns, *([] if kind.quantitative else prediction.probabilities.T.tolist())]
 
 
 def _head(model: TrainedModel) -> list[str]:
     """Names of columns: one prediction, or one for each label or quantity; then probabilities, where there are any."""
-    task = model.card["task"]
-    probabilities = [] if task == "regression" else [f"p({name})" for name in model.classes]
-    return [*(["prediction"] if task == "classification" else model.classes), *probabilities]
+    kind = kind_of(model.card["task"])
+    probabilities = [] if kind.quantitative else [f"p({name})" for name in model.classes]
+    return [*(["prediction"] if kind.one_class else model.classes), *probabilities]
 
 
 @contextmanager

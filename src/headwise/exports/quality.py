@@ -22,6 +22,7 @@ from ..log.metrics import Hits, Metric, Predictions, Score, Tally, is_majority, 
 from ..report.page import render_quality
 from ..settings.experiment import OWN, Choice
 from ..settings.foreign import parse_foreign
+from ..tasks.registry import kind_of
 from .model import Prediction, TrainedModel
 from .samples import encode_targets, read_batches
 
@@ -33,10 +34,11 @@ class Totals:
 
     def __init__(self, task: str, metrics: Sequence[Metric]) -> None:
         self.task = task
+        self.kind = kind_of(task)
         self.metrics = metrics
         self.tally = Tally(task)
         self.bins = np.zeros((3, BINS))
-        self._keeps_scores = task == "regression" or any(m.needs == "all" for m in metrics)
+        self._keeps_scores = self.kind.quantitative or any(m.needs == "all" for m in metrics)
         self._batches = list[tuple[Array, Array]]()
         self._sums = dict[str, float]()
 
@@ -46,7 +48,7 @@ class Totals:
         scores = score_predictions(batch, means)
         self._sums = {m.name: self._sums.get(m.name, 0.0) + scores[m.name] * batch.n for m in means}
         self.tally.add(batch)
-        if self.task != "regression":
+        if not self.kind.quantitative:
             self.bins += count_in_bins(*certainty(self.task, prediction, y))
         if self._keeps_scores:
             self._batches.append((prediction.scores, y))
@@ -108,24 +110,23 @@ def class_rows(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, An
     return [_class_row(task, name, *count) for name, count in zip(names, counts, strict=True)]
 
 
-def quantity_rows(names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
+def quantity_rows(task: str, names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
     """A row for each quantity."""
-    return [_quantity_row(name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
+    return [_quantity_row(task, name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
 
 
 def _class_row(task: str, name: str, both: int, true: int, predicted: int) -> dict[str, Any]:
-    headings = {"classification": ("class", "samples"), "multilabel": ("label", "samples with it")}
-    kind, count = headings.get(task, ("class", "pixels"))
-    row = {kind: name, count: true, "predicted": predicted}
+    kind = kind_of(task)
+    row = {kind.noun: name, kind.counted if kind.exclusive else "samples with it": true, "predicted": predicted}
     overlap = _share(2 * both, true + predicted)
-    if task == "segmentation":
+    if kind.per_pixel:
         return {**row, "IoU": _share(both, true + predicted - both), "Dice": overlap}
     return {**row, "precision": _share(both, predicted), "recall": _share(both, true), "F1": overlap}
 
 
-def _quantity_row(name: str, z: Array, y: Array) -> dict[str, Any]:
-    default = metrics_to_measure("regression", (), None)
-    scores = score(torch.from_numpy(z), torch.from_numpy(y), default, "regression")
+def _quantity_row(task: str, name: str, z: Array, y: Array) -> dict[str, Any]:
+    default = metrics_to_measure(task, (), None)
+    scores = score(torch.from_numpy(z), torch.from_numpy(y), default, task)
     figures = {m.label: scores.get(m.name) for m in default if m.column}
     mean = float(y.astype(np.float64).mean())
     bias = float((z.astype(np.float64) - y).mean())
@@ -139,7 +140,7 @@ def _share(part: int, whole: int) -> float | None:
 def certainty(task: str, prediction: Prediction, y: Array) -> tuple[Array, Array]:
     """The probability of each prediction, of a sample, label or pixel, and whether it is right."""
     z, probabilities = prediction
-    if task == "multilabel":
+    if not kind_of(task).exclusive:
         return np.maximum(probabilities, 1 - probabilities).ravel(), ((z > 0) == (y > 0.5)).ravel()
     return probabilities.max(1).ravel(), (z.argmax(1) == y).ravel()
 
@@ -182,7 +183,7 @@ def render_page(
         figures=figures,
         classes=classes,
         quality=quality,
-        counted={"classification": "samples", "segmentation": "pixels", "multilabel": "labels"}.get(task, ""),
+        counted=kind_of(task).counted,
         head=list(quality.each[0]),
         rows=[[_cell(value, task) for value in row.values()] for row in quality.each],
         pictures=[_picture(each) for each in quality.residuals],
@@ -193,7 +194,7 @@ def _cell(value: Any, task: str) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.4g}" if task == "regression" else f"{100 * value:.1f} %"
+        return f"{value:.4g}" if kind_of(task).quantitative else f"{100 * value:.1f} %"
     return f"{value:,}" if isinstance(value, int) else value
 
 
@@ -306,12 +307,12 @@ def measure_quality(
         raise DataError(f"{data} has no samples to measure{f' of client {client!r}' if client else ''}.")
     scores = totals.scores()
     who = sorted(clients)
-    if task == "regression":
+    if kind_of(task).quantitative:
         z, y = totals.kept
-        return Quality(scores, who, quantity_rows(names, z, y), [], [], None, residuals(names, z, y))
+        return Quality(scores, who, quantity_rows(task, names, z, y), [], [], None, residuals(names, z, y))
     tally = totals.tally
     bins = reliability(totals.bins)
-    confusion = [] if task == "multilabel" else tally.confusion.long().tolist()
+    confusion = tally.confusion.long().tolist() if kind_of(task).exclusive else []
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / sum(b.n for b in bins)
     return Quality(scores, who, class_rows(task, names, tally.hits), confusion, bins, error, [])
 
@@ -337,7 +338,7 @@ def score_samples(model: TrainedModel, raw: Any, y: Any) -> float:
 
 def label_texts(model: TrainedModel, y: Any) -> Any:
     """Labels as the names of their classes, whatever their type."""
-    if model.card["task"] != "classification":
+    if not kind_of(model.card["task"]).one_class:
         return y
     place: dict[Any, str] = dict(zip(model.classes_.tolist(), model.classes, strict=True))
     values = np.asarray(y)

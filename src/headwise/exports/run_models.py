@@ -31,7 +31,7 @@ from ..engine.host.process import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import ConfigError, DataError, RunError, counted
-from ..memory import aligned
+from ..memory import align
 from ..models.base import Task
 from ..models.split import channels_last
 from ..runs.checkpoint import Checkpoint, Checkpoints
@@ -40,7 +40,8 @@ from ..runs.query import Run, client_label
 from ..settings.choices import OWN, Choice
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from ..tasks.registry import objective_of
+from ..tasks.base import DEFAULT
+from ..tasks.registry import kind_of, objective_of
 from .card import FILES, MOST, check_format, make_run_card, output_shape, write_folder
 from .inputs import Inputs
 from .loading import answer_with, load_weights
@@ -192,7 +193,7 @@ class Models:
             owner = dataset.owners.index(self.data.names[client])
             own = np.searchsorted(np.flatnonzero(dataset.owner == owner), rows)
         y = dataset.y[rows]
-        if dataset.task == "classification":
+        if kind_of(dataset.task).one_class:
             y = as_labels(dataset.classes, dataset.label_type)[y]
         return ClientRows(rows, own, y)
 
@@ -289,9 +290,7 @@ class Served:
         """What sites reported about each client's data."""
         content = read_json(path, absent=b"{}")
         try:
-            each = {
-                t["client"]: {"kind": "classification", **{k: t[k] for k in FACTS if k in t}} for t in content["facts"]
-            }
+            each = {t["client"]: {"kind": DEFAULT, **{k: t[k] for k in FACTS if k in t}} for t in content["facts"]}
             if not each or any(fact.keys() != set(FACTS) for fact in each.values()):
                 raise ValueError("facts are missing")
             return each
@@ -335,7 +334,7 @@ def make_model(
     def answer(x: NDArray[Any]) -> Prediction:
         """In one pass over all samples, as evaluations do: the last bits may depend on the batch."""
         with one_thread():
-            inner = aligned(prepare(torch.from_numpy(x)))
+            inner = align(prepare(torch.from_numpy(x)))
             if last and inner.dim() == 4:
                 inner = inner.contiguous(memory_format=torch.channels_last)
             scores = compute_outputs(

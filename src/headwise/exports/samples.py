@@ -26,6 +26,7 @@ from ..data.own.readers.values import cell_text, to_numbers
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
 from ..settings.fields import build
+from ..tasks.registry import kind_of
 from .inputs import EncodedTable
 from .model import ROWS, TrainedModel
 
@@ -206,15 +207,17 @@ def _images(d: Description, model: TrainedModel, selection: Selection, files: Se
     """A folder's images: where targets are read, in folders named by classes, or beside a folder of masks."""
     if model.inputs.fitted is None or model.inputs.fitted.recipe.form != "image":
         raise DataError(f"{d.place} holds images, but this model was not trained on image files.")
-    task = model.card["task"]
-    if selection.labelled and task not in ("classification", "segmentation"):
-        raise DataError(f"{d.place} holds images, but targets of {task} must be columns of a table with their paths.")
+    kind = kind_of(model.card["task"])
+    if selection.labelled and not kind.exclusive:
+        raise DataError(
+            f"{d.place} holds images, but targets of {kind.name} must be columns of a table with their paths."
+        )
     for piece in files:
-        pixels = task == "segmentation" and (piece.path / "images").is_dir()
+        pixels = kind.per_pixel and (piece.path / "images").is_dir()
         inside = (
             [piece.path] if piece.path.is_file() else sorted((piece.path / ("images" if pixels else "")).rglob("*"))
         )
-        paths = [p for p in inside if p.suffix.lower() in SUFFIXES["images"] and not _is_mask(p, task)]
+        paths = [p for p in inside if p.suffix.lower() in SUFFIXES["images"] and not (kind.per_pixel and _is_mask(p))]
         if not paths:
             raise DataError(f"{piece.path} has no images.")
         for at in range(0, len(paths), ROWS // 16):
@@ -223,14 +226,14 @@ def _images(d: Description, model: TrainedModel, selection: Selection, files: Se
             yield Batch([str(p) for p in part], part, y, [piece.client or ""] * len(part), piece.path)
 
 
-def _is_mask(path: Path, task: str) -> bool:
+def _is_mask(path: Path) -> bool:
     """Of a folder of images beside it."""
-    return task == "segmentation" and path.parent.name == "masks" and (path.parent.parent / "images").is_dir()
+    return path.parent.name == "masks" and (path.parent.parent / "images").is_dir()
 
 
 def _image_targets(model: TrainedModel, paths: Sequence[Path]) -> NDArray[Any]:
     """The names of the images' folders, or the masks of the same names."""
-    if model.card["task"] == "classification":
+    if kind_of(model.card["task"]).one_class:
         names = np.array([p.parent.name for p in paths], dtype=object)
         return encode_targets(model.card, names, lambda i: str(paths[i]), in_files=True)
     pictures = Pictures(model.inputs.shape[1:], model.inputs.shape[0])
@@ -258,20 +261,20 @@ def _name_classes(card: Mapping[str, Any], d: Description) -> dict[str, Any]:
 
 def encode_targets(card: Mapping[str, Any], y: Any, where: Where, *, in_files: bool) -> NDArray[Any]:
     """The targets `y` of a model with this card; classes are written as in its files, or by their names."""
-    task = card["task"]
+    kind = kind_of(card["task"])
     names = list(card["classes"])
     y = np.asarray(y)
-    if task == "classification":
+    if kind.one_class:
         return _encode_classes(y, *_places(card, in_files), where)
-    if task == "segmentation":
+    if kind.per_pixel:
         return _encode_masks(y, len(names), tuple(card["inputs"]["shape"][1:]), where)
     targets = y.reshape(-1, 1) if y.ndim == 1 and len(names) == 1 else y
     if targets.ndim != 2 or targets.shape[1] != len(names) or targets.dtype.kind not in "biuf":
         what = f"{y.dtype} of shape {list(y.shape[1:])}"
         raise DataError(f"targets are {what}, but this model needs {len(names)} numbers a sample: {', '.join(names)}.")
-    right = np.isin(targets, (0, 1)) if task == "multilabel" else np.isfinite(targets)
+    right = np.isfinite(targets) if kind.quantitative else np.isin(targets, (0, 1))
     for i, k in np.argwhere(~right)[:1]:
-        must = "0 or 1" if task == "multilabel" else "a finite number"
+        must = "a finite number" if kind.quantitative else "0 or 1"
         raise DataError(f"{where(int(i))}: {names[k]} is {targets[i, k]:g}, but must be {must}.")
     return targets.astype(np.float32)
 
@@ -282,12 +285,13 @@ def encode_target_cells(
     """The same from the target columns of a table; None if there are none."""
     if not cells:
         return None
-    if card["task"] == "multilabel" and len(cells) == 1:
+    kind = kind_of(card["task"])
+    if not kind.exclusive and not kind.quantitative and len(cells) == 1:
         separator = d.separator or card["reading"].get("separator", "")
         return _encode_labels(cells[0], separator, *_places(card, True), where)
-    if card["task"] == "classification":
+    if kind.one_class:
         return encode_targets(card, cells[0], where, in_files=True)
-    if card["task"] == "segmentation":
+    if kind.per_pixel:
         raise DataError(f"{d.place} is a table, but masks must be images or an NPZ file with y.")
     names = card["classes"]
 

@@ -104,7 +104,7 @@ def rmse(z: Array, y: Array) -> float | None:
 
 def r2(z: Array, y: Array) -> float | None:
     """The share of the variance that is explained; over several quantities, the mean of those that vary."""
-    return _mean(_explained(errors, own) for errors, own in zip(_errors(z, y), y.astype(np.float64).T, strict=True))
+    return _mean(_explain(errors, own) for errors, own in zip(_errors(z, y), y.astype(np.float64).T, strict=True))
 
 
 def dice(both: Counts, true: Counts, predicted: Counts) -> float | None:
@@ -157,7 +157,7 @@ def _errors(z: Array, y: Array) -> Array:
     return (z.astype(np.float64) - y).T
 
 
-def _explained(errors: Array, own: Array) -> float | None:
+def _explain(errors: Array, own: Array) -> float | None:
     total = _sum((own - _sum(own) / len(own)) ** 2)
     return 1 - _sum(errors**2) / total if total > 0 else None
 

@@ -103,7 +103,7 @@ def spread(values: np.ndarray, n: np.ndarray) -> float:
     return float(values.std())
 
 
-def rooted(values: np.ndarray, n: np.ndarray) -> float:
+def root_mean_square(values: np.ndarray, n: np.ndarray) -> float:
     """Root of the mean square over all samples of all clients."""
     return math.sqrt(weighted(values**2, n))
 
@@ -189,7 +189,7 @@ def _accuracy(p: Predictions) -> float:
     return (labels - (true + predicted - 2 * both).sum().item()) / labels
 
 
-def _balanced(p: Predictions) -> float:
+def _mean_recall(p: Predictions) -> float:
     """Mean recall over the classes present in the samples."""
     both, true, _ = p.hits
     return (both[true > 0] / true[true > 0]).mean().item()
@@ -252,7 +252,7 @@ OURS = (
     CLIENT_MEAN,
     CLIENT_STD,
     WORST_DECILE,
-    Metric("balanced", "balanced accuracy", _balanced, mean, column=False, needs="counts"),
+    Metric("balanced", "balanced accuracy", _mean_recall, mean, column=False, needs="counts"),
     Metric("f1", "macro F1", _f1, mean, column=False, tasks=_CLASSES, needs="counts"),
     Metric("loss", "loss", _loss, weighted, "down", number, column=False, tasks=_ALL, needs="mean"),
     Metric("auc", "AUC", _formula("auc"), mean, form=number, tasks=_CLASSES, default=False),
@@ -266,7 +266,7 @@ OURS = (
     ),
     Metric("ece", "calibration error", _formula("ece"), mean, "down", tasks=_CLASSES, default=False),
     Metric("mae", "mean absolute error", _formula("mae"), weighted, "down", number, tasks=_QUANTITIES),
-    Metric("rmse", "RMSE", _formula("rmse"), rooted, "down", number, tasks=_QUANTITIES),
+    Metric("rmse", "RMSE", _formula("rmse"), root_mean_square, "down", number, tasks=_QUANTITIES),
     Metric("r2", "R²", _formula("r2"), mean, form=number, tasks=_QUANTITIES),
     Metric("dice", "Dice", _overlap("dice"), mean, tasks=_PIXELS, needs="counts"),
     Metric("iou", "IoU", _overlap("iou"), mean, tasks=_PIXELS, needs="counts"),

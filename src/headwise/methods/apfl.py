@@ -1,10 +1,10 @@
 """APFL — Deng, Kamani and Mahdavi, *Adaptive Personalized Federated Learning*, 2020. https://arxiv.org/abs/2003.13461
 
-    paper     here        meaning
-    w_i       world       client i's copy of the global model, which is sent back
-    v_i       me.v        its own model; it never leaves the client
-    alpha_i   me.alpha    how much of v_i is in the mixture
-    v-bar_i   -           the mixture alpha_i v_i + (1 - alpha_i) w_i, which is evaluated
+    paper     here          meaning
+    w_i       global_model  client i's copy of the global model, which is sent back
+    v_i       me.v          its own model; it never leaves the client
+    alpha_i   me.alpha      how much of v_i is in the mixture
+    v-bar_i   -             the mixture alpha_i v_i + (1 - alpha_i) w_i, which is evaluated
 
 All three are updated from their values before the batch: any other order can turn a rising alpha into a falling one.
 
@@ -53,7 +53,7 @@ class APFL(Averaging[Own]):
         return Own(local.init().state(), torch.tensor(self.alpha))
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        own, world = local.model(me.v), local.model(down.w)
+        own, global_model = local.model(me.v), local.model(down.w)
         mixing = nn.ParameterDict({"alpha": nn.Parameter(me.alpha.clone())})
         alpha = mixing["alpha"]
 
@@ -62,16 +62,16 @@ class APFL(Averaging[Own]):
 
             Section 4.2: alpha <- alpha - eta <v - w, grad f_i(v-bar)>, clipped to [0, 1].
             """
-            mixture = own.given(_mixed(own.weights(), world.weights().map(Tensor.detach), alpha))
-            return local.loss(world, x, y) + local.loss(mixture, x, y)
+            mixture = own.given(_mix(own.weights(), global_model.weights().map(Tensor.detach), alpha))
+            return local.loss(global_model, x, y) + local.loss(mixture, x, y)
 
         def keep_in_range() -> None:
             alpha.clamp_(0, 1)
 
-        learners = (own, world, mixing) if self.adaptive else (own, world)
-        local.sgd(own, world, mixing, only=learners, loss=loss, project=keep_in_range)
+        learners = (own, global_model, mixing) if self.adaptive else (own, global_model)
+        local.sgd(own, global_model, mixing, only=learners, loss=loss, project=keep_in_range)
         me = Own(own.state(), alpha.detach())
-        return Update(Shared(world.params()), me, self._mixture(me, world, local), keep=world)
+        return Update(Shared(global_model.params()), me, self._mixture(me, global_model, local), keep=global_model)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return self._mixture(me, local.model(down.w), local)
@@ -79,12 +79,12 @@ class APFL(Averaging[Own]):
     def join(self, me: Own, down: Shared, whole: Params | None, local: Local) -> Predictor:
         return join_by_training(self, Own(local.model(down.w).state(), me.alpha), down, local)  # v_i begins as w
 
-    def _mixture(self, me: Own, world: SplitModel, local: Local) -> SplitModel:
+    def _mixture(self, me: Own, global_model: SplitModel, local: Local) -> SplitModel:
         """The mixed model, with the BatchNorm statistics that it gathered in training."""
-        w = world.weights().map(Tensor.detach)
-        return local.model(Params({**me.v, **_mixed(me.v.restrict(w), w, me.alpha)}))
+        w = global_model.weights().map(Tensor.detach)
+        return local.model(Params({**me.v, **_mix(me.v.restrict(w), w, me.alpha)}))
 
 
-def _mixed(v: Params, w: Params, alpha: Tensor) -> Params:
+def _mix(v: Params, w: Params, alpha: Tensor) -> Params:
     """v-bar = alpha v + (1 - alpha) w."""
     return alpha * v + (1 - alpha) * w

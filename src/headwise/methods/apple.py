@@ -60,7 +60,7 @@ class APPLE(Method[Cores, Own, Down, Shared]):
     travels: ClassVar[str] = "all core models down, own core model up"
     optimizers: ClassVar[Optimizers] = "own"
     stays: ClassVar[str] = "relationship with the others"
-    leaves: ClassVar[tuple[str, ...]] = ("core",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("core",)
     traffic_down: ClassVar[str] = "?"  # P for each other client that has trained, and N
     traffic_up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.5

@@ -42,7 +42,7 @@ class CD2PFed(Averaging[Own]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "segmentation")
     travels: ClassVar[str] = "shared channels"
     stays: ClassVar[str] = "private channels"
-    leaves: ClassVar[tuple[str, ...]] = ("shared",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("shared",)
     traffic_down: ClassVar[str] = "?"  # about (1 - p) P, more while the private share still grows
     fixed_layout: ClassVar[bool] = False
     cost: ClassVar[float] = 1.7
@@ -55,13 +55,13 @@ class CD2PFed(Averaging[Own]):
     """weight of cyclic distillation; 0 is channel decoupling alone"""
 
     def shared(self, central: Central) -> Params:
-        return _divided(central.init(), 0.0).shared  # all channels, before the first one turns private
+        return _divide(central.init(), 0.0).shared  # all channels, before the first one turns private
 
     def client_init(self, local: Local) -> Own:
-        return _divided(local.init(), 0.0)
+        return _divide(local.init(), 0.0)
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        m = _joined(me, down, local)
+        m = _join(me, down, local)
         ratio = self.p * min(1.0, local.t / (self.growth * local.T)) if self.growth else self.p
         ones = _ones(m, ratio)
 
@@ -69,11 +69,11 @@ class CD2PFed(Averaging[Own]):
             return local.loss(m, x, y) + self.lam * _cyclic(m, ones, x)  # Eq. (1)
 
         local.sgd(m, loss=None if self.lam == 0 or all(bool(t.all()) for t in ones.values()) else loss)
-        mine = _divided(m, ratio)
+        mine = _divide(m, ratio)
         return Update(Shared(mine.shared), mine, m)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return _joined(me, down, local)
+        return _join(me, down, local)
 
 
 def _cyclic(m: SplitModel, ones: Params, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _ones(m: SplitModel, ratio: float) -> Params:
     return ones
 
 
-def _divided(m: SplitModel, ratio: float) -> Own:
+def _divide(m: SplitModel, ratio: float) -> Own:
     travels, across = m.params(), _channels(m)
     halves = {k: _halves(t, across[k], ratio) for k, t in travels.items() if k in across}
     shared = {k: halves[k][0] if k in halves else t for k, t in travels.items()}
@@ -113,7 +113,7 @@ def _divided(m: SplitModel, ratio: float) -> Own:
     return Own(Params(shared), Params(private))
 
 
-def _joined(me: Own, down: Shared, local: Local) -> SplitModel:
+def _join(me: Own, down: Shared, local: Local) -> SplitModel:
     """The client's own model, with the received channels replaced."""
     across, whole = _channels(local.init()), dict(down.w)
     for k in down.w.keys() & across.keys():

@@ -59,7 +59,7 @@ class ClusterFL(Method[Clusters, Own, Shared, Shared]):
     family: ClassVar[str] = "clusters"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
     traffic_down: ClassVar[str] = "P"
     traffic_up: ClassVar[str] = "P"
 

@@ -48,11 +48,11 @@ class Ditto(Averaging[Own]):
         return Own(local.init().state())
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        own, world = local.model(me.v), local.model(down.w)
+        own, global_model = local.model(me.v), local.model(down.w)
         pull = (self.lam, down.w.restrict(own.live()))
         local.sgd(own, pull=pull, epochs=self.personal_epochs)  # v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
-        local.sgd(world)  # Algorithm 1: w_k <- UPDATE_GLOBAL(w^t)
-        return Update(Shared(world.params()), Own(own.state()), own, keep=world)
+        local.sgd(global_model)  # Algorithm 1: w_k <- UPDATE_GLOBAL(w^t)
+        return Update(Shared(global_model.params()), Own(own.state()), own, keep=global_model)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return local.model(me.v)

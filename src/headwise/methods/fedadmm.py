@@ -54,7 +54,7 @@ class FedADMM(Method[Shared, Own, Shared, Change]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "model and dual variable (their changes are sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w", "y")
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w", "y")
     traffic_down: ClassVar[str] = "P"
     traffic_up: ClassVar[str] = "P"
     sums: ClassVar[Sums] = "clients"

@@ -51,7 +51,7 @@ class FedAFK(Averaging[Own]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "body"
     stays: ClassVar[str] = "whole model"
-    leaves: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("theta",)  # once mu reaches 0, it is a copy of the global body
     traffic_down: ClassVar[str] = "F + L * global_head"
     cost: ClassVar[float] = 2.4
     shows: ClassVar[Mapping[str, str]] = {"me.mu": "client"}
@@ -91,21 +91,24 @@ class FedAFK(Averaging[Own]):
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
         own = local.model(me.theta | me.phi)
-        world = local.model(down.w if self.global_head else down.w | self._random(local))
-        received = local.model(world.state()).body if self.target == "received" else None
-        now = _named("G", world.weights("" if self.global_head else "body")) | _named("i", own.weights("body"))
+        global_model = local.model(down.w if self.global_head else down.w | self._random(local))
+        received = local.model(global_model.state()).body if self.target == "received" else None
+        now = _name("G", global_model.weights("" if self.global_head else "body")) | _name("i", own.weights("body"))
         now = now | Params(mu=me.mu)
-        at_once, in_turn = [("", (own.body, world.body))], [("G/", (world.body,)), ("i/", (own.body,)), ("mu", ())]
+
+        def loss(p: Params, x: Tensor, y: Tensor) -> Tensor:
+            return self._loss(p, own, global_model, received, local, x, y)
+
+        at_once = [("", (own.body, global_model.body))]
+        in_turn = [("G/", (global_model.body,)), ("i/", (own.body,)), ("mu", ())]
         for epochs in split_epochs(local.epochs):
             for part, train in at_once if self.order == "joint" else in_turn:  # lines 9-11; Section 4.3, (2)-(4)
-                now = self._learned(
-                    now, part, train, lambda p, x, y: self._loss(p, own, world, received, local, x, y), local, epochs
-                )
-            now = self._mixed(now, self.mix == "epoch")  # line 12
-        own, world = _renewed(own, _of("i", now), local), _renewed(world, _of("G", now), local)
+                now = self._learn(now, part, train, loss, local, epochs)
+            now = self._mix(now, self.mix == "epoch")  # line 12
+        own, global_model = _renew(own, _of("i", now), local), _renew(global_model, _of("G", now), local)
         local.sgd(own, only=own.head, epochs=self.head_epochs)  # Eq. (7)
-        up = Shared(world.params("" if self.global_head else "body"))
-        return Update(up, Own(own.state("body"), own.state("head"), now["mu"]), own, keep=world)
+        up = Shared(global_model.params("" if self.global_head else "body"))
+        return Update(up, Own(own.state("body"), own.state("head"), now["mu"]), own, keep=global_model)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
         return local.model(me.theta | me.phi)
@@ -117,7 +120,7 @@ class FedAFK(Averaging[Own]):
     def _random(self, local: Local) -> Params:
         return local.random_head("fedafk", *([local.client] if self.random_head == "per_client" else []))
 
-    def _learned(
+    def _learn(
         self, now: Params, part: str, train: Sequence[nn.Module], loss: Loss, local: Local, epochs: float
     ) -> Params:
         """A pass over the data on the entries named `part...`; mixing after each batch may change others."""
@@ -129,7 +132,7 @@ class FedAFK(Averaging[Own]):
             if self.mu_step == "epoch" and "mu" in p:
                 moves.append(whole["mu"] - now["mu"])
                 whole["mu"] = now["mu"]
-            mixed = self._mixed(Params({**whole, "mu": whole["mu"].clamp(0, 1)}), self.mix == "batch" and "mu" in p)
+            mixed = self._mix(Params({**whole, "mu": whole["mu"].clamp(0, 1)}), self.mix == "batch" and "mu" in p)
             rest.update(mixed.restrict(rest))
             return mixed.restrict(p)
 
@@ -141,13 +144,13 @@ class FedAFK(Averaging[Own]):
         return Params({**now, **learned, **rest, **mu})
 
     def _loss(
-        self, p: Params, own: SplitModel, world: SplitModel, received: nn.Module | None, local: Local,
+        self, p: Params, own: SplitModel, global_model: SplitModel, received: nn.Module | None, local: Local,
         x: Tensor, y: Tensor,
     ) -> Tensor:  # fmt: skip
         """The sum of three losses: each has gradients only for its own quantities, so one step updates them all."""
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
-        f_G = world.body_given(theta_G.select("body."))(x)
-        head = world.head_given(theta_G.select("head.")) if self.global_head else world.head
+        f_G = global_model.body_given(theta_G.select("body."))(x)
+        head = global_model.head_given(theta_G.select("head.")) if self.global_head else global_model.head
         total = local.loss(head, f_G, y)  # Eq. (4)
         target = (f_G if received is None else received(x)).detach()
         here, theirs = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
@@ -163,16 +166,16 @@ class FedAFK(Averaging[Own]):
         transfer = kl(f, f_G) if self.kl == "local_global" else kl(f_G, f)  # Eq. (8)
         return (1 - self.lam) * local.loss(own.head, f, y) + self.lam * transfer
 
-    def _mixed(self, p: Params, now: bool) -> Params:
+    def _mix(self, p: Params, now: bool) -> Params:
         """Eq. (3): theta_i = mu theta_i + (1 - mu) theta_G."""
         if not now:
             return p
         theta_G, theta_i, mu = _of("G", p), _of("i", p), p["mu"]
         mixed = mu * theta_i + (1 - mu) * theta_G.select("body.")
-        return _named("G", theta_G) | _named("i", mixed) | Params(mu=mu)
+        return _name("G", theta_G) | _name("i", mixed) | Params(mu=mu)
 
 
-def _named(owner: str, params: Params) -> Params:
+def _name(owner: str, params: Params) -> Params:
     return Params({f"{owner}/{k}": t for k, t in params.items()})
 
 
@@ -180,6 +183,6 @@ def _of(owner: str, params: Params) -> Params:
     return Params({k.removeprefix(f"{owner}/"): t for k, t in params.select(f"{owner}/").items()})
 
 
-def _renewed(m: SplitModel, params: Params, local: Local) -> SplitModel:
+def _renew(m: SplitModel, params: Params, local: Local) -> SplitModel:
     """The model with these parameters and the BatchNorm statistics that it has gathered."""
     return local.model(Params({**m.state(), **params}))

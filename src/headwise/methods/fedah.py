@@ -47,7 +47,7 @@ class FedAH(Averaging[Own]):
     family: ClassVar[str] = "aggregated head"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "weights of the head"
-    leaves: ClassVar[tuple[str, ...]] = ("h",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
     cost: ClassVar[float] = 1.4
     shows: ClassVar[Mapping[str, str]] = {"me.W": "client class feature"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -71,22 +71,22 @@ class FedAH(Averaging[Own]):
         return Own(h, h.map(lambda t: torch.full_like(t, self.initial_weight)))
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        m, W = self._aggregated(me, down, local)
+        m, W = self._aggregate(me, down, local)
         local.sgd(m, only=m.head, epochs=self.head_epochs)  # Eq. (5)
         local.sgd(m, only=m.body)  # Eq. (6)
         return Update(Shared(m.params()), Own(m.state("head"), W), m)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return self._aggregated(me, down, local)[0]  # what Algorithm 1 returns: {r_i, h^_i}
+        return self._aggregate(me, down, local)[0]  # what Algorithm 1 returns: {r_i, h^_i}
 
     def updates_idle(self) -> bool:
         return self.refresh == "all"
 
     def idle_update(self, me: Own, down: Shared, local: Local) -> Own:
-        m, W = self._aggregated(me, down, local)
+        m, W = self._aggregate(me, down, local)
         return Own(m.state("head"), W)
 
-    def _aggregated(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params]:
+    def _aggregate(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params]:
         """Algorithm 1, lines 6 and 7: the global body with the Aggregated Head, and the weights behind it."""
         m = local.model(down.w)
         h_i, step = me.h, m.state("head") - me.h  # h - h_i, constant while W is learned

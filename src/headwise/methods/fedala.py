@@ -44,7 +44,7 @@ class FedALA(Averaging[Own]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "weights of the highest layers"
-    leaves: ClassVar[tuple[str, ...]] = ("theta",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("theta",)
     cost: ClassVar[float] = 1.4
 
     p: Count = 1
@@ -64,19 +64,19 @@ class FedALA(Averaging[Own]):
         return Own(theta, theta.map(torch.ones_like), begun=False)
 
     def local_update(self, me: Own, down: Shared, local: Local) -> Update[Shared, Own]:
-        m, W, begun = self._aggregated(me, down, local)
+        m, W, begun = self._aggregate(me, down, local)
         local.sgd(m)
         return Update(Shared(m.params()), Own(m.params().restrict(W), W, begun), m)
 
     def personalize(self, me: Own, down: Shared, local: Local) -> Predictor:
-        return self._aggregated(me, down, local)[0]
+        return self._aggregate(me, down, local)[0]
 
     def _highest(self, m: SplitModel) -> list[str]:
         """The names of the parameters of the p highest layers."""
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in m.live()))
         return [name for name in m.live() if name.rpartition(".")[0] in layers[-self.p :]]
 
-    def _aggregated(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
+    def _aggregate(self, me: Own, down: Shared, local: Local) -> tuple[SplitModel, Params, bool]:
         """The initialised local model, its aggregation weights, and whether they have been learned."""
         m, theta = local.model(down.w), down.w.restrict(me.W)
         if not self.weight_lr or all(torch.equal(t, theta[k]) for k, t in me.theta.items()):
@@ -105,9 +105,9 @@ class FedALA(Averaging[Own]):
         return local.model(Params({**down.w, **_mixture(me.theta, theta, now)})), now, True
 
 
-def _mixture(own: Params, world: Params, W: Params) -> Params:
+def _mixture(own: Params, global_model: Params, W: Params) -> Params:
     """Theta^_i = Theta_i + (Theta - Theta_i) * W; exactly Theta where W is 1."""
-    return Params({k: torch.lerp(t, world[k], W[k]) for k, t in own.items()})
+    return Params({k: torch.lerp(t, global_model[k], W[k]) for k, t in own.items()})
 
 
 def _enough(history: list[float], cap: int, threshold: float) -> bool:

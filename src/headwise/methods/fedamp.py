@@ -49,7 +49,7 @@ class FedAMP(Method[Models, Own, Shared, Shared]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
     traffic_down: ClassVar[str] = "P"
     traffic_up: ClassVar[str] = "P"
 

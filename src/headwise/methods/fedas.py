@@ -58,7 +58,7 @@ class FedAS(Method[Shared, Own, Shared, Up]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification",)
     travels: ClassVar[str] = "body, Fisher trace up"
     stays: ClassVar[str] = "head, last body (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
     traffic_down: ClassVar[str] = "F"
     traffic_up: ClassVar[str] = "F + 1"
     cost: ClassVar[float] = 3

@@ -64,7 +64,7 @@ class FedCAC(Method[Server, Own, Down, Up]):
     family: ClassVar[str] = "partial sharing"
     travels: ClassVar[str] = "two models down; one and a mask up"
     stays: ClassVar[str] = "mask (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("mask",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("mask",)
     traffic_down: ClassVar[str] = "2 * P"
     traffic_up: ClassVar[str] = "P + P / 4"  # a boolean takes one byte
 
@@ -96,7 +96,7 @@ class FedCAC(Method[Server, Own, Down, Up]):
         return Own(None)
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Up, Own]:
-        m = _merged(me, down, local)
+        m = _merge(me, down, local)
         before = m.params()
         local.sgd(m)
         after = m.params()
@@ -104,7 +104,7 @@ class FedCAC(Method[Server, Own, Down, Up]):
         return Update(Up(after, mask), Own(mask), m)
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
-        return _merged(me, down, local)
+        return _merge(me, down, local)
 
     def _top(self, scores: Tensor) -> Tensor:
         order = scores.flatten().sort(descending=True, stable=True).indices
@@ -113,7 +113,7 @@ class FedCAC(Method[Server, Own, Down, Up]):
         return chosen
 
 
-def _merged(me: Own, down: Down, local: Local) -> SplitModel:
+def _merge(me: Own, down: Down, local: Local) -> SplitModel:
     """Eq. (4)."""
     critical = {} if me.mask is None else {k: torch.where(M, down.custom[k], down.w[k]) for k, M in me.mask.items()}
     return local.model(Params({**down.w, **critical}))

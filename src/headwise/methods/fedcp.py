@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     """The global body with the client's own head, the global model, the policy network and the client's context."""
 
     m: SplitModel
-    world: SplitModel
+    global_model: SplitModel
     cpn: nn.Sequential
     v: Tensor
 
@@ -51,7 +51,7 @@ class FedCP(Averaging[Head]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model and policy network"
     stays: ClassVar[str] = "head (half of it is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("h",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
     traffic_down: ClassVar[str] = "P + 2 * K**2 + 6 * K"
     cost: ClassVar[float] = 1.5
 
@@ -60,21 +60,22 @@ class FedCP(Averaging[Head]):
 
     def shared(self, central: Central) -> Params:
         m = central.init()
-        return m.params() | _named(_cpn(m.width, central))  # Algorithm 1: the mean of both
+        return m.params() | _name(_cpn(m.width, central))  # Algorithm 1: the mean of both
 
     def client_init(self, local: Local) -> Head:
         return Head(local.init().state("head"))
 
     def local_update(self, me: Head, down: Shared, local: Local) -> Update[Shared, Head]:
         parts = _parts(me, down, local)
-        m, world, cpn, _ = parts
+        m, global_model, cpn, _ = parts
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z, f = _forward(x, parts, local.rng)
-            return local.loss_of(z, y) + self.lam * mmd(f, world.body(x))
+            return local.loss_of(z, y) + self.lam * mmd(f, global_model.body(x))
 
-        local.sgd(m, cpn, world, only=(m, cpn), loss=loss)  # Algorithm 1: the global extractor and head are frozen
-        up = Shared(m.params("body") | 0.5 * (m.params("head") + world.params("head")) | _named(cpn))
+        # Algorithm 1: the global extractor and head are frozen
+        local.sgd(m, cpn, global_model, only=(m, cpn), loss=loss)
+        up = Shared(m.params("body") | 0.5 * (m.params("head") + global_model.params("head")) | _name(cpn))
         return Update(up, Head(m.state("head")), _personal(parts), keep=m)
 
     def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
@@ -83,38 +84,38 @@ class FedCP(Averaging[Head]):
 
 def _parts(me: Head, down: Shared, local: Local) -> Parts:
     body = down.w.select("body.")
-    m, world = local.model(body | me.h), local.model(body | down.w.select("head."))
+    m, global_model = local.model(body | me.h), local.model(body | down.w.select("head."))
     cpn = _cpn(m.width, local)
     cpn.load_state_dict({k.removeprefix("cpn."): t for k, t in down.w.select("cpn.").items()})
     rows = next(layer.weight.detach() for layer in m.head.modules() if isinstance(layer, nn.Linear))
-    return Parts(m, world, cpn, normalize(rows.sum(0), dim=0))
+    return Parts(m, global_model, cpn, normalize(rows.sum(0), dim=0))
 
 
 def _forward(x: Tensor, parts: Parts, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Section 3: the scores h_i(a f) + h_g(b f) of a sampled policy, and f."""
-    m, world, cpn, v = parts
+    m, global_model, cpn, v = parts
     f = m.body(x)
     policy = cpn(f * v).unflatten(1, (2, -1))
     # Gumbel noise is minus the logarithm of exponential variables
     policy = policy - torch.empty(policy.shape).exponential_(generator=rng).log().type_as(policy)
     a, b = policy.softmax(1).unbind(1)
-    return m.head(f * a) + world.head(f * b), f
+    return m.head(f * a) + global_model.head(f * b), f
 
 
 def _personal(parts: Parts) -> Predictor:
     """The same scores with the plain softmax."""
 
-    def predict(x: Tensor, m: SplitModel, world: nn.Module, cpn: nn.Sequential, v: Tensor) -> Tensor:
+    def predict(x: Tensor, m: SplitModel, global_model: nn.Module, cpn: nn.Sequential, v: Tensor) -> Tensor:
         f = m.body(x)
         a, b = cpn(f * v).unflatten(1, (2, -1)).softmax(1).unbind(1)
-        return m.head(f * a) + world(f * b)
+        return m.head(f * a) + global_model(f * b)
 
-    return Composed(predict, m=parts.m, world=parts.world.head, cpn=parts.cpn, v=parts.v)
+    return Composed(predict, m=parts.m, global_model=parts.global_model.head, cpn=parts.cpn, v=parts.v)
 
 
 def _cpn(K: int, bench: Bench) -> nn.Sequential:
     return bench.draw(lambda: nn.Sequential(nn.Linear(K, 2 * K), nn.LayerNorm(2 * K), nn.ReLU()), "fedcp")
 
 
-def _named(cpn: nn.Sequential) -> Params:
+def _name(cpn: nn.Sequential) -> Params:
     return Params({f"cpn.{k}": t.detach().clone() for k, t in cpn.state_dict().items()})

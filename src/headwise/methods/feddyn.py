@@ -57,7 +57,7 @@ class FedDyn(Method[Server, Own, Shared, Change]):
     family: ClassVar[str] = "one global model"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "sum of its changes (which are sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("g",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("g",)
     traffic_down: ClassVar[str] = "P"
     traffic_up: ClassVar[str] = "P"
     sums: ClassVar[Sums] = "clients"

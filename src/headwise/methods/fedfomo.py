@@ -71,7 +71,7 @@ class FedFomo(Method[Server, Own, Down, Up]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "up to M whole models down; whole model and a weight for each up"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w", "old")  # the old one is a mixture of models the server has
     traffic_down: ClassVar[str] = "?"  # M * P, less until M others have trained
     traffic_up: ClassVar[str] = "?"  # P + 2 for each model that was sent
     cost: ClassVar[float] = 1.2

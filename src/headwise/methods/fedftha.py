@@ -55,7 +55,7 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
     family: ClassVar[str] = "shared body"
     travels: ClassVar[str] = "body down, body and head up"
     stays: ClassVar[str] = "head (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("h",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("h",)
     traffic_down: ClassVar[str] = "F"
     traffic_up: ClassVar[str] = "F + (L + (head_agg == 'owner_mean') * C / 4) * upload_heads"  # one byte per class
     cost: ClassVar[float] = 1.4
@@ -92,7 +92,7 @@ class FedFTHA(Method[Server, Head, Shared, Up]):
         heads = {r.client: r.up.h for r in replies if r.up.h is not None}
         about = {r.client: _about(r) for r in replies if r.up.h is not None}
         G = mean(r.up.G for r in replies)  # Eq. (9): every client counts the same
-        return Server(G, _merged(server.heads, heads), _merged(server.about, about))
+        return Server(G, _merge(server.heads, heads), _merge(server.about, about))
 
     def personalize(self, me: Head, down: Shared, local: Local) -> Predictor:
         return local.model(down.w | me.h)
@@ -120,7 +120,7 @@ def _about(reply: Reply[Up]) -> Params:
     return Params({"n": torch.tensor(reply.n), **owned})
 
 
-def _merged(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, Params]:
+def _merge(old: Mapping[int, Params], new: Mapping[int, Params]) -> dict[int, Params]:
     """In client order, so that sums over the dictionary always give the same bits."""
     return dict(sorted({**old, **new}.items()))
 

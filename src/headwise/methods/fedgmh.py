@@ -111,7 +111,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         return Own(m.state("body"), m.state("head"), None)
 
     def local_update(self, me: Own, down: Heads, local: Local) -> Update[ClassMeans, Own]:
-        m = self._merged(me, down, local)
+        m = self._merge(me, down, local)
         before = m.state("head")
         trained = local.sgd(m) > 0  # the whole model; False if `drop_last` leaves no batch
         psi = self._critical(before, m.state("head")) if self.merge == "critical" else None
@@ -119,13 +119,13 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         return Update(up, Own(m.state("body"), m.state("head"), psi), m)
 
     def personalize(self, me: Own, down: Heads, local: Local) -> Predictor:
-        return self._merged(me, down, local)
+        return self._merge(me, down, local)
 
     def updates_idle(self) -> bool:
         return self.refresh == "all"
 
     def idle_update(self, me: Own, down: Heads, local: Local) -> Own:
-        return Own(me.phi, self._merged(me, down, local).state("head"), me.psi)
+        return Own(me.phi, self._merge(me, down, local).state("head"), me.psi)
 
     def aggregate(self, server: Heads, replies: Sequence[Reply[ClassMeans]], central: Central) -> Heads:
         m, heads = central.init(), dict(server.heads)
@@ -145,9 +145,9 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
         """Eq. (6): h_s <- h_s - eta_h grad l(h_s; f, s)."""
         return step(head, gradient(lambda h: cross_entropy(m.head_given(h)(features), labels), head), self.head_lr)
 
-    def _merged(self, me: Own, down: Heads, local: Local) -> SplitModel:
+    def _merge(self, me: Own, down: Heads, local: Local) -> SplitModel:
         """The client's model with its head updated from the global ones, Eq. (9), (10) or (11)."""
-        combined = self._combined(down, local)
+        combined = self._combine(down, local)
         if self.merge == "average":
             h = 0.5 * (me.h + combined)  # Eqs. (10), (11)
         elif me.psi is None or self.merge == "replace":
@@ -156,7 +156,7 @@ class FedGMH(Method[Heads, Own, Heads, ClassMeans]):
             h = Params({k: torch.where(me.psi[k], combined[k], t) for k, t in me.h.items()})  # Eq. (9)
         return local.model(me.phi | h)
 
-    def _combined(self, down: Heads, local: Local) -> Params:
+    def _combine(self, down: Heads, local: Local) -> Params:
         """The sum over the client's labels of |D_m^s| / |D_m| h_s, in Eq. (9)."""
         if self.heads == "one":
             return down.heads[ONE]

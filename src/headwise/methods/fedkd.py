@@ -84,7 +84,7 @@ class FedKD(Method[Server, Own, Down, Change]):
     """largest norm of the gradient of both models together"""
 
     def server_init(self, central: Central) -> Server:
-        nothing = _factorized(central.init(common=True).params().zeros(), 1)
+        nothing = _factorize(central.init(common=True).params().zeros(), 1)
         return Server(nothing, torch.zeros(central.N) > 0, nothing)
 
     def broadcast(self, server: Server, client: int, central: Central) -> Down:
@@ -95,9 +95,9 @@ class FedKD(Method[Server, Own, Down, Change]):
             return server
         like, took_part = central.init(common=True).params(), torch.zeros(central.N) > 0
         took_part[[r.client for r in replies]] = True
-        last = _factorized(mean(_restored(r.up.w, like) for r in replies), self._energy(central))  # Algorithm 1
-        total = _restored(server.total, like) + _restored(last, like)
-        return Server(last, took_part, _factorized(total, 1))
+        last = _factorize(mean(_restore(r.up.w, like) for r in replies), self._energy(central))  # Algorithm 1
+        total = _restore(server.total, like) + _restore(last, like)
+        return Server(last, took_part, _factorize(total, 1))
 
     def client_init(self, local: Local) -> Own:
         own, start = local.model(local.random_head("fedkd")), local.init(common=True)
@@ -106,7 +106,7 @@ class FedKD(Method[Server, Own, Down, Change]):
 
     def local_update(self, me: Own, down: Down, local: Local) -> Update[Change, Own]:
         before = local.init(common=True).params() if down.total else me.w_g
-        w_g = before + _restored(down.w, before)
+        w_g = before + _restore(down.w, before)
         own, mentee = local.model(me.w), local.model(w_g, common=True)
         W = local.draw(lambda: nn.Linear(mentee.width, own.width, bias=False))
         W.load_state_dict({"weight": me.W})
@@ -123,7 +123,7 @@ class FedKD(Method[Server, Own, Down, Change]):
             return ce + mine + ce_g + theirs  # each model learns from its own loss, W^h from both
 
         local.sgd(own, mentee, W, loss=loss, clip=self.clip)
-        change = _factorized(mentee.params() - w_g, self._energy(local))
+        change = _factorize(mentee.params() - w_g, self._energy(local))
         return Update(Change(change), Own(own.state(), W.weight.detach(), w_g), own, keep=mentee)
 
     def personalize(self, me: Own, down: Down, local: Local) -> Predictor:
@@ -134,7 +134,7 @@ class FedKD(Method[Server, Own, Down, Change]):
         return self.energy_start + (self.energy_end - self.energy_start) * bench.t / bench.T
 
 
-def _factorized(w: Params, energy: float) -> Params:
+def _factorize(w: Params, energy: float) -> Params:
     factors = {k: _svd(t.flatten(1), energy) for k, t in w.items() if t.ndim > 1}
     smaller = {k: f for k, f in factors.items() if sum(map(Tensor.numel, f)) < w[k].numel()}
     named = {f"{name}/{k}": f[i] for i, name in enumerate(("U", "sigma", "V")) for k, f in smaller.items()}
@@ -150,7 +150,7 @@ def _svd(t: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
     return U[:, :rank].contiguous(), sigma[:rank], V[:rank].contiguous()
 
 
-def _restored(change: Params, like: Params) -> Params:
+def _restore(change: Params, like: Params) -> Params:
     def matrix(k: str) -> Tensor:
         return change[f"U/{k}"] * change[f"sigma/{k}"] @ change[f"V/{k}"]
 

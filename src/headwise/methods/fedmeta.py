@@ -100,9 +100,9 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
 
         def after(p: Params) -> Tensor:
             rate = _of("rate", p) or self.inner_lr
-            return local.loss(m.given(self._stepped(_of("w", p), rate, lambda q: local.loss(m.given(q), *S))), *Q)
+            return local.loss(m.given(self._take_step(_of("w", p), rate, lambda q: local.loss(m.given(q), *S))), *Q)
 
-        slopes = gradient(after, _named("w", m.live()) | _named("rate", down.rate or Params()))  # Algorithm 1: g_u
+        slopes = gradient(after, _name("w", m.live()) | _name("rate", down.rate or Params()))  # Algorithm 1: g_u
         up = Slope(Params({**m.params(), **_of("w", slopes)}), _of("rate", slopes) or None)
         return Update(up, me, self._adapt(m, down, local), keep=m)
 
@@ -116,11 +116,11 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
         """The model after the inner steps on all samples of the client, taken once per epoch."""
         theta = m.live().map(lambda t: t.detach().clone().requires_grad_())
         for x, y in local.batches(epochs, train=(m,), size=local.n):
-            theta = self._stepped(theta, down.rate or self.inner_lr, lambda p, x=x, y=y: local.loss(m.given(p), x, y))
+            theta = self._take_step(theta, down.rate or self.inner_lr, lambda p, x=x, y=y: local.loss(m.given(p), x, y))
             theta = theta.map(lambda t: t.detach().requires_grad_())
         return local.model(Params({**m.state(), **theta.map(Tensor.detach)}))
 
-    def _stepped(self, theta: Params, rate: Params | float, loss: Callable[[Params], Tensor]) -> Params:
+    def _take_step(self, theta: Params, rate: Params | float, loss: Callable[[Params], Tensor]) -> Params:
         """Algorithm 1: theta_u = theta - alpha grad L_S(theta); for fomaml the gradient is a constant."""
         for _ in range(self.inner_steps):
             slopes = torch.autograd.grad(loss(theta), list(theta.values()), create_graph=self.algorithm != "fomaml")
@@ -128,7 +128,7 @@ class FedMeta(Method[Learner, Nothing, Learner, Slope]):
         return theta
 
 
-def _named(what: str, params: Params) -> Params:
+def _name(what: str, params: Params) -> Params:
     return Params({f"{what}/{k}": t for k, t in params.items()})
 
 

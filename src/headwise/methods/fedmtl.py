@@ -60,7 +60,7 @@ class FedMTL(Method[Models, Own, Relations, Shared]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
     traffic_down: ClassVar[str] = "P + 1"
     traffic_up: ClassVar[str] = "P"
     cost: ClassVar[float] = 1.1

@@ -46,11 +46,11 @@ class FedNTD(Averaging[Nothing]):
         return Nothing()
 
     def local_update(self, me: Nothing, down: Shared, local: Local) -> Update[Shared, Nothing]:
-        m, world = local.model(down.w), local.model(down.w).eval()
+        m, global_model = local.model(down.w), local.model(down.w).eval()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Eq. (1)
             with torch.no_grad():
-                z_g = world(x)
+                z_g = global_model(x)
             z, others = m(x), one_hot(y, local.classes) == 0
             rest_g, rest = (scores[others].view(len(y), -1) / self.tau for scores in (z_g, z))
             return local.loss_of(z, y) + self.beta * self.tau**2 * kl(rest_g, rest)

@@ -45,7 +45,7 @@ class FedPHP(Averaging[Inherited]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "inherited model"
-    leaves: ClassVar[tuple[str, ...]] = ("p",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("p",)
     cost: ClassVar[float] = 1.4
 
     lam: Unit = 0.1

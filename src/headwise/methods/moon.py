@@ -40,7 +40,7 @@ class MOON(Averaging[Previous]):
     tasks: ClassVar[tuple[TaskName, ...]] = ("classification", "multilabel", "regression")
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "last local model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("prev",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("prev",)
     cost: ClassVar[float] = 1.7
 
     mu: NonNegative = 1.0
@@ -52,11 +52,11 @@ class MOON(Averaging[Previous]):
         return Previous(local.init().state())
 
     def local_update(self, me: Previous, down: Shared, local: Local) -> Update[Shared, Previous]:
-        m, world, prev = local.model(down.w), local.model(down.w).eval(), local.model(me.prev).eval()
+        m, global_model, prev = local.model(down.w), local.model(down.w).eval(), local.model(me.prev).eval()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:  # Algorithm 1: l = l_sup + mu l_con
             with torch.no_grad():
-                z_glob, z_prev = world.body(x), prev.body(x)
+                z_glob, z_prev = global_model.body(x), prev.body(x)
             z = m.body(x)
             return local.loss(m.head, z, y) + self.mu * self._contrast(z, z_glob, z_prev)
 

@@ -42,7 +42,7 @@ class MRMTL(Averaging[Own]):
     family: ClassVar[str] = "personal aggregation"
     travels: ClassVar[str] = "whole model"
     stays: ClassVar[str] = "whole model (a copy is sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("w",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("w",)
     cost: ClassVar[float] = 1.1
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"weights": "clients"}}
 

@@ -52,22 +52,22 @@ class PerFedAvg(Averaging[Nothing]):
         m = local.model(down.w)
         w = m.weights().map(Tensor.detach)
         for part in split_epochs(2 * local.epochs):
-            for x, y in _doubled(local.batches(part, train=(m,))):
+            for x, y in _double(local.batches(part, train=(m,))):
                 w = step(w, self._slope(w, m, local, x, y), local.lr)  # Algorithm 1: w <- w - beta grad F_i(w)
         m = local.model(Params({**m.state(), **w}))
-        return Update(Shared(m.params()), me, self._adapted(m, local), keep=m)
+        return Update(Shared(m.params()), me, self._adapt(m, local), keep=m)
 
     def personalize(self, me: Nothing, down: Shared, local: Local) -> Predictor:
-        return self._adapted(local.model(down.w), local)
+        return self._adapt(local.model(down.w), local)
 
     def join(self, me: Nothing, down: Shared, whole: Params | None, local: Local) -> Predictor:
         m = local.model(down.w)
         if not local.epochs:
-            return self._adapted(m, local)
+            return self._adapt(m, local)
         local.sgd(m, lr=self._rate(local))  # more of the same steps
         return m
 
-    def _adapted(self, m: SplitModel, local: Local) -> SplitModel:
+    def _adapt(self, m: SplitModel, local: Local) -> SplitModel:
         """A copy after one step on one batch of the client's own data."""
         w = m.weights().map(Tensor.detach)
         for x, y in local.batches(1, train=(m,)):
@@ -100,7 +100,7 @@ class PerFedAvg(Averaging[Nothing]):
         return gradient(through, w)  # (I - alpha Hessian) grad f_i(w'; b2)
 
 
-def _doubled(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _double(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of twice the size: each joined with the next, if there is one."""
     for x, y in batches:
         x_next, y_next = next(batches, (x[:0], y[:0]))

@@ -60,7 +60,7 @@ class PFedMe(Averaging[Personal]):
         m = local.model(down.w)
         theta = w = m.weights().map(Tensor.detach)
         for x, y in local.batches(train=(m,)):
-            theta = self._solved(theta, w, m, local, x, y)
+            theta = self._solve(theta, w, m, local, x, y)
             w = w - (w - theta) * (local.lr * self.lam)  # Algorithm 1: w_i <- w_i - eta lambda (w_i - theta_i)
         own, copy = local.model(Params({**m.state(), **theta})), local.model(Params({**m.state(), **w}))
         return Update(Shared(copy.params()), Personal(own.state()), own, keep=copy)
@@ -68,7 +68,7 @@ class PFedMe(Averaging[Personal]):
     def personalize(self, me: Personal, down: Shared, local: Local) -> Predictor:
         return local.model(down.w if me.theta is None else me.theta)
 
-    def _solved(self, theta: Params, w: Params, m: SplitModel, local: Local, x: Tensor, y: Tensor) -> Params:
+    def _solve(self, theta: Params, w: Params, m: SplitModel, local: Local, x: Tensor, y: Tensor) -> Params:
         """K steps towards the theta that minimises f_i(theta) + lambda/2 ||theta - w_i||^2 on this batch."""
 
         def h(p: Params) -> Tensor:

@@ -55,7 +55,7 @@ class Scaffold(Method[Global, Control, Global, Trained]):
     travels: ClassVar[str] = "whole model, control variates"
     optimizers: ClassVar[Optimizers] = "sgd"
     stays: ClassVar[str] = "control variate (its changes are sent)"
-    leaves: ClassVar[tuple[str, ...]] = ("c",)
+    uploaded_fields: ClassVar[tuple[str, ...]] = ("c",)
     traffic_down: ClassVar[str] = "2 * P"
     traffic_up: ClassVar[str] = "2 * P"
     sums: ClassVar[Sums] = "clients"

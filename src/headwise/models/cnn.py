@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .base import Model, Task
-from .parts import convolutions, dense
+from .base import Model, Task, convolutions, dense
 from .split import SplitModel
 
 FEATURES = 512

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .base import Model, Task
-from .parts import misfit
+from .base import Model, Task, misfit
 from .split import SplitModel
 
 FEATURES = 32

@@ -13,8 +13,8 @@ from typing import Annotated
 from torch import nn
 
 from ..settings.fields import Range
-from .base import Model, Task
-from .parts import image, misfit
+from ..tasks.registry import kind_of
+from .base import Model, Task, image, misfit
 from .split import SplitModel
 
 
@@ -28,7 +28,7 @@ class FCN(Model):
     "convolutions; each looks twice as far as the one before"
 
     def build(self, task: Task) -> SplitModel:
-        if task.kind != "segmentation":
+        if not kind_of(task).per_pixel:
             raise misfit(self, task, "images whose pixels have classes (segmentation)")
         widths = [image(self, task)[0], *[self.channels] * self.layers]
         body: list[nn.Module] = []

@@ -10,8 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from .base import Model, Task
-from .parts import convolutions, dense
+from .base import Model, Task, convolutions, dense
 from .split import SplitModel
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from .base import Model, Task
-from .parts import flat
+from .base import Model, Task, flat
 from .split import SplitModel
 
 

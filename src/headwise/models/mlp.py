@@ -10,8 +10,7 @@ from torch import nn
 
 from ..memory import check_memory
 from ..settings.fields import Range
-from .base import Model, Task
-from .parts import dense, flat
+from .base import Model, Task, dense, flat
 from .split import SplitModel
 
 

@@ -2,6 +2,11 @@
 
 A factory is a function or class that returns an `nn.Module`. What it names as parameters, it is given: `classes` (or
 `num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name: sites run no such code.
+
+Such a network is stored as a file without code: its weights as safetensors, its layers as JSON in their header. A layer
+is described by the name of its class, its plain attributes, its weights and the layers in it. Reading a file imports
+these classes, which must be layers, but calls none of their functions. A network that has more than that, such as a
+hook, or whose class can't be imported, can't be described.
 """
 
 from __future__ import annotations
@@ -9,18 +14,25 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import json
+import math
+import pkgutil
+import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
 
+from ..disk.jsontext import to_json
 from ..errors import ConfigError
+from ..settings.choices import SCRIPTS
 from .base import Model, Task
-from .own.described import read_weights, rebuilt_network
-from .own.heads import as_split
-from .split import SplitModel
+from .split import SplitModel, check_apart, has_views, split
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class OwnNetwork(Model):
     def build(self, task: Task) -> SplitModel:
         if self.session or not self.path:
             raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
-        return as_split(rebuilt_network(content(self), self.path), task, self.head, f"model is {self.called}")
+        return as_split(rebuild_network(content(self), self.path), task, self.head, f"model is {self.called}")
 
 
 @dataclass(frozen=True)
@@ -108,3 +120,240 @@ def _with_weights(net: nn.Module, stored: OwnNetwork, name: str) -> nn.Module:
         raise ConfigError(
             f"{name}, but {stored.called} of this run has other layers: pass the same network."
         ) from error
+
+
+HEADS = (nn.Linear, nn.Conv2d)
+"""layers that can be a head; a convolution for one score per pixel"""
+HOW = 'name the layer that is the head: headwise.split(net, "layer").'
+
+
+def as_split(net: nn.Module, task: Task, head: str, name: str, original: nn.Module | None = None) -> SplitModel:
+    """A copy of the network as body and head; messages call it `name`; `net` may be a copy of `original`."""
+    original = net if original is None else original
+    net = copy.deepcopy(net).to("cpu", torch.float32).eval()
+    x = _samples(task)
+    outputs: dict[str, list[Tensor]] = {}
+    y = _watch(net, x, outputs, name, task)
+    if isinstance(net, HEADS):  # the head is all there is
+        model = SplitModel(nn.Identity(), net)
+        model.head_name = ""
+    else:
+        head = "head" if isinstance(net, SplitModel) else head or _head(net, y, outputs, name)
+        check_apart(original, head, name)
+        model = net if isinstance(net, SplitModel) else split(net, head)
+    _check_weights(model, name)
+    if not _gives(model, x, y):
+        raise ConfigError(f"{name}, whose output is not the output of its layer {head or 'head'!r}: {HOW}")
+    _check_output(y, task, name)
+    return model
+
+
+def _samples(task: Task) -> Tensor:
+    """Two made-up samples."""
+    rng = torch.Generator().manual_seed(0)
+    if task.vocabulary:
+        return torch.randint(task.vocabulary, (2, *task.shape), generator=rng)
+    return torch.rand(2, *task.shape, generator=rng)
+
+
+def _watch(net: nn.Module, x: Tensor, outputs: dict[str, list[Tensor]], given: str, task: Task) -> Tensor:
+    """The network's output; `outputs` collects those of its layers."""
+
+    def attach(name: str) -> torch.utils.hooks.RemovableHandle:
+        def see(layer: nn.Module, x: Any, y: Any) -> None:
+            outputs.setdefault(name, []).append(y)
+
+        return net.get_submodule(name).register_forward_hook(see)
+
+    hooks = [attach(name) for name, layer in net.named_modules() if name and not [*layer.children()]]
+    try:
+        with torch.no_grad():
+            y = net(x)
+    except Exception as error:  # another's network can raise anything
+        why = " ".join(str(error).split())[:200]
+        shape = f"{list(task.shape)}{f' of {task.vocabulary:,} tokens' if task.vocabulary else ''}"
+        raise ConfigError(
+            f"{given}, which fails with samples of shape {shape}: {type(error).__name__}: {why}."
+        ) from None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(y, Tensor):
+        raise ConfigError(f"{given}, which returns a {type(y).__name__}, but must return a tensor of scores.")
+    return y
+
+
+def _head(net: nn.Module, y: Tensor, outputs: dict[str, list[Tensor]], given: str) -> str:
+    """The one layer whose output is the network's."""
+    last = [name for name, seen in outputs.items() if seen[-1] is y]
+    name = next((n for n in last if isinstance(net.get_submodule(n), HEADS)), "")
+    if not name:
+        kinds = [type(net.get_submodule(n)).__name__ for n in last if type(net.get_submodule(n)) is not nn.Identity]
+        if kinds and ("Softmax" in kinds[0] or "Sigmoid" in kinds[0]):
+            raise ConfigError(
+                f"{given}, which ends with {kinds[0]}: leave it out, because the loss takes plain scores."
+            )
+        end = f"ends with {kinds[0]}" if kinds else "computes its output outside its layers"
+        raise ConfigError(f"{given}, which {end}, not with a Linear layer: {HOW}")
+    if len(outputs[name]) > 1:
+        raise ConfigError(f"{given}, which uses its last layer {name!r} {len(outputs[name])} times: {HOW}")
+    return name
+
+
+def _gives(model: SplitModel, x: Tensor, y: Tensor) -> bool:
+    """Whether it is still the same network, now that its head comes after its body."""
+    try:
+        with torch.no_grad():
+            return torch.allclose(model(x), y, rtol=1e-3, atol=1e-4)
+    except Exception:  # another's network can raise anything
+        return False
+
+
+def _check_output(y: Tensor, task: Task, name: str) -> None:
+    if y.dim() < 2 or y.shape[1] != task.classes:
+        shape = ["samples", *y.shape[1:]]
+        raise ConfigError(
+            f"{name}, whose output has the shape [{', '.join(map(str, shape))}], but the data has {task.classes} "
+            f"classes: its last layer must have {task.classes} outputs."
+        )
+
+
+def _check_weights(model: SplitModel, network: str) -> None:
+    if not any(p.requires_grad for p in model.head.parameters()):
+        raise ConfigError(f"{network}, whose head has no weights to train.")
+    if bad := [name for name, t in model.state_dict().items() if t.is_floating_point() and not t.isfinite().all()]:
+        raise ConfigError(f"{network}, whose {bad[0]} has values that are not finite.")
+
+
+_USUAL = vars(nn.Module())
+"""what every layer has"""
+_FUNCTIONS = "torch.nn.functional"
+
+
+class _IndescribableError(Exception):
+    pass
+
+
+def describe_network(net: nn.Module) -> bytes | None:
+    """The network as a file; None if that is not possible."""
+    tensors: dict[str, Tensor] = {}
+    try:
+        tree = _layer(net, "", {}, tensors)
+    except _IndescribableError:
+        return None
+    if has_views(net):  # which the file would store apart
+        return None
+    return save(tensors, {"network": to_json(tree)})
+
+
+def weights(net: nn.Module) -> bytes:
+    """Only its weights and buffers."""
+    return save({k: t.detach().clone().contiguous() for k, t in net.state_dict().items()})
+
+
+def read_weights(data: bytes) -> dict[str, Tensor]:
+    return load(data)
+
+
+def rebuild_network(data: bytes, path: str) -> nn.Module:
+    """The network in a file that `describe_network` made."""
+    try:
+        (size,) = struct.unpack("<Q", data[:8])
+        tree = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["network"])
+        return _built(tree, load(data), {})
+    except ConfigError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise ConfigError(f"{path} can't be read as a network: {type(error).__name__}: {error}.") from error
+
+
+def _layer(layer: nn.Module, path: str, seen: dict[int, str], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    if id(layer) in seen:
+        return {"same": seen[id(layer)]}
+    seen[id(layer)] = path
+    state = vars(layer)
+    if any(
+        state[k] for k, v in _USUAL.items() if isinstance(v, dict) and k not in ("_parameters", "_buffers", "_modules")
+    ):
+        raise _IndescribableError  # it has hooks
+    return {
+        "class": _class(layer),
+        "plain": {k: _plain(v) for k, v in state.items() if k not in _USUAL},
+        "training": layer.training,
+        "parameters": {k: _tensor(p, path + k, seen, tensors) for k, p in layer._parameters.items()},
+        "frozen": [k for k, p in layer._parameters.items() if p is not None and not p.requires_grad],
+        "buffers": {k: _tensor(b, path + k, seen, tensors) for k, b in layer._buffers.items()},
+        "scratch": sorted(layer._non_persistent_buffers_set),
+        "layers": {
+            k: None if m is None else _layer(m, f"{path}{k}.", seen, tensors) for k, m in layer._modules.items()
+        },
+    }
+
+
+def _class(layer: nn.Module) -> str:
+    kind = type(layer)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if kind.__module__ in SCRIPTS or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+        raise _IndescribableError
+    return name
+
+
+def _tensor(t: Tensor | None, name: str, seen: dict[int, str], tensors: dict[str, Tensor]) -> str | None:
+    """The name under which it is stored; one that two layers share is stored once."""
+    if t is None:
+        return None
+    if nn.parameter.is_lazy(t):
+        raise _IndescribableError
+    if id(t) not in seen:
+        seen[id(t)] = name
+        tensors[name] = t.detach().cpu().clone().contiguous()
+    return seen[id(t)]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+        return value
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):  # pyright: ignore[reportUnknownArgumentType]
+        return {type(value).__name__: [_plain(v) for v in value]}
+    name = getattr(value, "__name__", "")
+    if name and getattr(torch.nn.functional, name, None) is value:  # such as an activation
+        return {"function": name}
+    raise _IndescribableError
+
+
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    ((kind, inner),) = plain.items()
+    if kind == "function":
+        return pkgutil.resolve_name(f"{_FUNCTIONS}:{inner}")
+    return {"tuple": tuple, "list": list}[kind](_value(v) for v in inner)
+
+
+def _built(tree: dict[str, Any], tensors: dict[str, Tensor], made: dict[str, Any], path: str = "") -> nn.Module:
+    if "same" in tree:
+        return made[tree["same"]]
+    layer = made[path] = _empty(tree["class"])
+    nn.Module.__init__(layer)
+    vars(layer).update({k: _value(v) for k, v in tree["plain"].items()})
+    layer.training = tree["training"]
+    for k, name in tree["parameters"].items():
+        if name is not None and name not in made:
+            made[name] = nn.Parameter(tensors[name], requires_grad=k not in tree["frozen"])
+        layer._parameters[k] = None if name is None else made[name]
+    layer._buffers.update({k: None if name is None else tensors[name] for k, name in tree["buffers"].items()})
+    layer._non_persistent_buffers_set.update(tree["scratch"])
+    for k, inner in tree["layers"].items():
+        layer._modules[k] = None if inner is None else _built(inner, tensors, made, f"{path}{k}.")
+    return layer
+
+
+def _empty(name: str) -> nn.Module:
+    """A layer of this class, before its `__init__`."""
+    try:
+        kind = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"the network has a {name}, which can't be imported here.") from error
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise ConfigError(f"the network has a {name}, which is not a layer.")
+    return kind.__new__(kind)

@@ -57,18 +57,18 @@ def _twin(module: M, values: Mapping[str, Tensor], prefix: str, made: dict[int, 
     for name, p in module._parameters.items():
         if p is not None:
             if id(p) not in made:
-                made[id(p)] = nn.Parameter(_copied(p, values, prefix + name), p.requires_grad)
+                made[id(p)] = nn.Parameter(_copy(p, values, prefix + name), p.requires_grad)
             state["_parameters"][name] = made[id(p)]
     for name, b in module._buffers.items():
         if b is not None:
-            state["_buffers"][name] = _copied(b, values, prefix + name)
+            state["_buffers"][name] = _copy(b, values, prefix + name)
     for name, child in module._modules.items():
         if child is not None:
             state["_modules"][name] = _twin(child, values, f"{prefix}{name}.", made)
     return twin
 
 
-def _copied(t: Tensor, values: Mapping[str, Tensor], name: str) -> Tensor:
+def _copy(t: Tensor, values: Mapping[str, Tensor], name: str) -> Tensor:
     value = values.get(name)
     if value is None:
         value = t

@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from ..settings.fields import Range
-from .base import Model, Task
-from .parts import dense, image
+from .base import Model, Task, dense, image
 from .split import SplitModel
 
 Norm = Callable[[int], nn.Module]

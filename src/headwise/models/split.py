@@ -69,15 +69,15 @@ class SplitModel(nn.Module):
 
     def given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """This model as a function, with these parameters in place of its own."""
-        return _called(self, params, "")
+        return _as_function(self, params, "")
 
     def head_given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """The head as a function of features, with these parameters, named as in the whole model."""
-        return _called(self.head, params, "head.")
+        return _as_function(self.head, params, "head.")
 
     def body_given(self, params: Params) -> Callable[[Tensor], Tensor]:
         """The body as a function of inputs, with these parameters, named as in the whole model."""
-        return _called(self.body, params, "body.")
+        return _as_function(self.body, params, "body.")
 
     def _statistics(self, part: str) -> Params:
         if self.batchnorm != "all":
@@ -163,12 +163,12 @@ def channels_last(module: nn.Module) -> bool:
     return nn.Conv2d in kinds and not kinds & {nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm}
 
 
-def laid_out(model: SplitModel) -> SplitModel:
+def lay_out(model: SplitModel) -> SplitModel:
     """The network in its fastest memory layout."""
     return model.to(memory_format=torch.channels_last) if channels_last(model) else model  # pyright: ignore[reportCallIssue]
 
 
-def _called(module: nn.Module, params: Params, prefix: str) -> Callable[[Tensor], Tensor]:
+def _as_function(module: nn.Module, params: Params, prefix: str) -> Callable[[Tensor], Tensor]:
     own = dict(module.named_parameters())
     named = {k.removeprefix(prefix): t for k, t in params.items()}
     named = {k: _like(t, own[k]) if k in own else t for k, t in named.items()}
@@ -215,3 +215,25 @@ def _copy(t: Tensor) -> Tensor:
 
 def _prefix(part: str) -> str:
     return f"{part}." if part else ""
+
+
+class Composed(nn.Module):
+    """``forward(x) = rule(x, **parts)``: its parts are in `state_dict`, so it can be stored and exported as a whole.
+
+    >>> from torch import zeros
+    >>> both = Composed(lambda x, a, shift: a(x) + shift, a=nn.Linear(2, 3), shift=zeros(3))
+    >>> sorted(both.state_dict())
+    ['a.bias', 'a.weight', 'shift']
+    """
+
+    def __init__(self, rule: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self._rule, self._names = rule, tuple(parts)
+        for name, part in parts.items():
+            if isinstance(part, nn.Module):
+                self.add_module(name, part)
+            else:
+                self.register_buffer(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._rule(x, **{name: getattr(self, name) for name in self._names})

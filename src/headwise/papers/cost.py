@@ -21,7 +21,7 @@ from ..engine.estimate import training_step
 from ..engine.host.process import cores, one_thread
 from ..errors import ConfigError
 from ..models.base import Task
-from ..models.split import SplitModel, channels_last, laid_out
+from ..models.split import SplitModel, channels_last, lay_out
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment
 from .arithmetic import messages
@@ -104,7 +104,7 @@ def time_steps(model: SplitModel, task: Task, batch: int) -> Speed:
     """Time steps of plain SGD, and forward passes, on random samples."""
     x = torch.randint(task.vocabulary, (batch, *task.shape)) if task.vocabulary else torch.randn(batch, *task.shape)
     y = torch.randint(task.classes, (batch,))
-    model, x = laid_out(model), x.contiguous(memory_format=torch.channels_last) if channels_last(model) else x
+    model, x = lay_out(model), x.contiguous(memory_format=torch.channels_last) if channels_last(model) else x
     step = training_step(model, x, y)
 
     def forward() -> Tensor:

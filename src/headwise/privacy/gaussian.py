@@ -114,7 +114,7 @@ class ClientGaussian(Mechanism):
         """One message. Sampling clients earns no credit: the server knows who takes part."""
         return Releases(self.noise, 1.0, messages_of(plan))
 
-    def clipped(self, value: Params, rng: torch.Generator | None) -> Params:
+    def clip_and_add_noise(self, value: Params, rng: torch.Generator | None) -> Params:
         """Scaled down to norm `clip` if it is longer, with noise on every number."""
         norm = float(value.map(Tensor.double).sq_norm().sqrt())
         shrink = min(1.0, self.clip / norm) if norm > 0 else 1.0
@@ -142,7 +142,7 @@ class NoisyMeans(ClientGaussian):
             raise AccountingError(f"it sends {', '.join(rest)} besides class means, which can't be protected")
         held = up.labels >= 0
         means = up.means.new_zeros(classes, up.means.shape[1]).index_copy(0, up.labels[held].long(), up.means[held])
-        noisy = self.clipped(Params(means=means), rng)["means"]
+        noisy = self.clip_and_add_noise(Params(means=means), rng)["means"]
         return dataclasses.replace(up, labels=torch.arange(classes, dtype=torch.int32), means=noisy)
 
 
@@ -156,5 +156,5 @@ class NoisyModels(ClientGaussian):
         if isinstance(up, Shared) and isinstance(down, Shared):
             sent, received = ({name: t.shape for name, t in r.w.items()} for r in (up, down))
             if sent == received:
-                return Shared(down.w + self.clipped(up.w - down.w, rng))
+                return Shared(down.w + self.clip_and_add_noise(up.w - down.w, rng))
         raise AccountingError(f"what it sends ({', '.join(fields_of(type(up)))}) has no known sensitivity")

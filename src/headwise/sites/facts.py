@@ -18,6 +18,7 @@ from ..settings.experiment import Experiment
 from ..settings.fields import Natural
 from ..settings.foreign import read_foreign
 from ..settings.options import Engine, TaskName
+from ..tasks.base import DEFAULT
 
 PARTS = ("train", "val", "test")
 STATISTICS = "statistics"
@@ -45,7 +46,7 @@ class ClientFacts:
     """samples per class in each part; None if the site does not share them"""
     sums: str = ""
     """sums of its training samples' features and quantities, for their scale; empty if the site does not share them"""
-    kind: TaskName = "classification"
+    kind: TaskName = DEFAULT
 
     @property
     def task(self) -> Task:

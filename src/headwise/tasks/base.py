@@ -96,6 +96,8 @@ class TaskKind(ABC):
     """what predictions are counted in; empty where they are not counted"""
     default_metric: ClassVar[str]
     """the name of the metric that judges a run unless the experiment names another"""
+    target_figure: ClassVar[str]
+    """what `describe_targets` prints"""
     exclusive: ClassVar[bool] = False
     """whether each sample or pixel has exactly one class"""
     per_pixel: ClassVar[bool] = False
@@ -114,7 +116,7 @@ class TaskKind(ABC):
     ) -> Objective:
         """The loss; `weights` are those of the classes, or of the ones of each label."""
 
-    def balanced(self, task: Task, y: Tensor, smoothing: float) -> Objective:
+    def balance(self, task: Task, y: Tensor, smoothing: float) -> Objective:
         """The loss in which every class that these targets have counts the same."""
         return self.objective(task, even_weights(self.objective(task).counts(y)), smoothing)
 
@@ -127,8 +129,12 @@ class TaskKind(ABC):
         """A class for each sample and the classes' names, by which partitions divide samples and pages count them."""
 
     @abstractmethod
-    def decode(self, scores: Any, names: Sequence[str]) -> Any:
-        """Predictions from an array of scores: [n] class names, [n, labels] 0 or 1, [n, targets], or masks."""
+    def describe_targets(self, y: Any, outputs: int) -> list[str]:
+        """A figure of these targets for each output, for tables."""
+
+    @abstractmethod
+    def decode(self, scores: Any, classes: Any) -> Any:
+        """Predictions from an array of scores: [n] classes, [n, labels] 0 or 1, [n] or [n, targets], or masks."""
 
     def check_options(self, task: Task, weights: Sequence[float] | str | None, smoothing: float) -> None:
         """Raise unless these options of training suit the task."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .base import Dense, Objective, Task, TaskKind
@@ -16,6 +15,7 @@ class Classification(TaskKind):
     noun = "class"
     counted = "samples"
     default_metric = "accuracy"
+    target_figure = "share of samples"
     exclusive = True
 
     def objective(
@@ -31,10 +31,11 @@ class Classification(TaskKind):
     def strata(self, y: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
         return y, names
 
-    def decode(self, scores: Any, names: Sequence[str]) -> Any:
-        import numpy as np
+    def describe_targets(self, y: Any, outputs: int) -> list[str]:
+        return [f"{(y == k).mean():.1%}" for k in range(outputs)]
 
-        return np.array(names, dtype=object)[scores.argmax(1)]
+    def decode(self, scores: Any, classes: Any) -> Any:
+        return classes[scores.argmax(1)]
 
 
 class CrossEntropy(Objective):

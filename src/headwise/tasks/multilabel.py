@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .base import Dense, Objective, Task, TaskKind, even_weights
@@ -16,6 +15,7 @@ class Multilabel(TaskKind):
     noun = "label"
     counted = "labels"
     default_metric = "accuracy"
+    target_figure = "share of samples"
 
     def objective(
         self, task: Task, weights: Tensor | None = None, smoothing: float = 0.0, device: str = "cpu"
@@ -25,7 +25,7 @@ class Multilabel(TaskKind):
         both = None if weights is None else torch.stack([torch.ones_like(weights), weights])
         return BinaryCrossEntropy(task.classes, both, smoothing)
 
-    def balanced(self, task: Task, y: Tensor, smoothing: float) -> Objective:
+    def balance(self, task: Task, y: Tensor, smoothing: float) -> Objective:
         """The zeros and the ones of each label count the same."""
         import torch
 
@@ -44,7 +44,10 @@ class Multilabel(TaskKind):
         has_label = y > 0
         return np.where(has_label.any(1), has_label.argmax(1), len(names)), (*names, "no label")
 
-    def decode(self, scores: Any, names: Sequence[str]) -> Any:
+    def describe_targets(self, y: Any, outputs: int) -> list[str]:
+        return [f"{share:.1%}" for share in y.mean(0)]
+
+    def decode(self, scores: Any, classes: Any) -> Any:
         return (scores > 0).astype("int64")
 
 

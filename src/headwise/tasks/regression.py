@@ -21,6 +21,7 @@ class Regression(TaskKind):
     noun = "target"
     counted = ""
     default_metric = "rmse"
+    target_figure = "mean ± deviation"
     quantitative = True
 
     def objective(
@@ -45,8 +46,11 @@ class Regression(TaskKind):
         between = [f"{a} to {b}" for a, b in pairwise(bounds)]
         return np.searchsorted(edges, y[:, 0], side="right"), (f"below {bounds[0]}", *between, f"from {bounds[-1]}")
 
-    def decode(self, scores: Any, names: Sequence[str]) -> Any:
-        return scores
+    def describe_targets(self, y: Any, outputs: int) -> list[str]:
+        return [f"{m:.4g} ± {s:.4g}" for m, s in zip(y.mean(0), y.std(0), strict=True)]
+
+    def decode(self, scores: Any, classes: Any) -> Any:
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def check_options(self, task: Task, weights: Sequence[float] | str | None, smoothing: float) -> None:
         for name, value, off in (("class_weights", weights, None), ("label_smoothing", smoothing, 0.0)):

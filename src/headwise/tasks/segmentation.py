@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .base import Dense, Objective, Task
@@ -16,6 +15,7 @@ class Segmentation(Classification):
     name = "segmentation"
     counted = "pixels"
     default_metric = "iou"
+    target_figure = "share of pixels"
     per_pixel = True
 
     def objective(
@@ -33,7 +33,7 @@ class Segmentation(Classification):
         counts = np.stack([(y == k).sum((1, 2)) for k in range(1, len(names))], axis=1)
         return np.where(counts.any(1), counts.argmax(1) + 1, 0), names
 
-    def decode(self, scores: Any, names: Sequence[str]) -> Any:
+    def decode(self, scores: Any, classes: Any) -> Any:
         return scores.argmax(1)
 
 

@@ -48,7 +48,7 @@ def card(method: AnyMethod) -> None:
     need((cls.travels == "nothing") == silent, f"travels is {cls.travels!r}, but it sends {sent}")
     for preset in cls.presets.values():
         build(cls, preset)
-    unknown = set(cls.leaves) - set(fields_of(types.client))
+    unknown = set(cls.uploaded_fields) - set(fields_of(types.client))
     need(not unknown, f"leaves names {sorted(unknown)}, which the client's record does not have")
     owners = (("me", types.client), ("server", types.server))
     strange = set(cls.shows) - {f"{owner}.{f}" for owner, record in owners for f in fields_of(record)}
@@ -276,7 +276,7 @@ def _secrets(method: AnyMethod, training: Training) -> Iterator[tuple[str, tuple
     records: list[Record] = [r for r in (training.before, training.after) if r is not None]
     for name, t in (item for r in records for item in pack(r).tensors.items()):
         field = name.split("/")[0]
-        if field in type(method).leaves:
+        if field in type(method).uploaded_fields:
             continue
         rows = t if t.ndim > 1 and t.is_floating_point() else ()
         for piece in [t, *rows]:

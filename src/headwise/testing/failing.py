@@ -28,6 +28,6 @@ def refused_replies_leave_no_trace(method: AnyMethod) -> None:
 
 def _play(method: AnyMethod, inject: str, rounds: int) -> Recorder:
     faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
-    plan = toy_plan(method, rounds=rounds).changed(faults=faults)
+    plan = toy_plan(method, rounds=rounds).with_settings(faults=faults)
     with closing(Faulty(Serial(plan), plan)) as executor:
         return play(plan, executor)

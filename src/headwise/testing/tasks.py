@@ -17,13 +17,15 @@ from ..engine.server_bench import ServerBench
 from ..errors import ConfigError
 from ..models.split import SplitModel
 from ..settings.options import Train
-from ..tasks.registry import TASKS, TaskName, objective_of
+from ..tasks.base import DEFAULT
+from ..tasks.registry import TASKS, TaskName, kind_of, objective_of
 from .behaviour import need
 from .toy import EASY, FEATURES, AnyMethod, divided, federation, network, play, toy_plan
 from .watching import Watched
 
 OUTPUTS, SIDE = 2, 4
-RATES: dict[TaskName, float] = {"multilabel": 0.2, "regression": 0.1, "segmentation": 0.2}
+RATE = 0.2
+"""learning rate; quantities need half of it"""
 
 
 def tasks_as_the_card_says(method: AnyMethod) -> None:
@@ -33,14 +35,14 @@ def tasks_as_the_card_says(method: AnyMethod) -> None:
     for task in TASKS:
         if task not in method.tasks:
             _is_refused(method, task)
-        elif task != "classification":  # which all other checks are about
+        elif task != DEFAULT:  # which all other checks are about
             _learns(method, task)
 
 
 def _learns(method: AnyMethod, task: TaskName) -> None:
     watched = Watched(method)
-    given = method if task == "segmentation" else watched
-    train = Train(batch=10, lr=RATES[task])
+    given = method if kind_of(task).per_pixel else watched
+    train = Train(batch=10, lr=RATE / 2 if kind_of(task).quantitative else RATE)
     plan = toy_plan(given, data=_federation(task), models=[_network(task)], rounds=5, train=train, moments=())
     loss, floor = _losses(plan, play(plan).ended[-1])
     need(not watched.complaints, f"in {task}, {'; '.join(dict.fromkeys(watched.complaints))}")
@@ -76,16 +78,16 @@ def _federation(task: TaskName) -> FederatedData:
     """Samples whose quantities are linear, labels are their signs, and bright pixels have a class of their own."""
     data, rng = federation(EASY), np.random.default_rng(1)
     names = tuple(f"output {k}" for k in range(OUTPUTS))
-    if task == "segmentation":
+    if kind_of(task).per_pixel:
         x = 3 * rng.standard_normal((len(data.x), 1, SIDE, SIDE)).astype(np.float32)
         return divided(replace(data, x=x, y=(x[:, 0] > 0).astype(np.int64), classes=names, task=task), EASY)
     linear = data.x @ rng.standard_normal((FEATURES, OUTPUTS))
-    y = 40 + 10 * linear if task == "regression" else linear > 0
+    y = 40 + 10 * linear if kind_of(task).quantitative else linear > 0
     return divided(replace(data, y=y.astype(np.float32), classes=names, task=task), EASY)
 
 
 def _network(task: TaskName) -> SplitModel:
-    if task != "segmentation":
+    if not kind_of(task).per_pixel:
         return network(outputs=OUTPUTS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)

@@ -9,6 +9,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ...errors import counted
+from ...tasks.registry import kind_of
 from ..options import INPUT_FOLDER, json_option, moved_option
 
 
@@ -42,7 +43,7 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
     click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
     for f in result.fields:
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")
-    if result.task != "classification":
+    if not kind_of(result.task).one_class:
         click.echo(f"\nOf a run on {result.task}, only membership is attacked: the other attacks need classes.")
     click.echo(f"\n{'attack':60}{'knowing':46}{'score':>7}{'guess':>7}{'cases':>7}  measure")
     for a in result.findings:

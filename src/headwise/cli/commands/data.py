@@ -52,7 +52,7 @@ def show(
     from ...settings.fields import dump
 
     data = divided(experiment, data_folder(data_dir))
-    if data.dataset.task != "classification":
+    if not kind_of(data.dataset.task).one_class:
         show_targets(data, as_json)
         return
     summary, counts, classes = dump(data.summary), data.histograms(), list(data.dataset.classes)
@@ -118,7 +118,7 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     except DataError as error:  # the first finding says where and why
         raise DataError(next((str(f) for f in report.all() if f.level == "error"), str(error))) from None
     task, classes = loaded.targets.task, loaded.targets.classes
-    listed = classes if task == "classification" and len(classes) <= MOST_CLASSES_WRITTEN else ()
+    listed = classes if kind_of(task).one_class and len(classes) <= MOST_CLASSES_WRITTEN else ()
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, write_comments(inspection, beside, listed, task, loaded.dataset.label_type).encode())
     _describe(out, loaded)
@@ -184,23 +184,18 @@ def show_targets(data: Any, as_json: bool) -> None:
     """Who has how much, where there are no classes to count."""
     from ..output import table_text
 
+    kind = kind_of(data.dataset.task)
     names, y = data.dataset.classes, data.dataset.y
     head = ["client", *(["name"] if data.names else []), "train", "val", "test", *names]
     rows: list[list[str]] = []
     for c, p in enumerate(data.parts):
         values = y[p.train]
-        if data.dataset.task == "segmentation":
-            cells = [f"{(values == k).mean():.1%}" for k in range(len(names))]
-        elif data.dataset.task == "multilabel":
-            cells = [f"{share:.1%}" for share in values.mean(0)]
-        else:
-            cells = [f"{m:.4g} ± {s:.4g}" for m, s in zip(values.mean(0), values.std(0), strict=True)]
+        cells = kind.describe_targets(values, len(names))
         rows.append([str(c), *data.names[c : c + 1], str(len(p.train)), str(len(p.val)), str(len(p.test)), *cells])
     if as_json:
         click.echo(to_json({"task": data.dataset.task, "columns": head, "clients": rows}))
         return
-    meaning = {"segmentation": "share of pixels", "multilabel": "share of samples", "regression": "mean ± deviation"}
-    click.echo(f"{data.dataset.task}: {meaning[data.dataset.task]} in training samples")
+    click.echo(f"{kind.name}: {kind.target_figure} in training samples")
     click.echo(table_text(head, rows, numbers_from=1, width=160))
 
 

@@ -33,7 +33,7 @@ LICENCE = click.option("--licence", default="", help="licence of the model, for 
     help="client, by name, or by number if it has none; repeatable",
 )
 @click.option("--all", "everyone", is_flag=True, help="all clients, each in a folder of its own below DIR")
-@click.option("--global", "world", is_flag=True, help="the global model, of methods that have one")
+@click.option("--global", "global_model", is_flag=True, help="the global model, of methods that have one")
 @click.option("--newcomer", is_flag=True, help="what a site needs that comes after the last round: headwise site adapt")
 @FORMAT
 @click.option("--moment", default="pre", help="pre: as after a download; post: as after its last training  [pre]")
@@ -46,7 +46,7 @@ def command(
     run: Path,
     clients: tuple[str, ...],
     everyone: bool,
-    world: bool,
+    global_model: bool,
     newcomer: bool,
     format: Any,
     moment: Any,
@@ -66,26 +66,26 @@ def command(
 
     trained = Run(run)
     if newcomer:
-        _offer(Models(trained, data_dir), out, bool(clients) or everyone or world)
+        _offer(Models(trained, data_dir), out, bool(clients) or everyone or global_model)
         return
     count = trained.manifest["experiment"]["clients"]
     numbers = list(range(count)) if everyone else [trained.number_of(name) for name in clients]
-    if not numbers and not world:
+    if not numbers and not global_model:
         raise ConfigError("--client is missing: name a client, or choose --all or --global.")
     check_format(format)
     models = Models(trained, data_dir)
     names = folder_names([trained.names[c] if trained.names else f"client-{c}" for c in numbers])
-    single = len(numbers) + world == 1
+    single = len(numbers) + global_model == 1
     targets = [(out if single else out / name, c) for name, c in zip(names, numbers, strict=True)]
     for folder, _ in targets:
         check_new_folder(folder)
-    if world:
+    if global_model:
         models.global_model(which, licence).save(out if single else out / "global", format)
     for folder, c in targets:
         models.of(c, moment, which, licence).save(folder, format)
         if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
-    click.echo(f"wrote {counted(len(targets) + world, 'model')} to {out}")
+    click.echo(f"wrote {counted(len(targets) + global_model, 'model')} to {out}")
 
 
 def _offer(models: Any, out: Path, more: bool) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, counted
+from ...tasks.registry import kind_of
 from ..partition.base import count_labels, group
 from .description import Description
 from .findings import DataFinding, Findings, Report, as_passed, name_passed
@@ -50,7 +51,7 @@ def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
 
 def _classes(loaded: Loaded, d: Description, report: Report) -> None:
     """Classes that at most one client has, and clients with only one class."""
-    if loaded.targets.task != "classification":
+    if not kind_of(loaded.targets.task).one_class:
         return
     raw = loaded.raw
     names = loaded.targets.classes

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...disk.jsontext import to_toml
 from ...errors import RunError
+from ...tasks.registry import kind_of
 from ..federated import FederatedData
 from .description import Preprocess, to_text
 from .objects import StoredPiece, write_arrays
@@ -52,9 +53,9 @@ def _write(data: FederatedData, c: int, name: str, home: Path) -> None:
     ]
     tokens = {"texts": "tokens", "buckets": dataset.vocabulary} if dataset.vocabulary else {}
     d = replace(write_arrays(pieces, home), preprocess=Preprocess(numbers="as they are", **tokens), task=dataset.task)
-    if dataset.task == "classification":
+    if kind_of(dataset.task).one_class:
         d = replace(d, classes=tuple(map(str, range(len(dataset.classes)))), names=dataset.classes)
-    elif dataset.task == "regression":
+    elif kind_of(dataset.task).quantitative:
         d = replace(d, names=dataset.classes, target_range=dataset.target_range)
     else:
         d = replace(d, classes=dataset.classes, names=dataset.classes)

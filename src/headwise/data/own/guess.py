@@ -18,6 +18,8 @@ import numpy as np
 from ...disk.jsontext import to_toml
 from ...errors import ConfigError, DataError, nearest
 from ...settings.fields import dump, field_help
+from ...tasks.registry import TASKS, kind_of
+from ...tasks.segmentation import Segmentation
 from .description import MISSING, Description, Features, Format, OwnSplit, Preprocess
 from .findings import Findings
 from .layout import IMAGES, SUFFIXES, list_files, list_folder, stem_of, suffix_of
@@ -91,7 +93,7 @@ def _images(path: Path) -> dict[str, Any]:
         inner = {p.name for part in path.glob("*/*") if part.is_dir() for p in list_folder(part) if p.is_dir()}
     settings: dict[str, Any] = {"split": OwnSplit("files")} if parted else {}
     if inner == {"images", "masks"}:
-        settings["task"] = "segmentation"
+        settings["task"] = Segmentation.name
     paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
     sizes = read_sizes(paths[:: len(paths) // ROWS + 1])
     if len(sizes) > 1:
@@ -295,10 +297,14 @@ def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str,
         *(_lines(Description, head, ["client"]) if d.client else []),
         *(_lines(Description, head, ["one_client"]) if d.one_client else []),
         *(_lines(Description, head, ["target"]) if d.target else []),
-        f"# task = {to_toml(task)}  # classification, multilabel, regression or segmentation; guessed"
+        f"# task = {to_toml(task)}  # one of {', '.join(TASKS)}; guessed"
         if d.task is None
         else f"task = {to_toml(d.task)}",
-        *([f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"] if task == "regression" else []),
+        *(
+            [f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"]
+            if kind_of(task).quantitative
+            else []
+        ),
         *(_lines(Description, head, ["classes"]) if classes else []),
         *(_lines(Description, head | {"label_type": label_type}, ["label_type"]) if classes else []),
         *(_lines(Description, head, ["missing"]) if d.is_table else []),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,12 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.options import TaskName
+from ...tasks.base import TaskKind
+from ...tasks.classification import Classification
+from ...tasks.multilabel import Multilabel
+from ...tasks.registry import kind_of
+from ...tasks.regression import Regression
+from ...tasks.segmentation import Segmentation
 from ..dataset import Dataset, LabelType, typed_labels
 from ..partition.base import group
 from ..preprocessing import FeatureColumn, Preprocessing
@@ -70,7 +76,7 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
 
 def _label_type(raw: Raw, targets: Targets, d: Description) -> LabelType:
     """As given, or that of the target; only classes of their own names can have another type than text."""
-    if targets.task != "classification" or d.names not in ((), d.classes):
+    if not kind_of(targets.task).one_class or d.names not in ((), d.classes):
         return "str"
     label_type = d.label_type or (guess_label_type(targets.classes) if d.format == "csv" else raw.label_type)
     try:
@@ -112,7 +118,7 @@ def recipe_of(raw: Raw, d: Description) -> Preprocessing:
 
 def _model(recipe: Preprocessing, task: TaskName) -> str:
     """The default model for such samples."""
-    if task == "segmentation":
+    if kind_of(task).per_pixel:
         return "fcn"
     if recipe.vocabulary:
         return "fasttext"
@@ -181,9 +187,17 @@ def make_targets(raw: Raw, d: Description, report: Report) -> Targets:
     """The targets of all samples; reports missing and unknown ones."""
     _report_missing(raw, d, report)
     task, why = (d.task, "") if d.task else _guess_task(raw, d)
-    make = {"classification": _classes, "multilabel": _labels, "regression": _quantities, "segmentation": _masks}[task]
-    y, names = make(raw, d, report)
+    y, names = _maker(kind_of(task))(raw, d, report)
     return Targets(task, why, y, d.names or names)
+
+
+def _maker(kind: TaskKind) -> Callable[[Raw, Description, Report], tuple[NDArray[Any], tuple[str, ...]]]:
+    """What makes targets in the type and shape of this kind of task."""
+    if kind.quantitative:
+        return _quantities
+    if kind.per_pixel:
+        return _masks
+    return _classes if kind.exclusive else _labels
 
 
 def _report_missing(raw: Raw, d: Description, report: Report) -> None:
@@ -209,22 +223,24 @@ def _guess_task(raw: Raw, d: Description) -> tuple[TaskName, str]:
     """The task, and why."""
     if raw.y is not None:
         if raw.y.ndim > 2:
-            return "segmentation", "the target is an array for each sample"
-        binary = bool(np.isin(raw.y, (0, 1)).all())
-        return ("multilabel", "several columns of 0 and 1") if binary else ("regression", "several columns of numbers")
+            return Segmentation.name, "the target is an array for each sample"
+        if np.isin(raw.y, (0, 1)).all():
+            return Multilabel.name, "several columns of 0 and 1"
+        return Regression.name, "several columns of numbers"
     if len(raw.labels) > 1:
-        binary = all(set(cells) <= {"0", "1"} for cells in raw.cells)
-        return ("multilabel", "several columns of 0 and 1") if binary else ("regression", "several target columns")
+        if all(set(cells) <= {"0", "1"} for cells in raw.cells):
+            return Multilabel.name, "several columns of 0 and 1"
+        return Regression.name, "several target columns"
     cells = raw.cells[0]
     if any(isinstance(cell, tuple) for cell in cells):
-        return "multilabel", "cells with several labels"
+        return Multilabel.name, "cells with several labels"
     numbers = [] if d.classes else _as_numbers(cells)
     if numbers and not all(n.is_integer() for n in numbers):
-        return "regression", "the target has numbers with decimals"
+        return Regression.name, "the target has numbers with decimals"
     if len(numbers) > MANY and len(numbers) > len(raw) / 10:
-        return "regression", f"the target has {len(numbers):,} different numbers"
+        return Regression.name, f"the target has {len(numbers):,} different numbers"
     hint = '; task = "regression" would predict them as quantities' if len(numbers) > MANY else ""
-    return "classification", f"the target has {len(cells):,} different values{hint}"
+    return Classification.name, f"the target has {len(cells):,} different values{hint}"
 
 
 def _as_numbers(cells: list[Any]) -> list[float]:
@@ -245,7 +261,7 @@ def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64
     numbers = _as_numbers(cells)
     if numbers and not d.classes and not all(n.is_integer() for n in numbers):
         i = int(np.flatnonzero(np.isin(codes, [k for k, n in enumerate(numbers) if not n.is_integer()]))[0])
-        text = f'{cells[codes[i]]} is not a whole number, so it is not a class: choose task = "regression".'
+        text = f'{cells[codes[i]]} is not a whole number, so it is not a class: choose task = "{Regression.name}".'
         report(raw.finding_at("error", "float label", i, text, _column(d, 0)))
     place = {name: k for k, name in enumerate(known)}
     for i in np.flatnonzero(np.isin(codes, [k for k, cell in enumerate(cells) if cell not in place])):

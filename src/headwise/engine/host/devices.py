@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...data.federated import Samples
 from ...errors import ConfigError
-from ...memory import settled
+from ...memory import settle
 
 T = TypeVar("T", bound="Tensor | nn.Module")
 
@@ -40,4 +40,4 @@ def samples_on(samples: Samples, device: str) -> Samples:
 
 def home(t: Tensor) -> Tensor:
     """The tensor in main memory, detached, and laid out as if read from a message."""
-    return settled(t if t.is_cpu and not t.requires_grad else t.detach().cpu())
+    return settle(t if t.is_cpu and not t.requires_grad else t.detach().cpu())

@@ -242,7 +242,7 @@ def _private_tensors(plan: Plan, *records: Record | None) -> Iterator[tuple[str,
     for record in records:
         for name, t in pack(record).tensors.items() if record is not None else ():
             field = name.split("/")[0]
-            if field not in type(plan.method).leaves and t.numel() and bool((t != t.flatten()[0]).any()):
+            if field not in type(plan.method).uploaded_fields and t.numel() and bool((t != t.flatten()[0]).any()):
                 yield field, t
 
 

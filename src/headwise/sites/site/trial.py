@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from ...audit.scene import LabelRequests
-from ...contract.calls import aggregate, broadcast, server_init
-from ...contract.method import Reply, record_types
 from ...data.federated import Clients
-from ...engine.client.jobs import Job, handle
-from ...engine.client.state import ClientState
+from ...engine.client.jobs import Answer, Job
+from ...engine.driver import drive
+from ...engine.executors.serial import Serial
 from ...engine.host.process import one_thread
 from ...engine.plan import Plan
-from ...engine.server_bench import ServerBench
 from ...params import Params
-from ...records import Nothing, Record, nbytes, nbytes_by_field, pack
-from ...settings.options import Faults
+from ...records import Record, nbytes, nbytes_by_field, pack
 
 ROUNDS, OTHERS, SAMPLES = 2, 20, 16
 """rounds, since some messages grow after the first; most clients, and the samples of those at other sites"""
@@ -56,49 +51,57 @@ def rehearse_client(plan: Plan, client: int) -> Rehearsed:
     count = min(len(plan.data), max(OTHERS, len(plan.models)))
     own = client if client < count else client % len(plan.models)
     train = replace(plan.experiment.train, epochs=1, drop_last=False)
-    small = replace(plan, data=_among(plan.data, client, own, count), epochs_accounted=None)
-    small = small.changed(train=train, faults=Faults())
+    data = _among(plan.data, client, own, count)
+    small = replace(plan, data=data, epochs_accounted=None).with_settings(train=train).for_rehearsal()
+    recorder = _MessageRecorder(small, own)
     with one_thread():
-        census, ups, downs, asks = _play(small, own)
+        drive(small, recorder, rounds=ROUNDS)
+    ups = recorder.messages
     sizes = [_sizes(plan, up) for up in ups]
     largest = {name: max(each[name] for each in sizes) for name in sizes[0]}
     varies = count < len(plan.data) or any(each != largest for each in sizes)
-    return Rehearsed(ClientTraffic(client, largest, census, max(map(nbytes, downs)), varies), ups[-1], asks)
+    traffic = ClientTraffic(client, largest, recorder.census, max(map(nbytes, recorder.downloads)), varies)
+    return Rehearsed(traffic, ups[-1], bool(data.requests))
 
 
-def _play(plan: Plan, own: int) -> tuple[int, list[Record], list[Record], bool]:
-    """The bytes of the census, what the own client sent and got in each round, and whether classes were asked for."""
-    method, everyone, census, asks = plan.method, range(len(plan.data)), 0, False
-    states: dict[int, ClientState | None] = {}
-    ups, downs = list[Record](), list[Record]()
-    server = server_init(method, ServerBench(plan, 0))
-    if record_types(type(method)).census is not Nothing:
-        replies = [_reply(handle(plan, Job("census", c, 0, Nothing(), measure=False), None)[0]) for c in everyone]
-        server, census = method.answered(server, replies, ServerBench(plan, 0, "census")), nbytes(replies[own].up)
-    for t in range(1, min(ROUNDS, plan.experiment.rounds) + 1):
-        central, replies = LabelRequests(plan, t), list[Reply[Any]]()
-        for c in everyone:
-            down = broadcast(method, server, c, central)
-            answer, states[c] = handle(plan, Job("fit", c, t, down, measure=False), states.get(c))
-            replies.append(_reply(answer))
-            if c == own:
-                downs.append(down)
-        server = aggregate(method, server, replies, central)
-        ups.append(replies[own].up)
-        asks |= bool(central.disclosed)
-    return census, ups, downs, asks
+class _MessageRecorder(Serial):
+    """Keeps what one client is sent and what it sends."""
+
+    def __init__(self, plan: Plan, client: int) -> None:
+        super().__init__(plan)
+        self.client = client
+        self.census = 0
+        self.downloads: list[Record] = []
+        self.messages: list[Record] = []
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        jobs = list(jobs)
+        self.downloads += [job.down for job in jobs if job.kind == "fit" and job.client == self.client]
+        for answer in super().run(jobs):
+            if answer.client == self.client and answer.up is not None:
+                if answer.kind == "census":
+                    self.census = nbytes(answer.up)
+                else:
+                    self.messages.append(answer.up)
+            yield answer
 
 
-def _reply(answer: Any) -> Reply[Any]:
-    assert answer.up is not None  # a failing client raises
-    return Reply(answer.client, answer.up, answer.n)
+@dataclass(frozen=True)
+class _WatchedClients(Clients):
+    """Clients that record whose labels the server needs."""
+
+    requests: list[int] = field(default_factory=list[int])
+
+    def labels(self, c: int) -> tuple[int, ...]:
+        self.requests.append(c)
+        return super().labels(c)
 
 
-def _among(data: Clients, client: int, own: int, count: int) -> Clients:
+def _among(data: Clients, client: int, own: int, count: int) -> _WatchedClients:
     mine = data.client(client).train
     kept = [len(mine) if c == own else min(len(mine), SAMPLES) for c in range(count)]
     x, y = (torch.cat([part[:n] for n in kept]) for part in (mine.x, mine.y))
-    return Clients(data.task, x, y, np.cumsum(kept).repeat(3).reshape(-1, 3))
+    return _WatchedClients(data.task, x, y, np.cumsum(kept).repeat(3).reshape(-1, 3))
 
 
 def _sizes(plan: Plan, up: Record) -> dict[str, int]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import DataError
+from ....tasks.registry import kind_of
 from ..description import Description
 from ..findings import DataFinding, Findings, Report
 from ..layout import Folder, image_folders
@@ -147,7 +148,7 @@ class OneFile:
 
 
 def has_masks(d: Description) -> bool:
-    return d.format == "images" and d.task == "segmentation"
+    return d.format == "images" and d.task is not None and kind_of(d.task).per_pixel
 
 
 def read_images(d: Description, builder: Builder) -> Raw:

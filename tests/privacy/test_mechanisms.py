@@ -243,7 +243,7 @@ class NoisyControls(ClientGaussian):
         assert isinstance(down, Global)
         assert isinstance(up, Trained)
         both = Params({f"w/{k}": t - down.w[k] for k, t in up.w.items()} | {f"c/{k}": t for k, t in up.dc.items()})
-        both = self.clipped(both, rng)
+        both = self.clip_and_add_noise(both, rng)
         w, dc = (Params({k: both[f"{part}/{k}"] for k in up.w}) for part in "wc")
         return Trained(down.w + w, dc)
 

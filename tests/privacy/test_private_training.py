@@ -37,7 +37,7 @@ from headwise.params import Params
 from headwise.privacy.accountant import account, compose
 from headwise.privacy.dp_sgd import DPSGD, REFUSES
 from headwise.privacy.gaussian import poisson_sample
-from headwise.privacy.rehearsal import rehearse
+from headwise.privacy.mechanisms import rehearse
 from headwise.records import Nothing, same
 from headwise.settings.options import Train
 from headwise.testing.toy import network, toy_plan

@@ -58,10 +58,10 @@ def test_quantities_are_private_within_a_declared_range(level: str, tmp_path: Pa
 @pytest.mark.parametrize("task", DATA)
 def test_membership_is_attacked_in_every_task(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run(tmp_path / "run", task).path
-    found = audit(folder, clients=2)
-    assert {f.attack for f in found.findings} == {"membership inference"}
-    assert all(0 <= f.found <= 1 for f in found.findings)
-    assert found.fields
+    result = audit(folder, clients=2)
+    assert {f.attack for f in result.findings} == {"membership inference"}
+    assert all(0 <= f.score <= 1 for f in result.findings)
+    assert result.fields
     with pytest.raises(SystemExit):
         main(["audit", str(folder), "--clients", "1"])
     assert f"Of a run on {task}, only membership is attacked" in capsys.readouterr().out
