@@ -26,7 +26,7 @@ NAMES = [
     ("run --rounds", "--rounds"),
     ("list method", "kind", "'method'", "'methods'"),
     ("list", "KIND"),
-    ("describe fedrap", "method", "'fedrap'", "'fedrep'"),
+    ("describe fedrepp", "method", "'fedrepp'", "'fedrep'"),
     ("resume", "RUN"),
     ("run --set train.lrr=1", "train.lrr", "'lr'"),
     ("run --set rouds=3", "rouds", "'rounds'"),

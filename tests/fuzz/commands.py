@@ -41,6 +41,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "server sign": {"configs": "sites.toml", "key": "key", "out": "list.json"},
     "deploy": {"config": "sites.toml", "server": "server", "out": "deployed"},
     "compare": {"what": "fedavg", **SMALL, "out": "compared", **QUIET},
+    "tune": {**SMALL, "trials": "1", "out": "tuned", **QUIET},
     "reproduce": {"table": "fedgmh/2", "scale": "quick", "out": "table", "cells": "cells", **QUIET},
     "report": {"runs": "run", "out": "page.html"},
     "audit": {"run": "run", "clients": "1"},

@@ -103,7 +103,11 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def read_any_card(folder: Path, shape: Judge) -> dict[str, Any]:
     """The card of a folder, in this shape; raises `RunError` if this Headwise can't read it."""
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise RunError(f"{folder} can't be read: {error.strerror}.") from error
+    if not is_folder:
         what = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {what}, but must be a folder that headwise export wrote.")
     if not (folder / CARD).exists():

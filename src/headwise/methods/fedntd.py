@@ -9,8 +9,8 @@
 
     (1)  loss: CE(z^l, y) + beta tau^2 KL(q~_tau(z^g) || q~_tau(z^l))
 
-As the paper's abstract and its authors' code (https://github.com/Lee-Gihun/FedNTD, `fedntd/criterion.py`), which
-PFLlib follows; the number is ours.
+From the paper's abstract and PFLlib's file, which cites the authors' code (https://github.com/Lee-Gihun/FedNTD); that
+code itself was not read. The number is ours.
 """
 
 from __future__ import annotations
