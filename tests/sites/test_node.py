@@ -46,7 +46,7 @@ def test_a_node_asks_often_during_a_run_and_seldom_else(monkeypatch: pytest.Monk
     monkeypatch.setattr(node.time, "monotonic", lambda: now[0])
     pace = Pace()
     assert pace.pause(0.0) == Pace.MOST, "as Flower does while nothing happens"
-    pace.answered()
+    pace.note_answer()
     assert pace.pause(0.005) == Pace.LEAST
     assert pace.pause(0.05) == pytest.approx(0.5), "a busy server is asked less"
     for seconds, pause in ((0.5, 0.1), (5.0, 1.0), (60.0, 3.0)):

@@ -100,7 +100,7 @@ def review(study: Experiment, home: Path | None) -> Review:
     try:
         plan = OwnPolicy(opened, home).plan(text)
     except HeadwiseError as error:
-        return replace(bare, refusals=(Refusal(_refusing_setting(opened, home, text), str(error)),))
+        return replace(bare, refusals=(Refusal(_find_refusing_setting(opened, home, text), str(error)),))
     promise = account(plan)
     rehearsed = [rehearse_client(plan, own.id) for own in site.clients]
     like = like or kind_of_message(plan, rehearsed[0].message)
@@ -108,7 +108,7 @@ def review(study: Experiment, home: Path | None) -> Review:
     needs_classes = rehearsed[0].asks and not plan.privacy.protects
     return replace(
         bare,
-        announced=tuple(_announced(site, plan, needs_classes)),
+        announced=tuple(_list_announced(site, plan, needs_classes)),
         traffic=tuple(each.traffic for each in rehearsed),
         promise={k: v for k, v in promise.items() if k in ("epsilon", "delta", "unit", "source")},
         spent=tuple(privacy_spent(home / "site.toml")),
@@ -118,7 +118,7 @@ def review(study: Experiment, home: Path | None) -> Review:
     )
 
 
-def _refusing_setting(opened: SiteSettings, home: Path, text: str) -> str:
+def _find_refusing_setting(opened: SiteSettings, home: Path, text: str) -> str:
     """Which setting refuses although all others are open: only the limit on networks can."""
     try:
         experiment = permit(opened, home, text)
@@ -147,7 +147,7 @@ def _refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_class
         yield Refusal("allow.labels", f"{name} must know which classes each client has, but this site does not tell.")
 
 
-def _announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iterator[str]:
+def _list_announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iterator[str]:
     """What the server learns besides the method's messages."""
     for facts in report_facts(site, plan.data, plan.privacy):
         train, val, test = facts.sizes

@@ -121,7 +121,7 @@ def answer_forever(node: NodeConnection) -> NoReturn:
     while True:
         begun = time.monotonic()
         if node.answer_next():
-            pace.answered()
+            pace.note_answer()
         else:
             time.sleep(pace.pause(time.monotonic() - begun))
 
@@ -139,7 +139,7 @@ class Pace:
     def __init__(self) -> None:
         self._last = -self.MOST / self.OF_SILENCE
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         self._last = time.monotonic()
 
     def pause(self, took: float) -> float:

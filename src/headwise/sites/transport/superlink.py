@@ -242,7 +242,7 @@ def _why_taken(host: str, port: int) -> str | None:
 
 def _find_holder(port: int) -> tuple[int, str] | None:
     """The process that listens on this port, and its command; None if the system does not say."""
-    sockets = {f"socket:[{number}]" for number in _listening_inodes(port)}
+    sockets = {f"socket:[{number}]" for number in _find_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # another user's process, or one that has just ended
             if any(os.readlink(each) in sockets for each in (folder / "fd").iterdir()):
@@ -251,7 +251,7 @@ def _find_holder(port: int) -> tuple[int, str] | None:
     return None
 
 
-def _listening_inodes(port: int) -> Iterator[str]:
+def _find_inodes(port: int) -> Iterator[str]:
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
