@@ -111,7 +111,8 @@ class TrainedModel:
 
     def decide(self, prediction: Prediction) -> NDArray[Any]:
         """What `predict` returns, from scores that are known already."""
-        return kind_of(self.card["task"]).decode(prediction.scores, self.classes_)
+        kind = kind_of(self.card["task"])
+        return kind.decode(prediction.scores, self.classes_ if kind.one_class else self.classes)
 
     def score(self, raw: Any, y: Any) -> float:
         """The run's metric on these samples and their true labels or quantities, such as the accuracy."""
