@@ -61,13 +61,13 @@ def step(name: str) -> Iterator[None]:
 
 def measure(toml: Path) -> None:
     with step("import torch and headwise"):
-        from headwise.app.prepare import divided, plan_for
+        from headwise.app.prepare import divide, plan_for
         from headwise.settings.experiment import Experiment
     experiment = Experiment(data=str(toml), model="linear", method="fedavg")
     with step("hash the file"):
         registry.make("data", experiment.data)
     with step("read and divide over clients"):
-        data = divided(experiment, Path())
+        data = divide(experiment, Path())
     with step("summary"):
         _ = data.summary
     with step("fit, transform, plan"):

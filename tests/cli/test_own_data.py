@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.app.prepare import divided
+from headwise.app.prepare import divide
 from headwise.cli import main
 from headwise.data.own.guess import guess_description
 from headwise.runs.query import Run
@@ -82,7 +82,7 @@ def test_names_parts_and_fitted_numbers_of_clients(patients: Path, capsys: pytes
     toml.write_text(
         toml.read_text().replace('by = "ratio"', 'by = "time"\ncolumn = "when"').replace('"pooled"', '"client"')
     )
-    data = divided(Experiment(data=str(toml)), patients)
+    data = divide(Experiment(data=str(toml)), patients)
     assert data.names == ("va", "rome", "oslo", "lima")
     assert data.task.shape == (4,)
     for c, parts in enumerate(data.parts):
@@ -101,15 +101,15 @@ def test_large_data_give_the_same_bits(
 
     told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     experiment = Experiment(data="data.toml")
-    small = divided(experiment, patients).clients()
+    small = divide(experiment, patients).clients()
     monkeypatch.setattr(large, "LARGE", 50)
-    mapped = divided(experiment, patients).clients()
+    mapped = divide(experiment, patients).clients()
     assert mapped.x.numpy().tobytes() == small.x.numpy().tobytes()
 
 
 def test_other_partitions_and_splits_can_be_asked_for(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
-    data = divided(Experiment(data="data.toml", partition="iid", clients=5, split="1:1:2"), patients)
+    data = divide(Experiment(data="data.toml", partition="iid", clients=5, split="1:1:2"), patients)
     assert data.names == ()
     assert [len(p.test) for p in data.parts] == [16] * 5
     usual = Experiment(data="digits")

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import headwise as hw
 from headwise.app import registry
-from headwise.app.local_training import check_training
+from headwise.app.checks import check_training
 from headwise.data.dataset import Dataset
 from headwise.data.federated import FederatedData
 from headwise.data.splits import Parts

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 import headwise as hw
 from comparing import rows
 from headwise.app import registry
-from headwise.app.local_training import check_training
+from headwise.app.checks import check_training
 from headwise.contract.averaging import Shared
 from headwise.contract.benches import split_epochs
 from headwise.engine.client.client_bench import ClientBench, count_batches, rates_of

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import headwise as hw
 from comparing import rows, stop
-from headwise.app import objects
+from headwise.app import inputs
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.sites.facts import for_sites
 
@@ -62,7 +62,7 @@ def test_a_function_of_a_notebook_is_passed_again(tmp_path: Path, monkeypatch: p
     assert rows(whole) == rows(fitted(tmp_path / "known", ["own_changes:noisy"]))
     with pytest.raises(KeyboardInterrupt):
         fitted(tmp_path / "cut", [mine], observers=[stop])
-    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    monkeypatch.setattr(inputs, "_OBJECTS", {})  # another session
     with pytest.raises(RunError) as error:
         hw.resume(tmp_path / "cut")
     assert str(error.value) == (
@@ -82,7 +82,7 @@ def test_a_session_has_its_own_functions(tmp_path: Path, monkeypatch: pytest.Mon
     run, x = hw.resume(tmp_path / "cut"), CLIENTS["va"][0]
     found = known.model("va").predict_proba(x)
     assert np.array_equal(run.model("va").predict_proba(x), found)
-    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    monkeypatch.setattr(inputs, "_OBJECTS", {})  # another session
     assert hw.Run(run.path).global_model().predict(x).shape == (20,)
     with pytest.raises(HeadwiseError, match=r"train.augment is mine, defined in .*resume\(folder, augment=mine\)\.$"):
         hw.Run(run.path).model("va")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from comparing import rows, stop
-from headwise.app import objects, registry
+from headwise.app import inputs, registry
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.network import as_split, describe_network, rebuild_network
@@ -196,7 +196,7 @@ def test_a_network_of_a_notebook_is_passed_again(
     model = kind() if instance else kind
     whole = hw.fit(CLIENTS, method="fedah", model=model, rounds=3, out=tmp_path / "whole")
     interrupted(tmp_path / "cut", model, method="fedah")
-    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    monkeypatch.setattr(inputs, "_OBJECTS", {})  # another session
     with pytest.raises(RunError) as error:
         hw.resume(tmp_path / "cut")
     assert str(error.value) == (
@@ -211,7 +211,7 @@ def test_a_session_has_the_models_of_its_own_networks(tmp_path: Path, monkeypatc
     kind, x = main_only(own_nets.Small), CLIENTS["va"][0]
     run = hw.fit(CLIENTS, method="fedah", model=kind(), rounds=1, out=tmp_path / "run")
     found = run.model("va").predict_proba(x)
-    monkeypatch.setattr(objects, "_PASSED", {})  # another session
+    monkeypatch.setattr(inputs, "_OBJECTS", {})  # another session
     with pytest.raises(RunError, match=r"pass it again, as in headwise\.resume"):
         hw.Run(tmp_path / "run").model("va")
     again = hw.resume(tmp_path / "run", model=kind())

@@ -12,7 +12,7 @@ import torch
 from federations import LocalTransport, run_deployment, server_of
 
 import headwise as hw
-from headwise.app.prepare import divided, prepare
+from headwise.app.prepare import divide, prepare
 from headwise.cli import main
 from headwise.data.own.description import Description, Preprocess
 from headwise.data.preprocessing import (
@@ -84,7 +84,7 @@ def test_sites_have_the_bits_of_a_simulation(extra: str, tmp_path: Path) -> None
     simulated = hw.Experiment(**{**USUAL, "data": str(together(tmp_path, extra))})
     hw.run(simulated, tmp_path / "simulated")
     assert same(server_of(tmp_path / "out"), server_of(tmp_path / "simulated"))
-    whole, told = divided(simulated, Path()), hw.Experiment(**run.manifest["experiment"])
+    whole, told = divide(simulated, Path()), hw.Experiment(**run.manifest["experiment"])
     assert whole.task.shape == (2 + 1 + 4,), "two numbers, a flag for missing ages, four wards"
     for k, path in sites.items():
         mine, theirs = own_data(read_site(path), path.parent, told).client(k).train, whole.client(k).train

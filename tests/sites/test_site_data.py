@@ -11,7 +11,7 @@ import torch
 from federations import LocalTransport, experiment, run_deployment, server_of, write_site
 
 import headwise as hw
-from headwise.app.prepare import divided
+from headwise.app.prepare import divide
 from headwise.cli import main
 from headwise.data.own.description import description_from, read_description
 from headwise.data.own.load import load
@@ -49,7 +49,7 @@ def test_a_dealt_federation_gives_the_bits_of_its_simulation(
 ) -> None:
     flags = ("--partition", "dirichlet:0.5", "--clients", "3", "--split", "8:1:1", "--set", "fraction=0.2")
     sites = dealt(capsys, tmp_path / "sites", "digits", *flags)
-    whole = divided(hw.Experiment(**SIMULATED), Path())
+    whole = divide(hw.Experiment(**SIMULATED), Path())
     for c, path in sites.items():
         asked = hw.Experiment(**{"data": "own", "clients": 3})
         mine, theirs = own_data(read_site(path), path.parent, asked).client(c), whole.client(c)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.app.capabilities import methods_for
-from headwise.app.prepare import divided, prepare
+from headwise.app.checks import methods_for
+from headwise.app.prepare import divide, prepare
 from headwise.data.dataset import Dataset, stratify
 from headwise.data.sources.diabetes import Diabetes
 from headwise.data.sources.shapes import Shapes
@@ -129,12 +129,12 @@ def test_a_refusal_names_those_that_can(tmp_path: Path) -> None:
 def test_own_data_says_its_task_but_once(own: Path) -> None:
     own.write_text(f'task = "regression"\n{TOML}')
     with pytest.raises(ConfigError, match=r"task is 'multilabel', but .*data.toml says 'regression'"):
-        divided(Experiment(data=str(own), task="multilabel"), own.parent)
+        divide(Experiment(data=str(own), task="multilabel"), own.parent)
 
 
 def test_an_experiment_decides_what_its_data_do_not_say(own: Path) -> None:
     (own.parent / "t.csv").write_text(TABLE.replace(".", "")[:400].rsplit("\n", 1)[0] + "\n")  # whole numbers
-    found = divided(Experiment(data=str(own), task="regression"), own.parent)
+    found = divide(Experiment(data=str(own), task="regression"), own.parent)
     assert found.dataset.task == "regression"
     assert found.dataset.notes == ()
 
@@ -152,7 +152,7 @@ def test_strata() -> None:
 
 
 def test_partitions_divide_numbers_by_their_strata(tmp_path: Path) -> None:
-    found = divided(Experiment(data="diabetes", partition="dirichlet:0.1", clients=6), tmp_path)
+    found = divide(Experiment(data="diabetes", partition="dirichlet:0.1", clients=6), tmp_path)
     means = [found.dataset.y[p.train].mean() for p in found.parts]
     assert np.ptp(means) > 30  # of 442 patients dealt out at random, means would differ by a few
 

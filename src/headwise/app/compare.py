@@ -56,8 +56,8 @@ class Comparison:
             }
             for line in self.setting.lines
         ]
-        told = {"metric": self.setting.metric.name, "floor": self.setting.floor}
-        return {"out": str(self.out), "draws": self.setting.draws, **told, "methods": rows, "words": self.words()}
+        about = {"metric": self.setting.metric.name, "floor": self.setting.floor}
+        return {"out": str(self.out), "draws": self.setting.draws, **about, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
         return results(self.setting.lines, self.setting.floor)

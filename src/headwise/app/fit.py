@@ -57,7 +57,7 @@ def fit(
 
     >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20)  # doctest: +SKIP
     """
-    described, values = _sorted(settings)
+    described, values = _sort_settings(settings)
     values |= {"method": method, "rounds": rounds} | ({} if model is None else {"model": model})
     name = Choice.parse(method, "method").name.partition("@")[0]
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-own-s{values.get('seed', 0)}")
@@ -76,7 +76,7 @@ def fit(
         return run(experiment_from({**values, "data": str(toml)}), folder, observers=observers)
 
 
-def _sorted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of the data, and those of the experiment."""
     described: dict[str, Any] = {}
     values: dict[str, Any] = {}

@@ -1,18 +1,26 @@
-"""What was passed as Python objects becomes files in the run's folder, so that workers and `resume` need no object."""
+"""A run's inputs that are not settings: files of its folder, and objects that only a Python session has.
+
+What was passed as Python objects becomes files, so that workers and `resume` need no object. Of networks and functions
+defined in a notebook or script, the folder has only the names: the session that passed them remembers them, and another
+one must pass them again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from ..data.sources.own import Own
 from ..disk.files import digest, failing_clearly, write_bytes
 from ..disk.jsontext import to_json
+from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..models.network import describe_network, title, weights
 from ..runs.manifest import INPUTS
@@ -20,6 +28,9 @@ from ..runs.store import refuse_if_taken
 from ..settings.choices import NETWORK, OWN, Choice, reference
 from ..settings.experiment import Experiment
 from . import registry
+
+_OBJECTS: dict[tuple[Path, str], list[Any]] = {}
+"""by the folder of the run that they were passed to, and the argument of `resume` that takes them again"""
 
 
 @contextmanager
@@ -38,7 +49,7 @@ def new_inputs(folder: Path) -> Iterator[Path]:
                     path.rmdir()
 
 
-def stored(experiment: Experiment, home: Path) -> Experiment:
+def store_inputs(experiment: Experiment, home: Path) -> Experiment:
     """The experiment with what it needs from elsewhere in files below `home`."""
     return with_listed_files(with_stored_trace(with_stored_models(experiment, home), home), home)
 
@@ -56,12 +67,12 @@ def with_listed_files(experiment: Experiment, home: Path) -> Experiment:
 
 def with_stored_models(experiment: Experiment, home: Path) -> Experiment:
     """The experiment with its networks, where they were passed as objects, in files below `home`."""
-    models = tuple(_stored(choice, home) for choice in experiment.model)
-    server = experiment.server_model and _stored(experiment.server_model, home)
+    models = tuple(_store(choice, home) for choice in experiment.model)
+    server = experiment.server_model and _store(experiment.server_model, home)
     return dataclasses.replace(experiment, model=models, server_model=server)
 
 
-def _stored(choice: Choice, home: Path) -> Choice:
+def _store(choice: Choice, home: Path) -> Choice:
     """As a factory that can be imported, as a file, or, if neither is possible, as an object with a name."""
     given = choice.given
     if given is None or choice.options.get("session"):
@@ -115,3 +126,78 @@ def _save(path: Path, data: bytes) -> None:
     with failing_clearly(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data)
+
+
+def own_objects(experiment: Experiment) -> dict[str, Any]:
+    """The objects, by the argument of `resume` that takes them again."""
+    return {
+        "model": [c.given for c in _networks(experiment) if c.given is not None],
+        "augment": [a.given for a in experiment.train.augment if a.is_of_session and a.given is not None],
+    }
+
+
+def remember(experiment: Experiment, folder: Path) -> None:
+    """Keep a run's objects for the rest of this session, which may resume the run or ask for its models."""
+    _OBJECTS.update({(folder.resolve(), what): objects for what, objects in own_objects(experiment).items() if objects})
+
+
+def with_remembered(experiment: Experiment, folder: Path) -> Experiment:
+    """A run's own experiment, to make models: functions are only needed by methods that train for that."""
+    return with_functions(with_networks(experiment, folder), folder, needed=False)
+
+
+def with_networks(experiment: Experiment, folder: Path, model: Any = None) -> Experiment:
+    """A run's own experiment with its networks, as passed again or remembered."""
+    names = [c.options["called"] for c in _networks(experiment) if c.options.get("session")]
+    if not names:
+        return experiment
+    left = _match(folder, "model", names, model)
+
+    def given(choice: Choice) -> Choice:
+        return replace(choice, given=next(left)) if choice.options.get("session") else choice
+
+    models = tuple(given(c) for c in experiment.model)
+    return replace(experiment, model=models, server_model=experiment.server_model and given(experiment.server_model))
+
+
+def with_functions(experiment: Experiment, folder: Path, augment: Any = None, *, needed: bool = True) -> Experiment:
+    """A run's own experiment with its functions, as passed again or remembered; without, if they are not `needed`."""
+    names = [a.title for a in experiment.train.augment if a.is_of_session]
+    known = needed or (folder.resolve(), "augment") in _OBJECTS
+    if augment is None and not (names and known):
+        return experiment
+    left = _match(folder, "augment", names, augment)
+    changes = [replace(a, given=next(left)) if a.is_of_session else a for a in experiment.train.augment]
+    return replace(experiment, train=replace(experiment.train, augment=tuple(changes)))
+
+
+def _match(folder: Path, what: str, names: Sequence[str], given: Any) -> Iterator[Any]:
+    """The objects that were given, or are remembered, for these names."""
+    given = _OBJECTS.get((folder.resolve(), what), []) if given is None else given
+    objects = given if isinstance(given, (list, tuple)) else [given]
+    if len(objects) != len(names):
+        listed = ", ".join(names)
+        how = f"headwise.resume({str(folder)!r}, {what}={listed if len(names) == 1 else f'[{listed}]'})"
+        if not names:
+            raise RunError(f"{folder} uses nothing that only a notebook or script has: leave {what} out.")
+        raise RunError(f"{folder} uses {listed}, defined in a notebook or script: pass it again, as in {how}.")
+    return iter(objects)
+
+
+def check_processes(plan: Plan, local: str, workers: str) -> str:
+    """The executor to use: threads instead of processes for objects that other processes can't have."""
+    only_here = [("model", c.options["called"]) for c in _networks(plan.experiment) if c.given is not None]
+    only_here += [("train.augment", a.title) for a in plan.experiment.train.augment if a.is_of_session]
+    if not only_here or local in ("serial", "threads"):
+        return local
+    if local == "pool" and workers == "auto":
+        return "threads"
+    what, name = only_here[0]
+    raise ConfigError(
+        f"{what} is {name}, defined in a notebook or script, where other processes can't import it: set "
+        f"engine.workers to 1 or threads:2, or move it to a file and pass {what}='file.py:{name}'."
+    )
+
+
+def _networks(experiment: Experiment) -> tuple[Choice, ...]:
+    return (*experiment.model, *([experiment.server_model] if experiment.server_model else []))

@@ -33,10 +33,18 @@ from ..runs.store import Diagnostics, RunStore, mend_partition, new_run
 from ..settings.choices import OWN
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
-from .going_on import beginning
-from .inputs import check_trace, new_inputs, stored
-from .local_training import check_augment
-from .objects import check_processes, passed, remember, with_functions, with_networks
+from .checks import check_augment
+from .continue_from import start_states
+from .inputs import (
+    check_processes,
+    check_trace,
+    new_inputs,
+    own_objects,
+    remember,
+    store_inputs,
+    with_functions,
+    with_networks,
+)
 from .prepare import Prepared, plan_from_json, prepare
 from .registry import expect_workers
 
@@ -68,20 +76,20 @@ def run(
     expect_workers(experiment)
     data_dir = data_folder(data_dir)
     backend = backend or here(data_dir)
-    folder = Path(out) if out else usual_folder(experiment)
+    folder = Path(out) if out else default_folder(experiment)
     with new_inputs(folder) as home:
-        experiment, plan, summary, histograms = backend.make(stored(experiment, home))
+        experiment, plan, summary, histograms = backend.make(store_inputs(experiment, home))
         _ = plan.trace  # a bad file is refused before there is a run
         check_augment(plan)
-        spent = {"privacy": found} if (found := account(plan)) else {}
+        spent = {"privacy": costs} if (costs := account(plan)) else {}
         manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
-        start = beginning(plan, histograms["classes"]) if experiment.origin.run else None
+        start = start_states(plan, histograms["classes"]) if experiment.origin.run else None
         with new_run(folder, manifest, histograms):
             del histograms  # a gigabyte with a million clients
             if start:
                 with closing(RunStore(folder, record_types(type(plan.method)))) as store:
                     store.begin(*start)
-            return _go(experiment, plan, folder, observers, backend)
+            return _drive(experiment, plan, folder, observers, backend)
 
 
 def resume(
@@ -107,35 +115,35 @@ def resume(
             if given is not None:
                 remember(with_objects(experiment_from(manifest["experiment"]), folder, given), folder)
         return run
-    said = _resumable(folder, manifest, backend)
+    before = _resumable(folder, manifest, backend)
     backend = backend or here(data_folder(data_dir or manifest["data_dir"]))
-    expect_workers(said)
-    check_trace(said)
-    began = with_functions(with_networks(said, folder, model), folder, augment)
+    expect_workers(before)
+    check_trace(before)
+    began = with_functions(with_networks(before, folder, model), folder, augment)
     if verify and began.data.name == OWN:
         registry.make("data", began.data).check_content()
     experiment, plan, summary, histograms = backend.make(began)
-    now, wanted = summary.hash, manifest["partition"]["hash"]
-    if now != wanted:
-        raise RunError(f"{folder} was run on partition {wanted[:12]}, but the data now gives {now[:12]}.")
+    then = manifest["partition"]["hash"]
+    if summary.hash != then:
+        raise RunError(f"{folder} was run on partition {then[:12]}, but the data now gives {summary.hash[:12]}.")
     with only_writer(folder):
         mend_partition(folder, histograms)
         del histograms
-        return _go(experiment, plan, folder, observers, backend)
+        return _drive(experiment, plan, folder, observers, backend)
 
 
 def _resumable(folder: Path, manifest: dict[str, Any], backend: Backend | None) -> Experiment:
     """The experiment of a run that can continue here; warns if the machine is another."""
-    said = experiment_from(manifest["experiment"])
-    if backend is None and said.engine.kind == "flower":
-        raise RunError(f"{folder} has its clients at sites: go on with headwise deploy.")
+    experiment = experiment_from(manifest["experiment"])
+    if backend is None and experiment.engine.kind == "flower":
+        raise RunError(f"{folder} has its clients at sites: continue it with headwise deploy.")
     if where := describe_move(manifest):
         logging.getLogger("headwise").warning(
             "%s began on %s: it continues, but its last bits may differ from a run on one machine.",
             folder,
             where,
         )
-    return said
+    return experiment
 
 
 def run_or_resume(
@@ -149,16 +157,17 @@ def run_or_resume(
     """Run in `out`, or continue there if it holds the same experiment; a complete run is not repeated."""
     if not (out / "manifest.json").exists():
         return run(experiment, out, data_dir=data_dir, observers=observers, backend=backend)
-    found, experiment = Run(out), stored(experiment, out / INPUTS)
+    old = Run(out)
+    experiment = store_inputs(experiment, out / INPUTS)
     now = (backend or here(data_folder(data_dir))).make(experiment).experiment
-    before = registry.resolve_all(experiment_from(found.manifest["experiment"]))
+    before = registry.resolve_all(experiment_from(old.manifest["experiment"]))
     places = {name: getattr(now.engine, name) for name in ("workers", "device", "kind", "flower")}
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
         raise RunError(f"{out} holds another experiment: choose another folder.")
-    if _is_complete(found):
-        return found
-    return resume(out, data_dir=data_dir, observers=observers, backend=backend, **passed(now))
+    if _is_complete(old):
+        return old
+    return resume(out, data_dir=data_dir, observers=observers, backend=backend, **own_objects(now))
 
 
 def _is_complete(run: Run) -> bool:
@@ -169,7 +178,7 @@ def _is_complete(run: Run) -> bool:
         return False
 
 
-def _go(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], backend: Backend) -> Run:
+def _drive(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable[Observer], backend: Backend) -> Run:
     keep_freed_memory()
     remember(experiment, folder)
     opened = closing(RunStore(folder, record_types(type(plan.method)), keep_best=plan.keeps("best")))
@@ -201,7 +210,7 @@ def data_folder(given: str | Path | None) -> Path:
     return path_of(Path("" if home == "~" else home) / ".cache" / "headwise", "HOME")
 
 
-def usual_folder(experiment: Experiment) -> Path:
+def default_folder(experiment: Experiment) -> Path:
     """The default folder of a run."""
     return free_folder(f"{Path(experiment.method.name).stem}-{experiment.data.name}-s{experiment.seed}")
 

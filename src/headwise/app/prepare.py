@@ -5,43 +5,44 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..contract.averaging import Averaging
-from ..contract.method import Method, record_types
-from ..data.dataset import Dataset, Source
-from ..data.federated import CHUNK, Clients, FederatedData
+from ..contract.method import Method
+from ..data.dataset import Source
+from ..data.federated import Clients, FederatedData
 from ..data.own.load import MANY
-from ..data.preprocessing import privacy_objection
 from ..data.sources.own import Own
 from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split
+from ..engine.client.scoring import over_clients, score
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device
 from ..engine.host.drawing import drawing
 from ..engine.plan import Plan
 from ..engine.sampling import newcomers
 from ..errors import ConfigError, RunError
-from ..log.metrics import metrics_to_measure
+from ..log.metrics import ACCURACY, metrics_to_measure
 from ..models.base import Model, Task
 from ..models.split import SplitModel, channels_last, check_apart, lay_out
-from ..params import Params
 from ..privacy.mechanisms import protect_plan
-from ..records import Nothing, fields_of
 from ..runs.query import number_of
 from ..seeds import seed_of
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.names import SITES
 from ..tasks.base import DEFAULT
+from ..tasks.registry import kind_of, objective_of
 from . import registry
-from .capabilities import check_outputs, check_task
-from .floors import floors_of
-from .local_training import check_training
+from .checks import check_models, check_outputs, check_preprocessing, check_sums, check_task, check_training
+
+Guess = tuple[Tensor, Tensor]
+"""what such a model says about a client's test samples, and their targets"""
 
 
 class Prepared(NamedTuple):
@@ -60,15 +61,16 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
     kind = experiment.engine.kind
     registry.check_installed(kind)
     if experiment.secure.sums and kind not in SITES:
-        said = f"engine.kind is {kind!r}, which has no sites: it must be flower-sim."
-        raise ConfigError(f"secure.sums is true, but {said}")
-    data = divided(experiment, data_dir)
+        raise ConfigError(
+            f"secure.sums is true, but engine.kind is {kind!r}, which has no sites: it must be flower-sim."
+        )
+    data = divide(experiment, data_dir)
     unclear = data.dataset.label_type in ("int", "float") and len(data.dataset.classes) > MANY
     if experiment.task is None and (data.dataset.task != DEFAULT or unclear):
         for note in data.dataset.notes:
             logging.getLogger("headwise").warning("%s%s", note[0].upper(), note[1:])
     if experiment.privacy.clip is not None:
-        _check_preprocessing(experiment.privacy.clip, data.dataset)
+        check_preprocessing(experiment.privacy.clip, data.dataset)
     usual = Choice(data.dataset.model or registry.make("data", experiment.data).default_model)
     experiment = dataclasses.replace(
         experiment,
@@ -91,7 +93,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
     other = experiment.server_model
     check_task(experiment, method, data.task)
     check_training(experiment, method, data.task)
-    _check_models(experiment.method.name, method, models)
+    check_models(experiment.method.name, method, models)
     check_outputs(experiment, models, data.task)
     metrics_to_measure(
         data.task.kind, experiment.evaluate.metrics, experiment.evaluate.metric
@@ -101,7 +103,7 @@ def plan_for(experiment: Experiment, data: FederatedData | Clients) -> Plan:
             f"robust.rule is {experiment.robust.rule!r}, but {experiment.method.name} averages in its own way."
         )
     if experiment.secure.sums:
-        _check_sums(experiment, method)
+        check_sums(experiment, method)
     if experiment.drift.round:
         check_drift(experiment, len(data) if isinstance(data, Clients) else len(data.parts))
     plan = Plan(
@@ -120,7 +122,7 @@ def plan_from_json(text: str, data: Clients) -> Plan:
     return plan_for(experiment_from(json.loads(text)), data)
 
 
-def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
+def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
     """The experiment's data, loaded and divided among its clients."""
     source: Source = registry.make("data", experiment.data)
     if isinstance(source, Own):
@@ -136,21 +138,22 @@ def divided(experiment: Experiment, data_dir: Path) -> FederatedData:
     rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
     scheme = registry.make("partition", experiment.partition)
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
-    asked = experiment.origin.divided if experiment.origin.run else experiment.clients
-    clients = asked or natural or 20
+    clients = (experiment.origin.divided if experiment.origin.run else experiment.clients) or natural or 20
     parts = divide_all(dataset, scheme, parse_split(experiment.split), clients, rng)
     parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
-    parts, names, left = numbered(parts, names, experiment.origin.clients)
+    parts, names, left = renumber(parts, names, experiment.origin.clients)
     absent = left | {_number(who, names, len(parts)) for who in experiment.without}
     new = newcomers(experiment, len(parts))
     if len(absent.union(new)) == len(parts):
-        said = f"without is {list(experiment.without)} and evaluate.new_clients is {experiment.evaluate.new_clients:g}"
-        raise ConfigError(f"{said}, but then none of the {len(parts)} clients is left to train.")
+        settings = (
+            f"without is {list(experiment.without)} and evaluate.new_clients is {experiment.evaluate.new_clients:g}"
+        )
+        raise ConfigError(f"{settings}, but then none of the {len(parts)} clients is left to train.")
     return FederatedData(dataset, parts, names, absent=absent, newcomers={*new} - absent)
 
 
-def numbered(
+def renumber(
     parts: list[Parts], names: Sequence[str], known: Sequence[str]
 ) -> tuple[list[Parts], Sequence[str], set[int]]:
     """The clients in the order of those that a run already knows, then new ones; and the numbers of those that left."""
@@ -170,14 +173,6 @@ def _number(who: str, names: Sequence[str], clients: int) -> int:
         raise ConfigError(f"without names {who!r}, but {error}") from error
 
 
-def _check_preprocessing(clip: float, dataset: Dataset) -> None:
-    """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
-    blocks = range(0, len(dataset.x) if dataset.x.dtype.kind == "f" else 0, CHUNK)  # it may be larger than memory
-    missing = any(np.isnan(dataset.x[at : at + CHUNK]).any() for at in blocks)
-    if dataset.recipe is not None and (why := privacy_objection(dataset.recipe, missing)):
-        raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
-
-
 def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitModel:
     """The initial network of the k-th architecture, drawn from the run's seed: the same for all of its clients."""
     family: Model = registry.make("model", choice)
@@ -188,29 +183,33 @@ def _first(experiment: Experiment, choice: Choice, task: Task, k: int) -> SplitM
     return lay_out(model.eval())
 
 
-def _check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
-    """Refuse what needs single messages, because masks hide them."""
-    name, masked = experiment.method.name, "secure.sums is true, but"
-    if method.needs() not in ("samples", "clients"):
-        needs = (
-            "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"
-        )
-        raise ConfigError(f"{masked} the server of {name} needs {needs}.")
-    if record_types(type(method)).census is not Nothing:
-        raise ConfigError(f"{masked} clients of {name} answer a census, which is not masked.")
-    tensors = {Params, torch.Tensor, type(None)}
-    up = fields_of(record_types(type(method)).up)
-    if strange := [f for f, kind in up.items() if not set(get_args(kind) or (kind,)) <= tensors]:
-        raise ConfigError(f"{masked} what {name} sends has {strange[0]!r}, which is not a tensor.")
-    if experiment.robust.rule != "mean":
-        raise ConfigError(f"{masked} robust.rule is {experiment.robust.rule!r}, which looks at single messages.")
-    if experiment.faults.inject.shares:
-        raise ConfigError(f"{masked} faults.inject spoils single messages.")
+def floors_of(plan: Plan, counts: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Any]:
+    """For partition.json: the metric over all clients and of each, None where it is not defined.
+
+    Nothing for the accuracy of classes, which the counts say; nor where only sites could tell it.
+    """
+    metric = plan.metric
+    classes = kind_of(plan.task).one_class
+    if (classes and metric is ACCURACY) or not (counts["train"] if classes else plan.data.reported_labels is None):
+        return {}
+    guesses = map(_of_classes, counts["train"], counts["test"]) if classes else _guesses(plan)
+    each = [None if guess is None else score(*guess, [metric], plan.task) for guess in guesses]
+    over = over_clients({c: scores for c, scores in enumerate(each) if scores}, metric)
+    clients = [scores and scores.get(metric.name) for scores in each]
+    return {"floors": {metric.name: {"over": over.get(metric.name), "clients": clients}}}
 
 
-def _check_models(name: str, method: Method[Any, Any, Any, Any], models: tuple[SplitModel, ...]) -> None:
-    if len(models) > 1 and method.heterogeneous == "no":
-        raise ConfigError(f"model names {len(models)} networks, but {name} needs the same one for all clients.")
-    heads = {tuple(p.shape for p in m.head.parameters()) for m in models}
-    if len(heads) > 1 and method.heterogeneous == "same head":
-        raise ConfigError(f"model names networks with different heads, but {name} needs one width for all.")
+def _of_classes(train: Sequence[int], test: Sequence[int]) -> Guess | None:
+    """Each class is as likely as in the training samples, as if each had been seen once more."""
+    seen = torch.tensor(train, dtype=torch.float64) + 1
+    y = torch.arange(len(test)).repeat_interleave(torch.tensor(test))
+    return ((seen / seen.sum()).log().expand(len(y), -1), y) if len(y) else None
+
+
+def _guesses(plan: Plan) -> Iterator[Guess | None]:
+    objective = objective_of(plan.data.task)
+    for c in range(len(plan.data)):
+        data = plan.data.client(c)
+        test = data.test.y
+        guess = objective.in_target_units(objective.guess(data.train.y))
+        yield (guess.expand(len(test), *guess.shape), test) if len(test) else None

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..app.inputs import with_remembered
 from ..app.launch import data_folder
-from ..app.objects import with_remembered
 from ..app.prepare import prepare
 from ..contract.benches import Predictor
 from ..contract.method import record_types

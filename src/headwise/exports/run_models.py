@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ..app.inputs import with_remembered
 from ..app.launch import data_folder
-from ..app.objects import with_remembered
-from ..app.prepare import divided, plan_for
+from ..app.prepare import divide, plan_for
 from ..contract.method import record_types
 from ..data.dataset import Dataset
 from ..data.federated import FederatedData, clients_at_sites, task_at_sites
@@ -84,7 +84,7 @@ class Models:
         manifest = self.run.manifest
         if self.deployed:
             refuse_deployed(self.run)
-        data = divided(self.experiment, data_folder(self._data_dir or manifest["data_dir"]))
+        data = divide(self.experiment, data_folder(self._data_dir or manifest["data_dir"]))
         if (now := data.summary.hash) != (before := manifest["partition"]["hash"]):
             raise RunError(f"{self.run.path} was run on partition {before[:12]}, but the data now gives {now[:12]}.")
         return data

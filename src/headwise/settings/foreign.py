@@ -48,12 +48,12 @@ def read_foreign(text: str) -> Experiment:
 def parse_foreign(values: Any) -> Experiment:
     """From plain values that somebody else wrote."""
     if not isinstance(values, Mapping):
-        raise _refused("it")
+        raise _refusal("it")
     return experiment_from({key: _field(key, value) for key, value in values.items()})
 
 
 def _field(key: Any, value: Any) -> Any:
-    at = _checked_key(key)
+    at = _check_key(key)
     if key not in CHOICES:
         return _plain(value, (at,))
     if isinstance(value, list):
@@ -71,8 +71,8 @@ def _choice(value: Any, at: str) -> Any:
         options = {k.replace("-", "_"): literal(v) if _fits(_VALUE, v) else v for k, sign, v in pairs if sign}
         value = {"name": name, "values": [k for k, sign, _ in pairs if not sign], **options}
     if not isinstance(value, Mapping) or not _fits(_CHOSEN, value.get("name")):
-        raise _refused(at)
-    return {_checked_key(k): v if k == "name" else _plain(v, (at, k)) for k, v in value.items()}
+        raise _refusal(at)
+    return {_check_key(k): v if k == "name" else _plain(v, (at, k)) for k, v in value.items()}
 
 
 def _plain(value: Any, at: tuple[str, ...]) -> Any:
@@ -81,14 +81,14 @@ def _plain(value: Any, at: tuple[str, ...]) -> Any:
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if len(at) <= DEEPEST and isinstance(value, Mapping):
-        return {_checked_key(k): _plain(v, (*at, k)) for k, v in value.items()}
+        return {_check_key(k): _plain(v, (*at, k)) for k, v in value.items()}
     if len(at) <= DEEPEST and isinstance(value, (list, tuple)):
         if at in FREE and all(isinstance(each, str) for each in value):
             return list(value)
         return [_plain(each, (*at, "")) for each in value]
     if isinstance(value, str) and _is_allowed(value, at):
         return value
-    raise _refused(".".join(filter(None, at)))
+    raise _refusal(".".join(filter(None, at)))
 
 
 def _is_allowed(value: str, at: tuple[str, ...]) -> bool:
@@ -99,9 +99,9 @@ def _is_allowed(value: str, at: tuple[str, ...]) -> bool:
     return at in FREE or _fits(_FAULTS if at == ("faults", "inject") else _VALUE, value)
 
 
-def _checked_key(key: Any) -> str:
+def _check_key(key: Any) -> str:
     if not _fits(_KEY, key):
-        raise _refused("the name of a setting")
+        raise _refusal("the name of a setting")
     return key
 
 
@@ -109,5 +109,5 @@ def _fits(grammar: re.Pattern[str], value: Any) -> bool:
     return isinstance(value, str) and grammar.fullmatch(value) is not None
 
 
-def _refused(at: str) -> ConfigError:
+def _refusal(at: str) -> ConfigError:
     return ConfigError(f"{at} must hold numbers and the names of what is installed, never a path or code.")

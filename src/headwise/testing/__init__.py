@@ -9,7 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 
 from ..app import registry
-from . import behaviour, claims, failing, samebits, tasks
+from . import behaviour, claims, samebits, tasks
 from .toy import AnyMethod
 from .watching import Watched
 from .watching import record_messages as record_messages
@@ -26,7 +26,7 @@ CHECKS: dict[str, Check] = {
     "company of others": samebits.company_does_not_matter,
     "resume is uninterrupted": samebits.resume_is_uninterrupted,
     "partial participation": behaviour.partial_participation,
-    "clients that fail": failing.refused_replies_leave_no_trace,
+    "clients that fail": behaviour.refused_replies_leave_no_trace,
     "unseen client": behaviour.unseen_client,
     "awkward clients": behaviour.awkward_clients,
     "BatchNorm": behaviour.batch_norm,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from itertools import pairwise
 
 from ..contract.method import Reply, record_types
 from ..engine.client.jobs import Job, handle
 from ..engine.client.state import encode_state
+from ..engine.executors.faulty import Faulty
+from ..engine.executors.serial import Serial
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench
 from ..models.split import Buffers
 from ..records import Record, decode, encode, pack, same, unpack
-from ..settings.options import Train
+from ..settings.options import Faults, Inject, Train
 from .toy import (
     AWKWARD,
     EASY,
@@ -31,6 +34,9 @@ from .toy import (
     toy_plan,
 )
 from .watching import Backwards, Listening, Watched, record_messages, up_of
+
+REFUSED = ("error", "stale", "nan")
+"""clients that raise, answer for another round, or send NaN"""
 
 
 def need(holds: bool, text: str) -> None:
@@ -148,3 +154,21 @@ def _belongings(plan: Plan) -> list[bytes]:
     clients = [plan.data.client(c) for c in range(len(plan.data))]
     samples = [t for c in clients for part in (c.train, c.val, c.test) for t in (part.x, part.y)]
     return [t.numpy().tobytes() for t in [*models, *samples]]
+
+
+def refused_replies_leave_no_trace(method: AnyMethod) -> None:
+    """A failed client has the same effect as one that was never asked, and the run continues."""
+    silent = _play_with_faults(method, "drop=0.4", rounds=1).trace()
+    for kind in REFUSED:
+        trace = _play_with_faults(method, f"{kind}=0.4", rounds=1).trace()
+        need(trace.server == silent.server, f"clients whose fault was {kind!r} change the server's state")
+    last = _play_with_faults(method, "drop=0.3,error=0.1,stale=0.1,nan=0.2,twice=0.1", rounds=3).ended[-1]
+    values = [t for t in pack(last.progress.server).tensors.values() if t.is_floating_point()]
+    need(all(bool(t.isfinite().all()) for t in values), "the server's state is not finite after rounds with failures")
+
+
+def _play_with_faults(method: AnyMethod, inject: str, rounds: int) -> Recorder:
+    faults = Faults(inject=Inject.parse(inject, "faults.inject"), min_replies=0)
+    plan = toy_plan(method, rounds=rounds).with_settings(faults=faults)
+    with closing(Faulty(Serial(plan), plan)) as executor:
+        return play(plan, executor)

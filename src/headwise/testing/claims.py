@@ -186,7 +186,7 @@ def _enough(method: AnyMethod) -> set[str]:
         return Params(pack(method.aggregate(server, replies, ServerBench(plan, 2))).tensors)
 
     kinds = {"labels"} if _apart(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS else set[str]()
-    moved = [Packed({k: _moved(t, rng) for k, t in pack(up).tensors.items()}, pack(up).scalars) for up in ups]
+    moved = [Packed({k: _perturb(t, rng) for k, t in pack(up).tensors.items()}, pack(up).scalars) for up in ups]
     replies = [Reply(c, unpack(type(ups[0]), m), n) for c, (m, n) in enumerate(zip(moved, UNEQUAL, strict=True))]
     for name, weights in (("samples", UNEQUAL), ("clients", (1,) * len(UNEQUAL))):
         average = _mean(moved, weights)
@@ -212,16 +212,16 @@ def _apart(a: Params, b: Params) -> float:
     return max((float((t.double() - b[k].double()).abs().max()) for k, t in a.items() if t.numel()), default=0.0)
 
 
-def _moved(t: Tensor, rng: torch.Generator) -> Tensor:
+def _perturb(t: Tensor, rng: torch.Generator) -> Tensor:
     return t + torch.randn(t.shape, generator=rng) if t.is_floating_point() else t
 
 
 def _same_sums(record: Record, seed: int) -> list[Reply[Any]]:
     """Three messages that add up to three times this one."""
-    return [Reply(c, _shifted(record, c, torch.Generator().manual_seed(seed)), 10) for c in range(3)]
+    return [Reply(c, _shift(record, c, torch.Generator().manual_seed(seed)), 10) for c in range(3)]
 
 
-def _shifted(record: Record, which: int, rng: torch.Generator) -> Record:
+def _shift(record: Record, which: int, rng: torch.Generator) -> Record:
     """Number `which` of three random records that add up to three times this one."""
 
     def shift(shape: torch.Size) -> Tensor:

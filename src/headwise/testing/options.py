@@ -16,7 +16,7 @@ def alternatives(method: AnyMethod, name: str) -> tuple[list[Any], list[Any]]:
     """An option's other choices, each of which must matter, and other numbers, at least one of which must."""
     kind, value = field_types(type(method))[name], getattr(method, name)
     choices = [v for leaf in _leaves(kind) for v in _choices(leaf) if v != value]
-    numbers = [v for leaf in _leaves(kind) for v in _numbers(leaf, value) if v != value and _allowed(v, kind)]
+    numbers = [v for leaf in _leaves(kind) for v in _numbers(leaf, value) if v != value and _is_allowed(v, kind)]
     return choices, list(dict.fromkeys(numbers))
 
 
@@ -71,7 +71,7 @@ def _numbers(kind: Any, value: Any) -> list[Any]:
     return []
 
 
-def _allowed(value: Any, kind: Any) -> bool:
+def _is_allowed(value: Any, kind: Any) -> bool:
     try:
         convert(value, kind, "value")
     except ConfigError:

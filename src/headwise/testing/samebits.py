@@ -66,7 +66,7 @@ def pool_is_serial(method: AnyMethod) -> None:
 def resume_is_uninterrupted(method: AnyMethod) -> None:
     """A run resumed from its checkpoint, with a new method object, gives the same bits."""
     with tempfile.TemporaryDirectory() as folder:
-        first = _interrupted(reference_plan(method), Path(folder))
+        first = _play_all_but_last(reference_plan(method), Path(folder))
         with closing(Checkpoints(Path(folder), record_types(type(method)))) as checkpoints:
             checkpoint = checkpoints.load()
             assert checkpoint is not None
@@ -78,7 +78,7 @@ def resume_is_uninterrupted(method: AnyMethod) -> None:
     equal(reference(method, nervous=True), second.trace(), text)
 
 
-def _interrupted(plan: Plan, folder: Path) -> Recorder:
+def _play_all_but_last(plan: Plan, folder: Path) -> Recorder:
     """All rounds of a run but the last, with checkpoints in this folder."""
     lines = {name: Extent(0, "") for name in ("rounds.jsonl", "clients.jsonl")}  # not written here
 

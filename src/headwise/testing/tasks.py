@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..app.capabilities import check_task, methods_for
+from ..app.checks import check_task, methods_for
 from ..data.federated import FederatedData
 from ..engine.client.jobs import make_personal_model
 from ..engine.events import RoundEnded

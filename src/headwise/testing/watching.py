@@ -181,10 +181,10 @@ class Apart:
             plan = dataclasses.replace(self._plan, data=_only(self._plan.data, job.client))
             state = self.states.encode(job.client)
             before = None if state is None else decode_state(self._me, state)
-            answer, after = handle(plan, dataclasses.replace(job, down=_delivered(job.down)), before, self.clock)
+            answer, after = handle(plan, dataclasses.replace(job, down=_deliver(job.down)), before, self.clock)
             if after is not None:
                 self.states[job.client] = after
-            yield dataclasses.replace(answer, up=None if answer.up is None else _delivered(answer.up))
+            yield dataclasses.replace(answer, up=None if answer.up is None else _deliver(answer.up))
 
     def close(self) -> None:
         pass
@@ -198,5 +198,5 @@ def _only(data: Clients, client: int) -> Clients:
     return dataclasses.replace(data, x=data.x[a:b].clone(), y=data.y[a:b].clone(), ends=ends, reported_labels=labels)
 
 
-def _delivered(record: R) -> R:
+def _deliver(record: R) -> R:
     return decode(type(record), encode(record))

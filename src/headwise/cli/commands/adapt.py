@@ -70,12 +70,14 @@ def command(
     if len(clients) > 1:
         click.echo(f"{data} has {len(clients)} clients: one model each.")
     for each in clients:
-        click.echo(f"{each.client}: {_said(each, trained.metric)}" if each.client else _said(each, trained.metric))
+        click.echo(
+            f"{each.client}: {_score_text(each, trained.metric)}" if each.client else _score_text(each, trained.metric)
+        )
     if out:
         click.echo(f"wrote {counted(len(clients), 'model')} to {out}")
 
 
-def _said(each: Any, metric: Any) -> str:
+def _score_text(each: Any, metric: Any) -> str:
     values = [
         f"{metric.form(scores[metric.name])} after {counted(int(e), 'epoch')}"
         if metric.name in scores

@@ -45,13 +45,13 @@ def show(
         config, given = None, {**given, "data": str(config)}
     experiment = experiment_of(config, changes, given)
     from ...app.launch import data_folder
-    from ...app.prepare import divided
+    from ...app.prepare import divide
     from ...disk.files import write_bytes
     from ...report.page import partition_words, render_partition
     from ...runs.query import title_of
     from ...settings.fields import dump
 
-    data = divided(experiment, data_folder(data_dir))
+    data = divide(experiment, data_folder(data_dir))
     if not kind_of(data.dataset.task).one_class:
         show_targets(data, as_json)
         return
@@ -209,11 +209,11 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     """Divide DATA (a data set or a data.toml) among clients, and write a folder with a data.toml for each."""
     experiment = experiment_of(None, changes, {**given, "data": data})
     from ...app.launch import data_folder
-    from ...app.prepare import divided
+    from ...app.prepare import divide
     from ...data.own.deal import deal as write_folders
     from ...disk.files import failing_clearly
 
-    federation = divided(experiment, data_folder(data_dir))
+    federation = divide(experiment, data_folder(data_dir))
     usual = federation.dataset.model or registry.make("data", experiment.data).default_model
     with failing_clearly(out):
         homes = write_folders(federation, usual, out)

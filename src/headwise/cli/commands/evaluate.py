@@ -8,7 +8,7 @@ import click
 
 from ...disk.jsontext import to_json
 from ..options import OUTPUT_FILE, json_option, quiet_option
-from .predict import CLIENT, DATA, MODEL, telling
+from .predict import CLIENT, DATA, MODEL, print_progress
 
 UNKNOWN = "Warning: these are not the data of the model's run as it divided them: some may be training samples."
 
@@ -32,7 +32,7 @@ def command(model: Path, data: Path, out: Path | None, client: str, as_json: boo
 
     loaded = load_model(model)
     held_out = find_held_out(loaded, data)
-    progress = telling(quiet or as_json)
+    progress = print_progress(quiet or as_json)
     quality = measure_quality(loaded, data, on_progress=progress, client=client, held_out=held_out)
     if held_out is None:
         click.echo(UNKNOWN, err=True)

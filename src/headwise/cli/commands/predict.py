@@ -17,7 +17,7 @@ WRITTEN = "new file to write: .csv, .json or .parquet; for masks .npz, or a fold
 CLIENT = click.option("--client", default="", metavar="NAME", help="only this client's samples of a data.toml")
 
 
-def telling(quiet: bool) -> Callable[[int], None]:
+def print_progress(quiet: bool) -> Callable[[int], None]:
     """Shows how many samples are done, in a terminal."""
     shown = not quiet and sys.stderr.isatty()
     return lambda n: click.echo(f"\r{n:,} samples", err=True, nl=False) if shown else None
@@ -40,5 +40,5 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
 
     if out.is_file():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
-    n = predict_file(load_model(model), data, out, on_progress=telling(quiet), client=client)
+    n = predict_file(load_model(model), data, out, on_progress=print_progress(quiet), client=client)
     click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))

@@ -83,10 +83,10 @@ def command(
     from ..display import watching
 
     folder = cells or reproduce.CELLS
-    ask, seconds = _fitting(ask, folder, count, data_dir, budget)
+    ask, seconds = _fit_budget(ask, folder, count, data_dir, budget)
     _announce(ask, seconds, count, quiet)
     if only_plan:
-        click.echo(_planned(ask, folder, seconds, as_json))
+        click.echo(_plan_text(ask, folder, seconds, as_json))
         return
     home = out or Path("runs/reproduce") / ask.folder
     done = reproduce.reproduce(
@@ -102,7 +102,7 @@ def command(
     click.echo(to_json(done.plain()) if as_json else f"{_shown(done)}\nThe table is in {home}, its runs in {folder}.")
 
 
-def _fitting(
+def _fit_budget(
     ask: Ask, cells: Path, workers: Workers | None, data_dir: Path | None, budget: str | None
 ) -> tuple[Ask, list[float]]:
     """The scale asked for, or the largest that fits the budget, and the seconds that each open cell will take."""
@@ -131,7 +131,7 @@ def _announce(ask: Ask, seconds: list[float], workers: Workers | None, quiet: bo
     )
 
 
-def _planned(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
+def _plan_text(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> str:
     from ...papers import cost, reproduce
 
     runs = list(zip(reproduce.open_cells(ask, cells), seconds, strict=True))

@@ -22,7 +22,7 @@ def command(
     run: Path, without: tuple[str, ...], out: Path | None, data_dir: Path | None, as_json: bool, quiet: bool
 ) -> None:
     """Repeat RUN exactly as if these clients had never been there, and show what that changes for the others."""
-    from ...app.forgetting import PAGE, retrain
+    from ...app.retrain import PAGE, retrain
     from ...report.page import forgotten_table
     from ...runs.query import Run
     from ..display import watching

@@ -42,13 +42,15 @@ def command(
     **flags: str | None,
 ) -> None:
     """Train with one method, configured by the TOML file CONFIG and flags."""
-    experiment = experiment_of(config, changes, flags) if origin is None else _going_on(origin, config, changes, flags)
+    experiment = (
+        experiment_of(config, changes, flags) if origin is None else _experiment_after(origin, config, changes, flags)
+    )
     expect_workers(experiment)  # before torch is imported here, too
     from ...app import launch
     from ...trackers import trackers
     from ..display import watching
 
-    folder = out or launch.usual_folder(experiment)
+    folder = out or launch.default_folder(experiment)
     others = trackers(tracked, folder)
     with watching(experiment.method.name, quiet=quiet) as observers:
         run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others])
@@ -63,10 +65,10 @@ def command(
             click.echo(f"  native kernels: {rate:.1f} GFLOP/s per core, {share}.", err=as_json)
 
 
-def _going_on(origin: Path, config: Path | None, changes: tuple[str, ...], flags: dict[str, str | None]) -> Any:
-    from ...app.going_on import going_on, values_of
+def _experiment_after(origin: Path, config: Path | None, changes: tuple[str, ...], flags: dict[str, str | None]) -> Any:
+    from ...app.continue_from import continue_from, settings_after
 
-    return going_on(values_from(config, changes, flags, values_of(origin)))
+    return continue_from(values_from(config, changes, flags, settings_after(origin)))
 
 
 def show(run: Any, as_json: bool) -> None:
@@ -94,7 +96,7 @@ def show(run: Any, as_json: bool) -> None:
         if by_client := _by_client(run, moment):
             click.echo(f"         {by_client}")
     if "new_clients" in summary:
-        click.echo(f"  new    {_joined(summary['new_clients'])}")
+        click.echo(f"  new    {_new_clients_text(summary['new_clients'])}")
     if summary["floor"] is not None:
         majority = is_majority(run.metric, run.manifest["experiment"]["task"])
         guess = "always each client's most frequent class" if majority else "a model without inputs"
@@ -116,7 +118,7 @@ def _by_client(run: Any, moment: str) -> str:
     return ", ".join(f"{run.names[c]} {value:.4f}" for c, value in sorted(scores.items()))
 
 
-def _joined(new: dict[str, Any]) -> str:
+def _new_clients_text(new: dict[str, Any]) -> str:
     """Clients that never trained, after joining and after local training, by epochs on their own samples."""
     scores = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
     count = counted(len(new["clients"]), "client")

@@ -11,8 +11,8 @@ from small_runs import experiment
 
 import headwise as hw
 from comparing import rows
-from headwise.app.forgetting import PAGE, retrain
-from headwise.app.going_on import going_on, values_of
+from headwise.app.continue_from import continue_from, settings_after
+from headwise.app.retrain import PAGE, retrain
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.records import encode
@@ -126,7 +126,7 @@ def test_it_resumes(tmp_path: Path) -> None:
 def test_what_cannot_be_forgotten_gets_a_sentence(tmp_path: Path) -> None:
     before = hw.run(experiment(2), tmp_path / "with")
     after = retrain(before.path, [2], tmp_path / "without")
-    hw.run(going_on({**values_of(before.path), "rounds": 1}), tmp_path / "more")
+    hw.run(continue_from({**settings_after(before.path), "rounds": 1}), tmp_path / "more")
     hw.run(experiment(3, stop={"budget": 1e-9}), tmp_path / "short")
     cases: list[tuple[Path, list[Any], type[Exception], str]] = [
         (before.path, ["va"], RunError, "has no client 'va': its clients are 0 to 4"),

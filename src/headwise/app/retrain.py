@@ -1,4 +1,4 @@
-"""Repeats a run as if some of its clients had never been there, and says what that changes for the others."""
+"""Repeats a run as if some of its clients had never taken part, and compares the others before and after."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ def retrain(
 ) -> Run:
     """The run again without these clients; the others keep their numbers, their samples and their random draws."""
     before = Run(Path(folder))
-    asked = _asked(before, without)
+    experiment = _experiment_without(before, without)
     backend = here(data_folder(data_dir or before.manifest["data_dir"]))
 
     def make(experiment: Experiment) -> Prepared:
-        found = backend.make(experiment)
-        rows = zip(found.histograms["train"], before.partition["train"], strict=True)
+        prepared = backend.make(experiment)
+        rows = zip(prepared.histograms["train"], before.partition["train"], strict=True)
         if any(now != then for now, then in rows if any(now)):
-            raise RunError(f"{before.path} was run on other data: its other clients have other samples now.")
-        return found
+            raise RunError(f"{before.path} can't be repeated, the data changed: the remaining clients' samples differ.")
+        return prepared
 
     place = Path(out) if out else free_folder(f"{before.path.name}-without-{'-'.join(map(str, without))}")
-    after = run(asked, place, data_dir=data_dir, observers=observers, backend=Backend(make, backend.executor))
+    after = run(experiment, place, data_dir=data_dir, observers=observers, backend=Backend(make, backend.executor))
     write_forgotten(before, after, after.path / PAGE)
     return after
 
 
-def _asked(before: Run, without: Sequence[str | int]) -> Experiment:
+def _experiment_without(before: Run, without: Sequence[str | int]) -> Experiment:
     before.check_complete()
     experiment = experiment_from(before.manifest["experiment"])
     if experiment.origin.run:
-        raise RunError(f"{before.path} goes on from {experiment.origin.run}, which knew them: retrain that one first.")
+        raise RunError(
+            f"{before.path} continues from {experiment.origin.run}, which trained on them: retrain that one first."
+        )
     if experiment.engine.kind == "flower":
         raise RunError(f"{before.path} has its clients at sites: deploy again without theirs.")
     numbers = {before.number_of(who) for who in without}

@@ -11,9 +11,9 @@ import pytest
 from small_runs import experiment
 
 import headwise as hw
-from headwise.app.going_on import beginning, going_on, values_of
+from headwise.app.continue_from import continue_from, settings_after, start_states
 from headwise.app.launch import run_or_resume
-from headwise.app.prepare import numbered, prepare
+from headwise.app.prepare import prepare, renumber
 from headwise.data.splits import Parts
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
@@ -36,7 +36,7 @@ def go(asked: hw.Experiment, folder: Path) -> tuple[hw.Run, bytes]:
 
 
 def after(folder: Path, **changes: Any) -> hw.Experiment:
-    return going_on({**values_of(folder), **changes})
+    return continue_from({**settings_after(folder), **changes})
 
 
 def measured(rows: Any) -> list[Any]:
@@ -87,7 +87,7 @@ def test_clients_may_come_and_go(method: str, clients: int, tmp_path: Path) -> N
 
 def test_named_clients_keep_their_numbers() -> None:
     parts = [Parts(*[np.array([k])] * 3) for k in range(3)]
-    found, names, left = numbered(parts, ["basel", "cleveland", "va"], ["va", "long beach", "cleveland"])
+    found, names, left = renumber(parts, ["basel", "cleveland", "va"], ["va", "long beach", "cleveland"])
     assert list(names) == ["va", "long beach", "cleveland", "basel"]
     assert [p.train.tolist() for p in found if len(p.train)] == [[2], [1], [0]]
     assert left == {1}
@@ -125,4 +125,4 @@ def test_only_finished_and_unchanged_runs_go_on(tmp_path: Path) -> None:
     strange = hw.Experiment(**{**vars(asked), "origin": {**vars(asked.origin), "hash": "0"}})
     found = prepare(strange, tmp_path)
     with pytest.raises(RunError, match="has changed since this run was set up"):
-        beginning(found.plan, found.histograms["classes"])
+        start_states(found.plan, found.histograms["classes"])

@@ -1,7 +1,7 @@
-"""Runs that go on from a finished one: its server's and clients' states, perhaps with other data and other clients.
+"""Runs that continue from a finished one, with its server's and clients' states, perhaps on other data and clients.
 
-The new run is a run of its own; clients keep their numbers, and rounds count on wherever they decide something: draws,
-seeds and the learning rate's decay. So ten rounds and then ten more are, on the same data, the same as twenty.
+The new run is a run of its own; clients keep their numbers, and rounds keep counting where they decide something:
+draws, seeds and the learning rate's decay. So ten rounds and then ten more are, on the same data, the same as twenty.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..settings.names import SITES
 from . import registry
 
 SAME = ("method", "model", "server_model", "seed", "buffers")
-"""settings that a run takes over from the one it goes on from: states would not fit, or mean something else"""
+"""settings that both runs must share: states would not fit, or mean something else"""
 
 
-def values_of(folder: Path) -> dict[str, Any]:
-    """The settings that a run which goes on from this one has by default; nobody is held out any more."""
-    run = _ended(folder)
+def settings_after(folder: Path) -> dict[str, Any]:
+    """The default settings of a run that continues from this one; no clients are held out."""
+    run = _finished_run(folder)
     values = dict(run.manifest["experiment"])
     names = run.names or tuple(map(str, range(values["clients"])))
     if values["partition"]["name"] == "natural":
@@ -44,54 +44,64 @@ def values_of(folder: Path) -> dict[str, Any]:
     return {**values, "evaluate": {**values["evaluate"], "new_clients": 0.0}}
 
 
-def going_on(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these settings, which `values_of` began and a user may have changed."""
+def continue_from(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of these settings: those of `settings_after`, which a user may have changed."""
     before = registry.resolve_all(experiment_from(Run(Path(values["origin"]["run"])).manifest["experiment"]))
-    asked = experiment_from(values)
-    divided = asked.clients or (0 if asked.partition.name == "natural" else 20)
-    asked = replace(asked, origin=replace(asked.origin, divided=divided))
+    experiment = experiment_from(values)
+    divided = experiment.clients or (0 if experiment.partition.name == "natural" else 20)
+    experiment = replace(experiment, origin=replace(experiment.origin, divided=divided))
     for name in SAME:
-        now, then = (getattr(registry.resolve_all(e), name) for e in (asked, before))
+        now, then = (getattr(registry.resolve_all(e), name) for e in (experiment, before))
         if name == "method":
             now, then = now.name, then.name
         if now != then:
             raise ConfigError(
-                f"{name} is not what {asked.origin.run} has, but a run that goes on from it must keep it."
+                f"{name} is not what {experiment.origin.run} has, but a run that continues from it must keep it."
             )
-    if asked.evaluate.new_clients:
-        raise ConfigError(f"evaluate.new_clients is {asked.evaluate.new_clients:g}, but these clients are not new.")
-    if asked.privacy.clip is not None or before.privacy.clip is not None:
-        raise ConfigError("privacy.clip is set, but a run can't go on with privacy: epsilon counts one run's rounds.")
-    if {asked.engine.kind, before.engine.kind} & set(SITES):
-        raise ConfigError("engine.kind has sites, which keep their clients' states: only runs here can go on.")
-    return asked
+    if experiment.evaluate.new_clients:
+        raise ConfigError(
+            f"evaluate.new_clients is {experiment.evaluate.new_clients:g}, but these clients are not new."
+        )
+    if experiment.privacy.clip is not None or before.privacy.clip is not None:
+        raise ConfigError("privacy.clip is set, but a private run can't be continued: epsilon counts one run's rounds.")
+    if {experiment.engine.kind, before.engine.kind} & set(SITES):
+        raise ConfigError(
+            "engine.kind has sites, which keep their clients' states: only runs on this machine can be continued."
+        )
+    return experiment
 
 
-def beginning(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, bytes]]:
-    """The server's state and those of the clients that are still there."""
+def start_states(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, bytes]]:
+    """The server's state, and those of the clients that still take part."""
     origin = plan.experiment.origin
     folder = Path(origin.run)
-    run, found = _ended(folder), _checkpoint(folder, plan)
+    run = _finished_run(folder)
+    checkpoint = _checkpoint(folder, plan)
     if hash_of(folder) != origin.hash:
         raise RunError(f"{folder} has changed since this run was set up: start it again with --from.")
     if not set(plan.clients) & set(range(len(origin.clients))):
         raise RunError(f"{folder} knows none of these clients: its own are {', '.join(origin.clients[:10])}.")
     if (then := run.partition.get("classes", [])) != classes:
-        said = ", ".join(map(str, then[:20]))
-        raise RunError(f"{folder} was trained on the classes {said}, but the data has {', '.join(classes[:20])}.")
-    for who, packed in [("server", pack(found.progress.server)), *((c, pack(s.me)) for c, s in found.states.items())]:
+        classes_then = ", ".join(map(str, then[:20]))
+        raise RunError(
+            f"{folder} was trained on the classes {classes_then}, but the data has {', '.join(classes[:20])}."
+        )
+    for who, packed in [
+        ("server", pack(checkpoint.progress.server)),
+        *((c, pack(s.me)) for c, s in checkpoint.states.items()),
+    ]:
         _check_shapes(packed, plan, f"the state of {who if who == 'server' else f'client {who}'} in {folder}")
-    states = {c: data for c in plan.clients if (data := found.states.encode(c)) is not None}
-    return Progress(0, found.progress.server, {}), states
+    states = {c: data for c in plan.clients if (data := checkpoint.states.encode(c)) is not None}
+    return Progress(0, checkpoint.progress.server, {}), states
 
 
 def hash_of(folder: Path) -> str:
-    """Of what a run is and where it ended."""
+    """Hash of the manifest and the name of the last checkpoint."""
     last = max((p.name for p in (folder / "checkpoint").glob("round-*.safetensors")), default="")
     return digest(read_bytes(folder / "manifest.json") + last.encode())
 
 
-def _ended(folder: Path) -> Run:
+def _finished_run(folder: Path) -> Run:
     run = Run(folder)
     run.check_complete()
     return run
@@ -99,11 +109,11 @@ def _ended(folder: Path) -> Run:
 
 def _checkpoint(folder: Path, plan: Plan) -> Checkpoint:
     kept = Checkpoints(folder / "checkpoint", record_types(type(plan.method)))
-    found = kept.look()
+    checkpoint = kept.look()
     kept.close()
-    if found is None:
-        raise RunError(f"{folder} has no checkpoint to go on from.")
-    return found
+    if checkpoint is None:
+        raise RunError(f"{folder} has no checkpoint: it can't be continued.")
+    return checkpoint
 
 
 def _check_shapes(packed: Packed, plan: Plan, where: str) -> None:
