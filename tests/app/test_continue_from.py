@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import experiment
 
 import headwise as hw
 from headwise.app.continue_from import continue_from, settings_after, start_states
@@ -18,6 +17,7 @@ from headwise.data.splits import Parts
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.records import encode
+from small_runs import experiment
 
 GROWING = ["fedfomo", "fd", "fedkd", "apple", "fedftha", "fedcac", "clusterfl"]
 """methods whose servers or clients keep something for each client"""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import experiment
 
 import headwise as hw
 from comparing import rows
@@ -18,6 +17,7 @@ from headwise.errors import ConfigError, RunError
 from headwise.records import encode
 from headwise.report.page import forgotten_table
 from headwise.settings.experiment import experiment_from
+from small_runs import experiment
 
 DESCRIBED = """
 format = "csv"
@@ -133,7 +133,7 @@ def test_what_cannot_be_forgotten_gets_a_sentence(tmp_path: Path) -> None:
         (before.path, [], ConfigError, "without is empty"),
         (before.path, [0, 1, 2, 3, 4], ConfigError, "none of the 5 clients is left to train"),
         (after.path, [2], ConfigError, "without names '2', but .* is already without it"),
-        (tmp_path / "more", [2], RunError, "goes on from .*, which knew them"),
+        (tmp_path / "more", [2], RunError, "continues from .*, which trained on them"),
         (tmp_path / "short", [2], RunError, "has not ended"),
     ]
     for folder, who, kind, sentence in cases:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import experiment, stop_after
 
 import headwise as hw
 from comparing import rows
@@ -28,6 +27,7 @@ from headwise.report.results import collect
 from headwise.report.tables import results
 from headwise.report.words import client_words, words
 from headwise.runs.query import summarize
+from small_runs import experiment, stop_after
 
 AUC = {"metric": "auc"}
 

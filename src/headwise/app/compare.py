@@ -23,9 +23,9 @@ from ..runs.query import Run, title_of
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment
 from . import registry
+from .code import collect_code
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
-from .registry import resolve
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """returns observers that display the run with this title"""
@@ -117,9 +117,10 @@ def _cells(base: Experiment, methods: Sequence[str], draws: int, seeds: int) -> 
         draw = base.data_seed + k // seeds
         seed = base.seed + k
         for label, method in labels.items():
-            choice = resolve("method", Choice.parse(method, "method"))
+            choice = registry.resolve("method", Choice.parse(method, "method"))
             experiment = dataclasses.replace(base, method=choice, seed=seed, data_seed=draw)
-            cells.append((method, experiment, f"{label}-d{draw}-s{seed}"))
+            code = collect_code(experiment).label  # so that an edited file gets folders of its own
+            cells.append((method, experiment, f"{label}-{code + '-' if code else ''}d{draw}-s{seed}"))
     return cells
 
 

@@ -8,6 +8,7 @@ one must pass them again.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from ..runs.store import refuse_if_taken
 from ..settings.choices import NETWORK, OWN, Choice, reference
 from ..settings.experiment import Experiment
 from . import registry
+from .code import changed_files, collect_code
 
 _OBJECTS: dict[tuple[Path, str], list[Any]] = {}
 """by the folder of the run that they were passed to, and the argument of `resume` that takes them again"""
@@ -143,6 +145,13 @@ def remember(experiment: Experiment, folder: Path) -> None:
 
 def with_remembered(experiment: Experiment, folder: Path) -> Experiment:
     """A run's own experiment, to make models: functions are only needed by methods that train for that."""
+    changed = changed_files(folder, collect_code(experiment))
+    if changed:
+        logging.getLogger("headwise").warning(
+            "%s was run with other code: %s changed since, and its models are made with the files as they are now.",
+            folder,
+            ", ".join(changed),
+        )
     return with_functions(with_networks(experiment, folder), folder, needed=False)
 
 

@@ -34,6 +34,7 @@ from ..settings.choices import OWN
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from .checks import check_augment
+from .code import add_code, check_unchanged, collect_code, is_changed, store_code
 from .continue_from import start_states
 from .inputs import (
     check_processes,
@@ -83,6 +84,9 @@ def run(
         check_augment(plan)
         spent = {"privacy": costs} if (costs := account(plan)) else {}
         manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
+        code = collect_code(experiment)
+        manifest["code"] = [{"round": 0, **code.plain()}]
+        store_code(code, folder)
         start = start_states(plan, histograms["classes"]) if experiment.origin.run else None
         with new_run(folder, manifest, histograms):
             del histograms  # a gigabyte with a million clients
@@ -101,11 +105,14 @@ def resume(
     model: Any = None,
     augment: Any = None,
     verify: bool = False,
+    with_new_code: bool = False,
 ) -> Run:
     """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged.
 
     A network or augmentation that was defined in a notebook or script must be passed again, as `model` or `augment`.
     `verify` reads all files of the data to see whether one has changed, not only those with another size or time.
+    A run whose own method, network, augmentation or metric has changed since is refused, with the difference as a note
+    of the error; `with_new_code` continues it anyway, and the run's manifest says from which round on.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -122,12 +129,17 @@ def resume(
     began = with_functions(with_networks(before, folder, model), folder, augment)
     if verify and began.data.name == OWN:
         registry.make("data", began.data).check_content()
+    code = collect_code(began)
+    if not with_new_code:
+        check_unchanged(folder, manifest, code, "resume it --with-new-code, or start a new run")
     experiment, plan, summary, histograms = backend.make(began)
     then = manifest["partition"]["hash"]
     if summary.hash != then:
         raise RunError(f"{folder} was run on partition {then[:12]}, but the data now gives {summary.hash[:12]}.")
     with only_writer(folder):
         mend_partition(folder, histograms)
+        if with_new_code and is_changed(folder, manifest, code):
+            add_code(folder, code, len(run.rounds))
         del histograms
         return _drive(experiment, plan, folder, observers, backend)
 
@@ -165,6 +177,7 @@ def run_or_resume(
     elsewhere = dataclasses.replace(before.engine, **places)
     if dataclasses.replace(before, engine=elsewhere).plain() != now.plain():  # where it runs does not matter
         raise RunError(f"{out} holds another experiment: choose another folder.")
+    check_unchanged(out, old.manifest, collect_code(now), "choose another folder")
     if _is_complete(old):
         return old
     return resume(out, data_dir=data_dir, observers=observers, backend=backend, **own_objects(now))

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -149,7 +150,11 @@ def load_function(name: str, at: str) -> Callable[..., Any]:
     """The function or class that ``package.module:name`` or ``file.py:name`` refers to; `at` is the setting."""
     place, _, attribute = name.rpartition(":")
     try:
-        module = _load_once(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = (
+            _run_file(Path(place), _module_name(Path(place)))
+            if place.endswith(".py")
+            else importlib.import_module(place)
+        )
     except ModuleNotFoundError as error:
         raise ConfigError(f"{at} is {name!r}, but there is no module {error.name!r}.") from error
     except Exception as error:  # another's file can raise anything
@@ -276,14 +281,21 @@ def _load(value: str) -> Any:
     return EntryPoint("", value, "").load()
 
 
-def _load_once(path: Path) -> Any:
-    name = f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    return sys.modules.get(name) or _run_file(path, name)
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a file each time: bytecode on disk may be of an earlier edit in the same second."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _module_name(path: Path) -> str:
+    """Other processes look for the classes of a file under this name."""
+    return f"headwise_network_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 def _run_file(path: Path, name: str) -> Any:
     """Run a user's file as a module of this name; its dataclasses look for it among the modules meanwhile."""
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:

@@ -11,6 +11,7 @@ from ..errors import ConfigError, RunError
 from ..report.page import write_forgotten
 from ..runs.query import Run
 from ..settings.experiment import Experiment, experiment_from
+from .code import check_unchanged, collect_code
 from .launch import Backend, data_folder, free_folder, here, run
 from .prepare import Prepared
 
@@ -28,6 +29,7 @@ def retrain(
     """The run again without these clients; the others keep their numbers, their samples and their random draws."""
     before = Run(Path(folder))
     experiment = _experiment_without(before, without)
+    check_unchanged(before.path, before.manifest, collect_code(experiment), "restore it to repeat the run")
     backend = here(data_folder(data_dir or before.manifest["data_dir"]))
 
     def make(experiment: Experiment) -> Prepared:

@@ -32,7 +32,7 @@ VERBS = {
     "watch": "follow runs live in a browser",
     "data": "show which client would hold which data",
     "list": "list methods, models, data, partitions, papers or runs",
-    "describe": "show a method or a published table",
+    "describe": "show a method, a published table, or what a run was made with",
     "new": "begin a method of your own: its file and its test",
     "check": "check that a method keeps the contract",
     "doctor": "show what is installed here, and what is missing",

@@ -72,6 +72,8 @@ def _print_error(error: Exception, hint: str) -> int:
     own = _own_line(error)
     if isinstance(error, (HeadwiseError, click.ClickException)):
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        for note in getattr(error, "__notes__", ()):  # such as what changed in a file of the user's
+            _print_to_stderr(note)
         _print_sentence(f"{text} {hint}" if own else text)
     elif isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch has no class for it on a CPU
         _print_sentence(f"this needs more memory than is available: {error or 'choose something smaller'}.")

@@ -251,14 +251,14 @@ class HeldOut(NamedTuple):
 
 def find_held_out(model: TrainedModel, data: Path) -> HeldOut | None:
     """The test samples of these files, if they are the data of the model's run; None if that is not known."""
-    from ..app.prepare import divided
+    from ..app.prepare import divide
 
     division = model.card["training"].get("division")
     if data.suffix.lower() != ".toml" or not isinstance(division, dict) or model.card["training"]["data"] != OWN:
         return None
     try:
         settings = parse_foreign(division)  # the card may be somebody else's
-        federated = divided(replace(settings, data=Choice(OWN, {"path": str(data)})), data.parent)
+        federated = divide(replace(settings, data=Choice(OWN, {"path": str(data)})), data.parent)
     except HeadwiseError:  # they are other data
         return None
     if federated.summary.hash != model.card["training"].get("partition"):

@@ -258,13 +258,30 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
 def rebuild_network(data: bytes, path: str) -> nn.Module:
     """The network in a file that `describe_network` made."""
     try:
-        (size,) = struct.unpack("<Q", data[:8])
-        tree = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["network"])
-        return _built(tree, load(data), {})
+        return _built(_read_tree(data), load(data), {})
     except ConfigError:
         raise
     except Exception as error:  # a damaged file can raise anything
         raise ConfigError(f"{path} can't be read as a network: {type(error).__name__}: {error}.") from error
+
+
+def layer_classes(data: bytes) -> set[str]:
+    """The classes of the layers in such a file, as ``module:Class``; none if it is damaged."""
+
+    def walk(tree: Any) -> set[str]:
+        if tree is None or "same" in tree:
+            return set()
+        return {tree["class"]}.union(*map(walk, tree["layers"].values()))
+
+    try:
+        return walk(_read_tree(data))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error):
+        return set()  # whoever builds the network says what is wrong
+
+
+def _read_tree(data: bytes) -> Any:
+    (size,) = struct.unpack("<Q", data[:8])
+    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["network"])
 
 
 def _layer(layer: nn.Module, path: str, seen: dict[int, str], tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..app import registry
+from ..app.code import collect_code
 from ..app.registry import resolve_all
 from ..disk.files import digest
 from ..disk.jsontext import to_json
@@ -89,6 +90,8 @@ class Cell:
     def key(self) -> str:
         """Identifies the experiment: the same on every machine, and in later versions that add settings."""
         values = {k: v for k, v in difference(self.experiment.plain(), Experiment().plain()).items() if k != "engine"}
+        if code := collect_code(self.experiment).label:
+            values["code"] = code
         return digest(to_json(values, sort_keys=True).encode())[:16]
 
     @property

@@ -124,6 +124,7 @@ MANIFEST = judge_of({
     "partition": {"hash": str, "floor": {"weighted": (float, None)}},
     "data_dir": str,
     "partition_digest?": str,
+    "code?": [{"round": int, "numerics": int, "packages": {str: str}, "files": {str: str}}],
     "hardware": {"cpu": str, "kernels": str},
     "versions": {"torch": str},
 })  # fmt: skip

@@ -239,7 +239,7 @@ def _changed(record: Record) -> Iterator[tuple[str, Record]]:
     (tensors, scalars), rng = pack(record), torch.Generator().manual_seed(1)
     for name, t in tensors.items():
         if t.is_floating_point() and t.numel():
-            yield name, unpack(type(record), Packed({**tensors, name: _moved(t, rng)}, scalars))
+            yield name, unpack(type(record), Packed({**tensors, name: _perturb(t, rng)}, scalars))
     for name, value in scalars.items():
         if isinstance(value, float):
             yield name, unpack(type(record), Packed(tensors, {**scalars, name: value + 0.5}))

@@ -191,27 +191,27 @@ def test_what_covers_all_classes_already_is_left_alone() -> None:
 
 
 def test_own_data_covers_its_classes(tmp_path: Path) -> None:
-    from headwise.app.prepare import divided
+    from headwise.app.prepare import divide
     from headwise.settings.experiment import experiment_from
 
     y = np.array([0] * 36 + [1] * 2 + [2] * 2)
     x = np.random.default_rng(0).normal(size=(40, 3))
     toml = store({"u": (x, y), "v": (x, y)}, tmp_path)
     for seed in range(5):
-        data = divided(experiment_from({"data": str(toml), "method": "fedavg", "data_seed": seed}), tmp_path)
+        data = divide(experiment_from({"data": str(toml), "method": "fedavg", "data_seed": seed}), tmp_path)
         for p in data.parts:
             assert {*data.dataset.y[p.train]} == {*data.dataset.y[p.test]} == {0, 1, 2}
 
 
 def test_arrays_are_standardised_unless_they_are_to_stay(tmp_path: Path) -> None:
-    from headwise.app.prepare import divided
+    from headwise.app.prepare import divide
     from headwise.settings.experiment import experiment_from
 
     x = np.random.default_rng(0).normal(500, 40, size=(40, 3))
     clients = {"u": (x, np.arange(40) % 2), "v": (x + 10, np.arange(40) % 2)}
     for settings, mean in (({}, 0), ({"preprocess": {"numbers": "as they are"}}, 505)):
         toml = store(clients, tmp_path, **settings)
-        data = divided(experiment_from({"data": str(toml), "method": "fedavg"}), tmp_path)
+        data = divide(experiment_from({"data": str(toml), "method": "fedavg"}), tmp_path)
         assert abs(float(data.clients().x.mean()) - mean) < 5
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...app import registry
+from ...errors import ConfigError
 from ...settings.fields import dump, field_help, field_types, type_words
 
 if TYPE_CHECKING:
@@ -25,13 +27,19 @@ LETTERS = "(P model, F body, L head, K features, C classes, c own classes)"
 
 
 @click.command(name="describe")
-@click.argument("what", metavar="METHOD|TABLE")
-def command(what: str) -> None:
+@click.argument("what", metavar="METHOD|TABLE|RUN")
+@click.option("--code", is_flag=True, help="of a run: print your own files as they were when it ran")
+def command(what: str, code: bool) -> None:
     """Show METHOD: its paper, what travels, what stays, its records and options.
 
-    Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes.
+    Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes. Or show the folder RUN:
+    when, with what and on which machine it was made, and which of your own files decided its numbers.
     """
-    if "/" in what and not what.endswith(".py"):
+    if (Path(what) / "manifest.json").is_file():
+        _show_run(Path(what), code)
+    elif code:
+        raise ConfigError(f"--code is for a run, but {what!r} is not the folder of a run.")
+    elif "/" in what and not what.endswith(".py"):
         from ...papers.tables import describe_table
 
         click.echo(describe_table(what))
@@ -70,6 +78,26 @@ def _method(method: str) -> None:
         click.echo(f"  {field.name}{words}\n      {field_help(cls).get(field.name, '')}")
     for name, options in cls.presets.items():
         click.echo(f"  {method}@{name}: " + ", ".join(f"{k} = {v}" for k, v in options.items()))
+
+
+def _show_run(folder: Path, with_files: bool) -> None:
+    from ...app.code import read_code
+    from ...runs.manifest import read_manifest
+
+    manifest = read_manifest(folder)
+    made = {
+        "made": f"{manifest['created']} by headwise {manifest['headwise']}, torch {manifest['versions']['torch']}",
+        "command": " ".join(manifest["command"]),
+        "machine": manifest["hardware"]["cpu"],
+    }
+    for name, text in made.items():
+        click.echo(f"{name:20}{text}")
+    for round_before, code in read_code(folder, manifest):
+        since = f", after round {round_before}" if round_before else ""
+        names = [*code.files, *(f"{package} {version}" for package, version in code.packages.items())]
+        click.echo(f"{'your code' + since:20}{', '.join(names) or 'none'}; numerics {code.numerics}")
+        for name, data in code.files.items() if with_files else ():
+            click.echo(f"\n# {name}{since}\n{data.decode(errors='replace')}")
 
 
 def _fields(record: type[Record]) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...app.floors import floors_of
 from ...app.launch import Backend, run_or_resume
-from ...app.prepare import Prepared, plan_for
+from ...app.prepare import Prepared, floors_of, plan_for
 from ...contract.method import record_types
 from ...data.federated import clients_at_sites, task_at_sites
 from ...data.splits import Floor, Spread, Summary, majority_floor
