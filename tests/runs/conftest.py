@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import experiment
 
 import headwise as hw
 from killing import bits
+from small_runs import experiment
 
 
 @pytest.fixture(scope="session")

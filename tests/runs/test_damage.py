@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import experiment, flip, snapshot, stop_after
 
 import headwise as hw
 from headwise.audit import reconstruction
@@ -29,6 +28,7 @@ from headwise.report.results import collect
 from headwise.runs.checkpoint import Checkpoints
 from headwise.runs.files import judge_of
 from killing import bits, forks
+from small_runs import experiment, flip, snapshot, stop_after
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
 

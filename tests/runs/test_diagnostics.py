@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import experiment
 
 import headwise as hw
 from headwise.contract.averaging import Shared
@@ -21,6 +20,7 @@ from headwise.methods.fedgmh import FedGMH, Heads
 from headwise.params import Params
 from headwise.runs.checkpoint import Checkpoints
 from headwise.runs.store import Diagnostics
+from small_runs import experiment
 
 SHOWN = {
     "fedah": {"W": ["client", "class", "feature"]},

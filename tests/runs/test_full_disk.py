@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import arguments, experiment, start
 
 import headwise as hw
 from killing import bits
+from small_runs import arguments, experiment, start
 from waiting import PATIENCE
 
 ROUNDS = 30

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import arguments, die, experiment, snapshot, start, stop_after
 
 import headwise as hw
 from headwise.disk.files import only_writer
 from headwise.engine.events import ClientDone, Event, RoundStarted
 from headwise.errors import RunError
 from killing import bits, forks
+from small_runs import arguments, die, experiment, snapshot, start, stop_after
 from waiting import PATIENCE
 
 KILLED = (-signal.SIGKILL, -signal.SIGPROF)

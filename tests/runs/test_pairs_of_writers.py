@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from small_runs import experiment, snapshot
 
 import headwise as hw
 from headwise.app.launch import Backend
@@ -18,6 +17,7 @@ from headwise.errors import RunError
 from headwise.runs import manifest
 from headwise.runs.store import new_run
 from headwise.settings.experiment import Experiment
+from small_runs import experiment, snapshot
 
 PAIRS = 100
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import experiment
 
 import headwise as hw
 from headwise.disk.files import append_lines
 from headwise.disk.jsontext import to_json
 from headwise.errors import RunError
 from headwise.runs.query import find_runs
+from small_runs import experiment
 
 REST = {"client_mean": 0.1, "client_std": 0.2, "worst_decile": 0.3, "balanced": 0.4, "f1": 0.5, "loss": 0.6}
 CURVE = [0.1, 0.5, 0.3, 0.8, 0.2, 0.8, 0.4, 0.6, 0.7, 0.5, 0.6, 0.3]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import arguments, cut, experiment, flip, snapshot, stop_after
 
 import headwise as hw
 from comparing import rows
@@ -18,6 +17,7 @@ from headwise.cli import main
 from headwise.errors import RunError
 from headwise.runs.checkpoint import GRAIN
 from killing import bits, checkpoint
+from small_runs import arguments, cut, experiment, flip, snapshot, stop_after
 
 Damage = Callable[[Path], None]
 
