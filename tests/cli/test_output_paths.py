@@ -62,7 +62,7 @@ def test_every_file_that_is_written_is_checked_before_work_begins(
     (here / "good.toml").write_text("rounds = 1")
     before = snapshot(here)
     said = headwise(*command.split(), out)
-    assert_refused(said, "out is ''" if out == "" else f"{out} can't be written")
+    assert_refused(said, "out is ''" if out == "" else f"{out if len(out) < 1000 else '...'} can't be written")
     assert snapshot(here) == before
 
 
@@ -112,3 +112,27 @@ def test_a_page_goes_through_a_link(headwise: Headwise, here: Path, run: str) ->
     assert headwise("report", run, "-o", "link.html").code == 0
     assert (here / "link.html").is_symlink()
     assert "fedavg" in (here / "page.html").read_text()
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "run --out {}",
+            "run --data {}",
+            "run --data {}.toml",
+            "run --method {}",
+            "run --method {}.py",
+            "run {}.toml",
+        ),
+        *("run --model {}.py:f", "run --data-dir {}", "resume {}", "describe {}", "report {}", "check {}.py"),
+        *("compare fedavg {}.toml", "list runs --runs {}", "data show {}", "run --set sampling.trace={}"),
+    ],
+)
+def test_paths_of_any_length_get_a_short_sentence(command: str, headwise: Headwise) -> None:
+    said = headwise(*command.format(LONG).split())
+    assert_refused(said)
+    assert len(said.err) < 1500

@@ -117,6 +117,12 @@ def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, 
     assert judge_accuracy(Printed.parse(printed, ""), ours, floor) == said
 
 
+def test_a_small_scale_is_never_compared_in_standard_deviations() -> None:
+    printed = Printed.parse("93.92 ± 0.15", "")
+    assert judge_accuracy(printed, 70.0, 60.0, scaled=True) == "small scale, order of methods only"
+    assert judge_accuracy(printed, 70.0, 80.0, scaled=True) == "small scale, order of methods only, below the floor"
+
+
 @pytest.mark.parametrize(
     ("ours", "said"),
     [

@@ -95,7 +95,7 @@ def test_scales_and_rules_are_marked(call: Call, tmp_path: Path) -> None:
     assert "Rules of the public code: The public code trains at a tenth of the rate." in found["words"]
     rows = [r for r in found["rows"] if r["column"] == "even"]
     assert [(r["rounds"], r["moment"]) for r in rows] == [(2, "pre"), (2, "pre")]
-    assert all(r["verdict"].endswith(" (scaled)") for r in rows)
+    assert all(r["verdict"].startswith("small scale, order of methods only") for r in rows)
     manifests = [hw.Run(p).manifest["experiment"] for p in Path("runs/reproduce/cells").iterdir()]
     assert {(m["train"]["batch"], m["train"]["lr"], m["fraction"]) for m in manifests} == {(8, 0.005, 0.5)}
     assert {m["method"]["mu"] for m in manifests if m["method"]["name"] == "fedprox"} == {0.0}

@@ -19,11 +19,13 @@ from ..report.page import write_page
 from ..report.results import Line, Setting
 from ..report.tables import Table, markdown, results
 from ..report.words import words
+from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment
 from . import registry
 from .code import collect_code
+from .fit import experiment_on
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
 
@@ -67,7 +69,7 @@ class Comparison:
 
 
 def compare(
-    base: Experiment,
+    base: Any,
     methods: Sequence[str],
     draws: int = 1,
     out: str | Path | None = None,
@@ -76,13 +78,24 @@ def compare(
     data_dir: str | Path | None = None,
     watch: Watch = lambda title: nullcontext(()),
     track: Track = lambda folder: (),
+    **settings: Any,
 ) -> Comparison:
     """Run every method on the same draws of the partition; called again with the same `out`, skip finished runs.
 
-    A draw has its own partition, or its own split where clients are natural, and `seeds` seeds of its own.
+    `base` is an `Experiment`, or data as `fit` takes it: a mapping of clients, a DataFrame, a Dataset, or the path of a
+    data.toml; `settings` are then those of `fit`. A draw has its own partition, or its own split where clients are
+    natural, and `seeds` seeds of its own.
+
+    >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", rounds=20)  # doctest: +SKIP
     """
+    if isinstance(base, Experiment):
+        if settings:
+            raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
+        folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
+    else:
+        folder = Path(out) if out else free_folder("compare-own")
+        base = experiment_on(base, folder / INPUTS, settings)
     cells = _cells(base, methods, draws, seeds)
-    folder = Path(out) if out else free_folder(f"compare-{base.data.name}")
     for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
         prepare(experiment, data_folder(data_dir))  # refuses methods that need one network, before any run
     done: dict[str, list[Run]] = {}

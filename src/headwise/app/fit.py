@@ -10,12 +10,11 @@ from ..data.own.objects import COPY_GB, store
 from ..engine.events import Observer
 from ..errors import ConfigError, nearest
 from ..runs.query import Run
-from ..runs.store import refuse_if_taken
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from, put
 from ..settings.fields import field_types
 from .inputs import new_inputs
-from .launch import free_folder, run
+from .launch import free_folder, run, set_aside
 
 SHORT = {
     "lr": "train.lr",
@@ -24,8 +23,12 @@ SHORT = {
     "ratio": "sampling.ratio",
     "workers": "engine.workers",
     "device": "engine.device",
+    "optimizer": "train.optimizer",
+    "metric": "evaluate.metric",
+    "patience": "stop.patience",
+    "class_weight": "train.class_weights",
 }
-"""settings with the same short names as on the command line"""
+"""settings with short names: as on the command line, or as scikit-learn and torch call them"""
 DATA = ("classes", "names", "separator", "missing", "features", "preprocess", "split")
 """settings of the data, named as in a data.toml"""
 
@@ -40,6 +43,7 @@ def fit(
     client: str = "",
     target: str | Sequence[str] = (),
     out: str | Path | None = None,
+    overwrite: bool = False,
     copy_gb: float = COPY_GB,
     observers: Iterable[Observer] = (),
     **settings: Any,
@@ -52,6 +56,7 @@ def fit(
     that returns one, ``"package.module:factory"`` or ``"file.py:factory"``. `settings` are those of an `Experiment`
     (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml (``split``, ``preprocess``, ``classes``, ...).
 
+    `overwrite` replaces the run in `out`, once the new one has started; a folder that is not a run is never replaced.
     Beyond `copy_gb` gigabytes, arrays are not copied into the run's folder: they must lie in files (np.memmap), which
     are referenced with their hashes.
 
@@ -61,19 +66,19 @@ def fit(
     values |= {"method": method, "rounds": rounds} | ({} if model is None else {"model": model})
     name = Choice.parse(method, "method").name.partition("@")[0]
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-own-s{values.get('seed', 0)}")
-    refuse_if_taken(folder)
-    experiment_from({**values, "data": "digits"})  # what is wrong with a setting is said before any data is read
-    with new_inputs(folder) as home:
-        toml = store(
-            clients,
-            home,
-            client=client,
-            target=target,
-            copy_gb=copy_gb,
-            **described,
-            **({"task": task} if task else {}),
-        )
+    experiment_from({**values, "data": "digits"})  # a wrong setting is refused before any data is read
+    described |= {"task": task} if task else {}
+    with set_aside(folder, overwrite), new_inputs(folder) as home:
+        toml = store(clients, home, client=client, target=target, copy_gb=copy_gb, **described)
         return run(experiment_from({**values, "data": str(toml)}), folder, observers=observers)
+
+
+def experiment_on(clients: Any, home: Path, settings: Mapping[str, Any]) -> Experiment:
+    """An experiment on data in memory, which is stored below `home`; `settings` are those of `fit`."""
+    about = {name: settings[name] for name in ("client", "target", "task", "copy_gb") if name in settings}
+    described, values = _sort_settings({k: v for k, v in settings.items() if k not in about})
+    experiment_from({**values, "data": "digits"})
+    return experiment_from({**values, "data": str(store(clients, home, **about, **described))})
 
 
 def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,15 +6,16 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import closing
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..app import registry
 from ..contract.method import record_types
-from ..disk.files import only_writer
+from ..disk.files import failing_clearly, only_writer
 from ..disk.jsontext import to_json
 from ..disk.paths import input_folder, path_of
 from ..engine.client.state import States
@@ -28,8 +29,8 @@ from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
 from ..runs.manifest import INPUTS, describe, describe_move, portable, read_manifest
-from ..runs.query import Run
-from ..runs.store import Diagnostics, RunStore, mend_partition, new_run
+from ..runs.query import NEW_CLIENTS, Run
+from ..runs.store import EARLY, LINES, Diagnostics, RunStore, mend_partition, new_run, refuse_if_taken
 from ..settings.choices import OWN
 from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
@@ -48,6 +49,14 @@ from .inputs import (
 )
 from .prepare import Prepared, plan_from_json, prepare
 from .registry import expect_workers
+
+FILES = {
+    *EARLY,
+    *LINES,
+    *("manifest.json", "result.json", "checkpoint", NEW_CLIENTS, "report.html", "without.html"),
+    *("mlflow.json", "tensorboard", "wandb"),
+}
+"""all that a run's folder may hold, or it is not overwritten"""
 
 
 class Backend(NamedTuple):
@@ -70,15 +79,31 @@ def run(
     data_dir: str | Path | None = None,
     observers: Iterable[Observer] = (),
     backend: Backend | None = None,
+    overwrite: bool = False,
 ) -> Run:
-    """Train and return the run; without `out`, its folder is created under ``runs/``."""
+    """Train and return the run.
+
+    Args:
+        experiment: everything that the run depends on.
+        out: the run's folder, which must be new; if it is not given, a folder is created under ``runs/``.
+        data_dir: the folder of public data sets; if it is not given, HEADWISE_DATA or a cache in your home.
+        observers: functions that are called with each event of the run.
+        backend: where data and clients are; if it is not given, this machine.
+        overwrite: replace the run in `out`, once this one has started. A folder that is not a run is never replaced.
+
+    Returns:
+        The finished run, or an interrupted one that `resume` continues.
+
+    >>> run(Experiment(method="fedrep", data="digits", rounds=2), "runs/first").complete  # doctest: +SKIP
+    True
+    """
     if experiment.engine.kind == "flower" and backend is None:
         raise ConfigError("engine.kind is 'flower', which only headwise deploy can run.")
     expect_workers(experiment)
     data_dir = data_folder(data_dir)
     backend = backend or here(data_dir)
     folder = Path(out) if out else default_folder(experiment)
-    with new_inputs(folder) as home:
+    with set_aside(folder, overwrite), new_inputs(folder) as home:
         experiment, plan, summary, histograms = backend.make(store_inputs(experiment, home))
         _ = plan.trace  # a bad file is refused before there is a run
         check_augment(plan)
@@ -183,6 +208,31 @@ def run_or_resume(
     return resume(out, data_dir=data_dir, observers=observers, backend=backend, **own_objects(now))
 
 
+@contextmanager
+def set_aside(folder: Path, overwrite: bool) -> Iterator[None]:
+    """Make room for a run where another is; that one goes once the new one has started, and comes back if it can't."""
+    if not overwrite or not folder.exists():
+        refuse_if_taken(folder)
+        yield
+        return
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else [folder.name]
+    if strange := [name for name in names if name not in FILES]:
+        raise RunError(f"{folder} can't be overwritten: {strange[0]} in it is not of a run.")
+    read_manifest(folder)
+    aside = folder.with_name(f".{folder.name}.old")
+    if aside.exists():  # of a process that was killed after it had replaced the run
+        shutil.rmtree(aside)
+    with failing_clearly(folder), only_writer(folder):  # not while another process writes there
+        folder.rename(aside)
+    try:
+        yield
+    finally:
+        if (folder / "manifest.json").exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(folder)
+
+
 def _is_complete(run: Run) -> bool:
     """Whether no round is left; if the file that says so is damaged, continuing writes it again."""
     try:
@@ -230,6 +280,6 @@ def default_folder(experiment: Experiment) -> Path:
 
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
     """`root / name`, with a number appended if that exists."""
-    name = re.sub(r"[^\w.-]", "-", name)
+    name = re.sub(r"[^\w.-]", "-", name)[:100]
     taken = {p.name for p in root.glob(f"{name}*")}
     return root / next(n for k in range(1, 10**6) if (n := name if k == 1 else f"{name}-{k}") not in taken)

@@ -78,6 +78,12 @@ def prepare(experiment: Experiment, data_dir: Path) -> Prepared:
         task=data.task.kind,
         target_range=data.dataset.target_range,
     )
+    if experiment.stop.patience and not any(len(parts.val) for parts in data.parts):
+        logging.getLogger("headwise").warning(
+            "stop.patience is %d, but there are no validation samples: the run stops on its test scores, which then "
+            "flatter it. A split such as 6:2:2 sets validation samples aside.",
+            experiment.stop.patience,
+        )
     plan = plan_for(experiment, data)
     experiment = registry.resolve_all(dataclasses.replace(experiment, clients=len(data)))
     counts = data.histograms()

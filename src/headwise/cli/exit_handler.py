@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -131,7 +132,7 @@ def _stdout_closed(error: OSError) -> int:
 
 
 def _print_sentence(text: str) -> None:
-    line = " ".join(text.split())
+    line = re.sub(r"[^\s'\"]{1000,}", lambda word: f"{word[0][:60]}...", " ".join(text.split()))
     _print_to_stderr(
         "headwise: " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     )

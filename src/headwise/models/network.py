@@ -32,7 +32,7 @@ from ..disk.jsontext import to_json
 from ..errors import ConfigError
 from ..settings.choices import SCRIPTS
 from .base import Model, Task
-from .split import SplitModel, check_apart, has_views, split
+from .split import SplitModel, check_apart, has_views, rejoin, split
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,13 @@ def as_split(net: nn.Module, task: Task, head: str, name: str, original: nn.Modu
         check_apart(original, head, name)
         model = net if isinstance(net, SplitModel) else split(net, head)
     _check_weights(model, name)
+    if model.head_name:
+        head = model.head_name
+        with torch.no_grad():
+            y = rejoin(model).eval()(x)
     if not _gives(model, x, y):
-        raise ConfigError(f"{name}, whose output is not the output of its layer {head or 'head'!r}: {HOW}")
+        follows = "leave out what follows it, such as a softmax, which the loss has already, or "
+        raise ConfigError(f"{name}, whose output is not the output of its layer {head or 'head'!r}: {follows}{HOW}")
     _check_output(y, task, name)
     return model
 

@@ -93,6 +93,8 @@ class SplitModel(nn.Module):
 def split(module: nn.Module, head: str) -> SplitModel:
     """Split any network whose output is the output of its submodule `head` into a body and that head.
 
+    Training refuses the model if something follows the head, such as a softmax: it compares both on made-up samples.
+
     >>> net = split(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), head="2")
     >>> net.head
     Linear(in_features=3, out_features=2, bias=True)
@@ -107,6 +109,13 @@ def split(module: nn.Module, head: str) -> SplitModel:
     model = SplitModel(body, last)
     model.head_name = head
     return model
+
+
+def rejoin(model: SplitModel) -> nn.Module:
+    """A copy of the network that `split` divided."""
+    net = copy.deepcopy(model.body)
+    net.set_submodule(model.head_name or "", copy.deepcopy(model.head))
+    return net
 
 
 def check_apart(net: nn.Module, head: str, network: str) -> None:

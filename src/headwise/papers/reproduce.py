@@ -133,14 +133,15 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     rounds, floor = runs[0].manifest["experiment"]["rounds"], floor_of(runs[0], ask)
     if column.measure == "rounds":
         ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
-        verdict, floor = judge_rounds(printed, fmean(ours) if ours else None, rounds), None
+        verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + (" (scaled)" if ask.scaled else "")
+        floor = None
     else:
-        verdict = judge_accuracy(printed, fmean(ours), floor) if ours else "nothing was measured"
+        verdict = judge_accuracy(printed, fmean(ours), floor, scaled=ask.scaled) if ours else "nothing was measured"
     beside = [best_score(run, ask, column, "stale") for run in alone if column.moment is None]
     known = [v for v in beside if v is not None]
     others = "" if column.moment else _others(ask, column, runs, moment)
     refused = [n.text for n in ask.table.notes if not n.comparable and n.applies(method, column.name)]
-    verdict = f"can't be compared: {refused[0]}" if refused else f"{verdict}{' (scaled)' if ask.scaled else ''}"
+    verdict = f"can't be compared: {refused[0]}" if refused else verdict
     return Row(
         method, column.name, printed, verdict, ours, "", len(runs), rounds, moment, others, floor,
         fmean(known) if known else None,

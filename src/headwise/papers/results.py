@@ -155,13 +155,17 @@ SPREAD = 2
 """how many published standard deviations count as the published spread"""
 
 
-def judge_accuracy(printed: Printed, ours: float, floor: float | None) -> str:
+SMALL = "small scale, order of methods only"
+"""fewer rounds on less data say nothing about the distance to a printed number"""
+
+
+def judge_accuracy(printed: Printed, ours: float, floor: float | None, *, scaled: bool = False) -> str:
     below = floor is not None and ours < floor
     as_printed = below and printed.mean is not None and printed.mean < (floor or 0)
     tail = f", below the floor{' as in print' if as_printed else ''}" if below else ""
     if printed.mean is None:
         return f"nothing printed to compare with{tail}"
-    return _distance(printed, ours) + tail
+    return (SMALL if scaled else _distance(printed, ours)) + tail
 
 
 def _distance(printed: Printed, ours: float) -> str:

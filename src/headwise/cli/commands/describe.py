@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def command(what: str, code: bool) -> None:
     Or show TABLE, for example fedgmh/2: its printed numbers, settings, rules, scales and notes. Or show the folder RUN:
     when, with what and on which machine it was made, and which of your own files decided its numbers.
     """
-    if (Path(what) / "manifest.json").is_file():
+    if os.path.isfile(Path(what) / "manifest.json"):
         _show_run(Path(what), code)
     elif code:
         raise ConfigError(f"--code is for a run, but {what!r} is not the folder of a run.")

@@ -16,7 +16,7 @@ import click
 from ... import __version__
 from ..options import data_option
 
-MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow"}
+MODULES = {"pillow": "PIL", "mlflow-skinny": "mlflow", "mkdocs-material": "material"}
 """packages whose module has another name"""
 
 

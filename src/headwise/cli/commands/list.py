@@ -16,13 +16,17 @@ from ..options import INPUT_FOLDER, json_option
 
 KINDS: dict[str, Kind] = {"methods": "method", "models": "model", "data": "data", "partitions": "partition"}
 
+METHOD_COLUMNS = ("name", "family", "cost", "summary")
+"""what fits on a line; --json and `headwise describe` have the rest"""
+WIDTH = 120
+
 
 @click.command(name="list")
 @click.argument("kind")
 @json_option
 @click.option("--runs", "folder", default="runs", type=INPUT_FOLDER, help="folder of runs  [runs]")
 def command(kind: str, as_json: bool, folder: Path) -> None:
-    """List KIND: methods, models, data, partitions, papers or runs."""
+    """List KIND: methods, models, data, partitions, papers or runs. --json has every column, in full."""
     others = {"runs": lambda: _runs(folder), "papers": _papers}
     if kind not in (*KINDS, *others):
         raise ConfigError(f"kind is {kind!r}: {nearest(kind, [*KINDS, *others])}")
@@ -32,7 +36,7 @@ def command(kind: str, as_json: bool, folder: Path) -> None:
     elif not rows:
         click.echo(f"There are no runs in {folder}.")
     else:
-        _print(rows)
+        _print(kind, rows)
 
 
 def _entries(kind: Kind) -> list[dict[str, Any]]:
@@ -94,10 +98,13 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _print(kind: str, rows: list[dict[str, Any]]) -> None:
     """Aligned columns without a frame, for cut and grep."""
     texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
+    if kind == "methods":
+        texts = [{k: v for k, v in text.items() if k in METHOD_COLUMNS} for text in texts]
     width = {k: max(len(k), *(len(t.get(k, "")) for t in texts)) for k in texts[0]}
     click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
-    for t in texts:
-        click.echo("  ".join(t.get(k, "").ljust(width[k]) for k in width).rstrip())
+    for text in texts:
+        line = "  ".join(text.get(k, "").ljust(width[k]) for k in width).rstrip()
+        click.echo(f"{line[: WIDTH - 1]}…" if kind in KINDS and len(line) > WIDTH else line)

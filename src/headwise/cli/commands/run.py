@@ -26,7 +26,10 @@ NAMED = 10
     "origin",
     type=INPUT_FOLDER,
     metavar="RUN",
-    help="go on from a finished run, with its settings unless you change them",
+    help="continue from a finished run, with its settings unless you change them",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="replace the run in --out; a folder that is not a run is never replaced"
 )
 @click.option("--profile", is_flag=True, help="show where the time went")
 def command(
@@ -38,6 +41,7 @@ def command(
     as_json: bool,
     quiet: bool,
     profile: bool,
+    overwrite: bool,
     origin: Path | None,
     **flags: str | None,
 ) -> None:
@@ -53,7 +57,7 @@ def command(
     folder = out or launch.default_folder(experiment)
     others = trackers(tracked, folder)
     with watching(experiment.method.name, quiet=quiet) as observers:
-        run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others])
+        run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others], overwrite=overwrite)
     show(run, as_json)
     if profile:
         from ...runs import profiles
