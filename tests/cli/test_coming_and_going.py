@@ -60,7 +60,7 @@ def test_newcomers_and_the_forgotten_of_other_tasks(headwise: Headwise, tmp_path
     assert told["joined"]["0"] == hw.Run(tmp_path / "run").new_clients["rows"][0]["rmse"]  # pyright: ignore
     headwise("report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"))
     assert f"{told['joined']['5']:.4g}" in (tmp_path / "page.html").read_text()
-    headwise("retrain", str(tmp_path / "run"), "--without", "1", "--out", str(tmp_path / "less"), "--quiet")
+    headwise("retrain", str(tmp_path / "run"), "--without", "site 1", "--out", str(tmp_path / "less"), "--quiet")
     assert "RMSE (less is better) on own test samples." in (tmp_path / "less" / "without.html").read_text()
 
 

@@ -24,8 +24,8 @@ from headwise.trackers import trackers
 
 ROOT = Path(__file__).parents[2]
 ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
-    ("export", "onnx", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
-    ("export", "onnxscript", lambda: network.to_onnx(None)),  # type: ignore[arg-type]
+    ("export", "onnx", lambda: network.to_onnx(None, {})),  # type: ignore[arg-type]
+    ("export", "onnxscript", lambda: network.to_onnx(None, {})),  # type: ignore[arg-type]
     ("export", "onnxruntime", lambda: programs.load_program(Path("model.onnx"), b"", (2,))),
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),

@@ -444,7 +444,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(
 def test_a_run_at_sites_is_not_resumed_without_them(tmp_path: Path) -> None:
     run_deployment(four(tmp_path), experiment(rounds=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(RunError, match="has its clients at sites: go on with headwise deploy"):
+    with pytest.raises(RunError, match="has its clients at sites: continue it with headwise deploy"):
         hw.resume(tmp_path / "run")
 
 

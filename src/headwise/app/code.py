@@ -23,7 +23,6 @@ from typing import Any
 from ..disk.files import digest, failing_clearly, read_bytes, read_json, seal, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
-from ..models.network import layer_classes
 from ..runs.manifest import INPUTS, read_manifest
 from ..settings.choices import NETWORK, SCRIPTS, Choice
 from ..settings.experiment import Experiment
@@ -183,6 +182,8 @@ def metric_modules() -> tuple[str, ...]:
 
 
 def _network_places(choice: Choice) -> Iterator[Any]:
+    from ..models.network import layer_classes  # imports torch, which whoever only looks need not wait for
+
     if factory := choice.options.get("factory"):
         yield _place(factory)
     elif choice.given is not None:
