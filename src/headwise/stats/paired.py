@@ -5,7 +5,7 @@ mean client, its worst tenth, the clients that are worse off than with local tra
 its variance comes from leaving out one draw after the other: the jackknife. Clients that are made by a partition are
 drawn anew with each draw, so leaving out draws leaves out clients, too; clients that stay the same in all draws
 (hospitals) are left out in turn as well, and both variances are added. The interval is Student's, since three or five
-draws are few: a percentile bootstrap over five draws covers 83 % where it promises 95 (docs/decisions/0025).
+draws are few: a percentile bootstrap over five draws covers 83 % where it promises 95 (docs/decisions/0026).
 """
 
 from __future__ import annotations
