@@ -58,8 +58,7 @@ def test_it_is_listed_like_our_own(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["list", "methods"], standalone_mode=False)
     said = capsys.readouterr().out
     (line,) = [each for each in said.splitlines() if each.startswith("fedexp ")]
-    assert "whole model" in line
-    assert "epsilon" in line
+    assert "one global model" in line
 
 
 def test_a_package_that_cannot_be_imported_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,4 +107,6 @@ def _print(kind: str, rows: list[dict[str, Any]]) -> None:
     click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
     for text in texts:
         line = "  ".join(text.get(k, "").ljust(width[k]) for k in width).rstrip()
-        click.echo(f"{line[: WIDTH - 1]}…" if kind in KINDS and len(line) > WIDTH else line)
+        click.echo(
+            f"{line[: WIDTH - 1]}…" if kind in KINDS and len(line) > WIDTH and "can't be imported" not in line else line
+        )
