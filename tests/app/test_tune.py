@@ -93,6 +93,16 @@ def test_divergence_is_a_result(tmp_path: Path) -> None:
     assert result.best["state"] == "complete"
 
 
+def test_a_trial_that_diverged_is_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([None, 0.3, None])  # of the last round of each trial, None where it diverged
+    monkeypatch.setattr(tuning._Judge, "_report", lambda judge, row: None)
+    monkeypatch.setattr(tuning, "validation_score", lambda row, metric: next(scores))
+    result = tune(small(method="fedavg", rounds=1), trials=3, out=tmp_path / "diverged")
+    assert [t["state"] for t in result.trials] == ["diverged", "complete", "diverged"]
+    assert [t["score"] for t in result.trials] == [None, 0.3, None]
+    assert result.best["number"] == 1
+
+
 def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no trial in .* has ended with a score: give it a larger budget"):
         tune(small(), budget=0.001, out=tmp_path / "short")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
@@ -59,6 +60,10 @@ def test_it_is_listed_like_our_own(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     (line,) = [each for each in said.splitlines() if each.startswith("fedexp ")]
     assert "one global model" in line
+    cli.main(["list", "methods", "--json"], standalone_mode=False)
+    (row,) = [row for row in json.loads(capsys.readouterr().out)["methods"] if row["name"] == "fedexp"]
+    assert "whole model" in row["travels"]
+    assert "epsilon" in row["options"]
 
 
 def test_a_package_that_cannot_be_imported_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -263,13 +263,8 @@ def _next_trial(
     # each trial has a sampler of its own, so that a continued search draws what an uninterrupted one would
     study.sampler = optuna.samplers.TPESampler(seed=seed_of(base.seed, "tune", len(trials)) % 2**32)
     if not trials:
-        usual = {d.name: _value(base, d.name) for d in space}
-        study.enqueue_trial({name: v for name, v in usual.items() if _in(space, name, v)})
+        study.enqueue_trial({d.name: v for d in space if d.contains(v := _value(base, d.name))})
     return study.ask()
-
-
-def _in(space: Sequence[Dimension], name: str, value: Any) -> bool:
-    return next(d for d in space if d.name == name).contains(value)
 
 
 def _value(base: Experiment, path: str) -> Any:
@@ -300,8 +295,8 @@ def _finish(
             {
                 "number": t.number,
                 "settings": dict(t.params),
-                "score": None if value is None else metric.gain(value, 0.0) if value != DIVERGED else float("nan"),
-                "state": t.state.name.lower(),
+                "score": None if value in (None, DIVERGED) else metric.gain(value, 0.0),
+                "state": "diverged" if value == DIVERGED else t.state.name.lower(),
                 "rounds": len(Run(folder / f"trial-{t.number:03d}").rounds),
             }
         )
