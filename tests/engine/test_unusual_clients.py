@@ -45,10 +45,12 @@ def test_every_method_copes_with_them_and_loses_nobody(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_that_are_never_drawn_are_measured_all_the_same(name: str) -> None:
-    played = play(_plan(name, rounds=2, sampling=Sampling(0.17)))
-    drawn = {c for row in played.rows for c in row["clients"]}
+    plan = _plan(name, rounds=2, sampling=Sampling(0.17))
+    played = play(plan)
+    usual = [row for row in played.rows if not plan.method.draws_everyone(row["round"], 2)]
+    drawn = {c for row in usual for c in row["clients"]}
     last = played.rows[-1]
-    assert len(drawn) <= 2
+    assert 1 <= len(drawn) <= 2
     assert last["pre"]["clients"] == last["stale"]["clients"] == 4
     assert {line["client"] for line in played.lines if "pre" in line} == set(range(6))
 

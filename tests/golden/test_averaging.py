@@ -50,9 +50,10 @@ METHODS = (
     LGFedAvg(),
 )
 OWN_WAY = {
-    "apple", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedap", "fedas", "fedcac", "feddbe", "feddyn", "fedfomo",
-    "fedftha", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl", "fednova", "fedpac", "fedproto", "fedtgp",
-    "flute", "pfedfda", "pfedhn", "pfedsim", "q-fedavg", "scaffold", "standalone",
+    "apple", "ccvr", "cfl", "clusterfl", "fd", "fedadmm", "fedamp", "fedap", "fedas", "fedcac", "fedcross", "feddbe",
+    "feddyn", "fedfomo", "fedftha", "fedgc", "fedgen", "fedgh", "fedgmh", "fedkd", "fedl2g", "fedmeta", "fedmtl",
+    "fednova", "fedpac", "fedproto", "fedtgp", "floco", "flute", "pfedfda", "pfedhn", "pfedla", "pfedsim", "q-fedavg",
+    "scaffold", "standalone",
 }  # fmt: skip
 MEAN = Robust()
 Round = list[Reply[Any]]

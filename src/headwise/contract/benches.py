@@ -77,6 +77,11 @@ class Bench(Protocol):
 class Central(Bench, Protocol):
     """The server's workbench."""
 
+    @property
+    def drawn(self) -> Sequence[int]:
+        """The clients that train in this round, ascending; nobody where a model is only evaluated or joined."""
+        ...
+
     def labels(self, client: int) -> tuple[int, ...]:
         """The classes of this client's training samples, ascending; all classes under privacy."""
         ...

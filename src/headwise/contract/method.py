@@ -122,6 +122,10 @@ class Method(Checked, ABC, Generic[S, C, D, U]):
         """Whether clients that were not drawn still get a download each round, for `idle_update`."""
         return False
 
+    def draws_everyone(self, t: int, rounds: int) -> bool:
+        """Whether all clients train in round `t` of so many, whatever `sampling.ratio` is."""
+        return False
+
     def global_model(self, server: S, central: Central) -> SplitModel | None:
         """One model for everybody, if the method has one."""
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ConfigError, counted, nearest
+from ..errors import ConfigError, nearest, pluralize
 from ..seeds import seed_of
 from ..settings.experiment import Experiment
 from ..settings.options import Sampling
@@ -29,7 +29,7 @@ def read_trace(path: Path, clients: int, names: Sequence[str], rounds: int) -> T
     setting = f"sampling.trace is {str(path)!r}"
     rows = _rows(path, setting)
     if len(rows) < rounds:
-        raise ConfigError(f"{setting}, which has {counted(len(rows), 'round')}, but rounds is {rounds}.")
+        raise ConfigError(f"{setting}, which has {pluralize(len(rows), 'round')}, but rounds is {rounds}.")
     numbers = {name: c for c, name in enumerate(names)}
     return tuple(_clients(row, clients, numbers, f"{setting}, whose round {t}") for t, row in enumerate(rows, 1))
 
@@ -104,7 +104,9 @@ def participants(plan: Plan, t: int) -> list[int]:
     outside = set(newcomers(plan.experiment, len(plan.data)))
     eligible = plan.trace[t - 1] if plan.trace else range(len(plan.data))
     pool = [c for c in eligible if c not in outside] if outside else eligible
-    drawn = sample(plan.experiment.sampling, len(pool), plan.experiment.seed, plan.at(t))
+    at, rounds = plan.at(t), plan.at(plan.experiment.rounds)
+    everyone = plan.method.draws_everyone(at, rounds)
+    drawn = range(len(pool)) if everyone else sample(plan.experiment.sampling, len(pool), plan.experiment.seed, at)
     return [pool[i] for i in drawn if pool[i] not in plan.data.absent]
 
 

@@ -13,6 +13,7 @@ from ..params import Params
 from ..records import Record, map_tensors
 from ..seeds import seed_of
 from .plan import Plan
+from .sampling import participants
 from .tools import Tools
 
 
@@ -21,9 +22,15 @@ class ServerBench:
         self._round, t = t, plan.at(t)
         self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
         self.classes, self.clients = plan.data.task.classes, plan.clients
+        self._in_round = purpose == "server" and t > 0
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, t))
         tools = Tools(plan, plan.common, Params())
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
+
+    @property
+    def drawn(self) -> Sequence[int]:
+        """The clients that train in this round."""
+        return participants(self._plan, self._round) if self._in_round else []
 
     def mean(self, items: Sequence[Params], weights: Sequence[float], around: Params) -> Params:
         robust = self._plan.experiment.robust

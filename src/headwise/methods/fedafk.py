@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from headwise.authoring import (
     Averaged, Averaging, Central, EpochsOrNone, Local, Params, Predictor, Record, Shared, SplitModel, TaskName, Unit,
-    Update, join_by_training, kl, split_epochs,
+    Update, differentiate_along, join_by_training, kl, split_epochs,
 )  # fmt: skip
 
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
@@ -154,8 +154,8 @@ class FedAFK(Averaging[Own]):
         total = local.loss(head, f_G, y)  # Eq. (4)
         target = (f_G if received is None else received(x)).detach()
         here, theirs = theta_i.map(Tensor.detach), theta_G.select("body.").map(Tensor.detach)
-        if self.mu_grad == "chain":  # mu - mu is 0, but its gradient is <theta_i - theta_G, d loss / d theta_i>
-            theta_i = theta_i + (here - theirs) * (mu - mu.detach())
+        if self.mu_grad == "chain":
+            theta_i = differentiate_along(theta_i, here - theirs, mu)
         else:
             total = total + self._total(here * mu + theirs * (1 - mu), target, own, local, x, y)  # Eq. (6)
         return total + self._total(theta_i, target, own, local, x, y)  # Eq. (5)
