@@ -15,6 +15,9 @@
 #define KEPT NAMED(headwise_kept, HEADWISE_BUILD)
 #define FORWARD NAMED(headwise_forward, HEADWISE_BUILD)
 #define BACKWARD NAMED(headwise_backward, HEADWISE_BUILD)
+#define CONVOLUTION_BYTES NAMED(headwise_convolution_bytes, HEADWISE_BUILD)
+#define CONVOLVE NAMED(headwise_convolve, HEADWISE_BUILD)
+#define CONVOLVE_BACK NAMED(headwise_convolve_back, HEADWISE_BUILD)
 
 int64_t BYTES(const Layer *, int32_t, int32_t, const Rates *);
 void TRAIN(Phase *, int64_t, char *);
@@ -22,6 +25,9 @@ void PREDICT(const Layer *, int32_t, const float *, int64_t, int32_t, float *, c
 int64_t KEPT(const Layer *, int32_t, int32_t);
 void FORWARD(const Layer *, int32_t, const float *, int32_t, float *, char *);
 void BACKWARD(const float *, int32_t, char *);
+int64_t CONVOLUTION_BYTES(const Layer *, int32_t, int32_t);
+void CONVOLVE(const Layer *, const float *, int32_t, float *, char *);
+void CONVOLVE_BACK(const Layer *, const float *, const float *, int32_t, float *, float, char *);
 
 static uint64_t state, digest = 14695981039346656037u;
 
@@ -166,6 +172,29 @@ static void judged(Client *c, const Phase *p) {
     free(c->x), free(c->y), free(c->targets), free(c->weights), free(c->batches), free(said), free(memory);
 }
 
+/* One convolution, forward and back, on part of a larger window; half of them with few positions and many weights. */
+static void convolve_alone(void) {
+    const int compact = any(0, 1), c = compact ? 16 * any(1, 3) : any(1, 20), top = any(0, 1), left = any(0, 1);
+    Layer l = {.kind = CONVOLUTION, .c = c, .h = any(1, compact ? 3 : 9), .w = any(1, compact ? 3 : 9)};
+    l.kh = any(1, l.h), l.kw = any(1, l.w), l.sh = any(1, 3), l.sw = any(1, 3), l.ph = any(0, 2), l.pw = any(0, 2);
+    l.oh = out(l.h, l.kh, l.sh, l.ph), l.ow = out(l.w, l.kw, l.sw, l.pw);
+    l.oc = compact ? 16 * l.oh * l.ow + any(0, 40) : any(1, 40), l.trained = any(0, 2) > 0;
+    const int64_t row = (int64_t)(l.kw + left) * c, each = (l.kh + top) * row, first = top * row + left * c;
+    const int64_t own[4] = {each, 1, row, c}, n = any(1, 5);
+    for (int i = 0; i < 4; i++) l.strides[i] = own[i];
+    const int64_t inputs = n * l.h * l.w * c, outputs = n * l.oh * l.ow * l.oc;
+    float *weight = numbers(l.oc * each), *slope = numbers(l.oc * each), *bias = any(0, 1) ? numbers(l.oc) : NULL;
+    float *x = numbers(inputs), *y = numbers(outputs), *by_output = numbers(outputs), *by_input = numbers(inputs);
+    l.weight = weight + first, l.slope = slope + first, l.bias = bias;
+    char *memory = block(CONVOLUTION_BYTES(&l, (int32_t)n, 0));
+    CONVOLVE(&l, x, (int32_t)n, y, memory);
+    free(memory);
+    memory = block(CONVOLUTION_BYTES(&l, (int32_t)n, 1));
+    CONVOLVE_BACK(&l, x, by_output, (int32_t)n, any(0, 2) ? by_input : NULL, any(0, 1) * 0.1f, memory);
+    digested(y, outputs), digested(by_input, inputs), digested(weight, l.oc * each), digested(slope, l.oc * each);
+    free(memory), free(weight), free(slope), free(bias), free(x), free(y), free(by_output), free(by_input);
+}
+
 /* Trains as many clients in one call, in memory that the largest of them needs. */
 static void run(int clients) {
     Client some[CLIENTS];
@@ -188,6 +217,7 @@ int main(int argc, char **argv) {
     for (int left = atoi(argv[2]); left;) {
         const int clients = any(1, left < CLIENTS ? left : CLIENTS);
         run(clients);
+        convolve_alone();
         left -= clients;
     }
     printf("%s chains without a fault, digest %016llx\n", argv[2], (unsigned long long)digest);

@@ -65,7 +65,7 @@ def test_every_method_with_a_frozen_body_comes_to_the_same(name: str) -> None:
         assert with_it[moment]["loss"] == pytest.approx(without[moment]["loss"], rel=1e-5)
 
 
-def counted(model: SplitModel) -> list[int]:
+def pluralize(model: SplitModel) -> list[int]:
     rows: list[int] = []
     model.body.register_forward_hook(lambda _, args, __: rows.append(len(args[0])))
     return rows
@@ -76,7 +76,7 @@ def test_a_body_is_passed_once_however_often_its_features_are_asked_for(kernels:
     """Two head phases of three epochs, the features themselves and their class means."""
     local = bench(plan(kernels))
     m = local.init()
-    rows = counted(m)
+    rows = pluralize(m)
     for _ in range(2):
         local.sgd(m, only=m.head, epochs=3)
     local.features(m.body)

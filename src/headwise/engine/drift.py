@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.federated import Clients, Samples
-from ..errors import ConfigError, counted
+from ..errors import ConfigError, pluralize
 from ..seeds import seed_of
 from ..settings.experiment import Experiment
 from ..settings.names import SITES
@@ -70,7 +70,9 @@ def check_drift(experiment: Experiment, clients: int) -> None:
     """Reject drift that starts after the last round, names unknown clients, or conflicts with privacy or sites."""
     drift = experiment.drift
     if drift.round > experiment.rounds:
-        raise ConfigError(f"drift.round is {drift.round}, but the run has only {counted(experiment.rounds, 'round')}.")
+        raise ConfigError(
+            f"drift.round is {drift.round}, but the run has only {pluralize(experiment.rounds, 'round')}."
+        )
     if wrong := [c for c in drift.clients if c >= clients]:
         raise ConfigError(f"drift.clients has {wrong[0]}, but the clients are 0 to {clients - 1}.")
     if experiment.privacy.clip is not None:

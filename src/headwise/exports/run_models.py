@@ -26,11 +26,12 @@ from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_sta
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.client.scoring import compute_outputs
+from ..engine.kernels.native.convolution import accelerate, without_acceleration
 from ..engine.host.devices import move_to
 from ..engine.host.process import one_thread
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
-from ..errors import ConfigError, DataError, RunError, counted
+from ..errors import ConfigError, DataError, RunError, pluralize
 from ..memory import align
 from ..models.base import Task
 from ..models.split import channels_last
@@ -67,7 +68,19 @@ FACTS = ("shape", "classes", "vocabulary", "sizes", "kind")
 
 
 class Models:
-    """All models of one run. Its data are read once: some methods make a client's model from its samples."""
+    """All models of one run.
+
+    `Run.model` and its siblings use it. Its data are read once, because some methods make a client's model from its
+    samples; a script that needs the models of many clients keeps one `Models`.
+
+    Args:
+        run: The run.
+        data_dir: Where public data sets are, if not where the run looked for them.
+
+    Example:
+        >>> models = Models(run)  # doctest: +SKIP
+        >>> [models.of(client).card["metrics"] for client in range(3)]  # doctest: +SKIP
+    """
 
     def __init__(self, run: Run, data_dir: str | Path | None = None) -> None:
         self.run = run
@@ -115,7 +128,7 @@ class Models:
                 network = make_personal_model(self.plan, client, t, state, down)
             elif state is None:
                 raise RunError(
-                    f"client {client_label(client, self.run.names)} has not trained in {counted(t, 'round')}: "
+                    f"client {client_label(client, self.run.names)} has not trained in {pluralize(t, 'round')}: "
                     "it only has a model before training."
                 )
             else:
@@ -135,6 +148,8 @@ class Models:
         network = self.plan.method.global_model(checkpoint.progress.server, ServerBench(self.plan, t, "evaluate"))
         if network is None:
             raise RunError(f"{self.run.method} has no global model: each client has its own.")
+        if self.plan.fast and self.plan.device == "cpu":
+            accelerate(network.body)  # as evaluations do
         if self.deployed:
             served = self._served
             card = make_run_card(self.run, served.dataset, t=t, which=round, licence=licence)
@@ -265,7 +280,8 @@ class Served:
 
     def inputs(self) -> ClientInputs:
         """Raw samples of a user's own data; of public data, samples as the networks take them."""
-        task, fitted = self.plan.data.task, self._fitted
+        task = self.plan.data.task
+        fitted = self._fitted
         if self._apart:
             raise RunError("each site has its own preprocessing, so a global model has no inputs of its own.")
         if fitted is None:
@@ -343,10 +359,11 @@ def make_model(
             return Prediction(*(t.numpy() for t in decode_outputs(scores, objective_of(plan.data.task))))
 
     def write(folder: Path, format: Format) -> None:
-        on_cpu = network if plan.device == "cpu" else copy.deepcopy(network).cpu()
+        on_cpu = plain if plan.device == "cpu" else copy.deepcopy(plain).cpu()
         _save(plan, InferenceModule(inputs, on_cpu, plan.data.task), card, samples, folder, format)
 
-    return TrainedModel(card, inputs, answer, network.eval(), write)
+    plain = without_acceleration(network.eval())
+    return TrainedModel(card, inputs, answer, plain, write)
 
 
 def _inputs_and_samples(data: FederatedData, client: int, reading: dict[str, Any]) -> ClientInputs:
@@ -377,7 +394,7 @@ def encode_run_samples(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> 
     x = x.astype(inputs.dtype)
     if recipe is None or fitted is None:
         return x
-    for column, at in recipe.places():
+    for column, at in recipe.list_places():
         if column.kind == "category":
             place = {value: float(k) for k, value in enumerate(fitted.values[column.name])}
             table = np.array([place.get(v, np.nan) for v in recipe.categories[column.name]] + [np.nan])

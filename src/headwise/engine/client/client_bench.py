@@ -19,7 +19,7 @@ from ...seeds import seed_of
 from ...settings.options import Train
 from ..host.clock import Clock
 from ..host.devices import move_to, samples_on
-from ..kernels.native.chain import NativeForward
+from ..kernels.native.convolution import accelerate
 from ..kernels.optimizer import Adam, Optimizer, Rates, Terms
 from ..kernels.training import Feed, choose
 from ..plan import Plan
@@ -48,9 +48,7 @@ class ClientBench:
         trained: int,
         clock: Clock | None = None,
         epochs: float | None = None,
-        accelerate: bool = False,
     ) -> None:
-        """`accelerate`: the convolutions of the models it makes run natively, under any loss of the method's own."""
         data = plan.client(client, t)
         t = plan.at(t)
         self._plan, self.t, self.T, self.N = plan, t, plan.at(plan.experiment.rounds), len(plan.data)
@@ -59,8 +57,8 @@ class ClientBench:
         self.rng = torch.Generator().manual_seed(seed_of(plan.experiment.seed, purpose, client, t))
         tools = Tools(plan, plan.models[client % len(plan.models)], kept)
         self.init, self.model, self.draw, self.random_head = tools.init, tools.model, tools.draw, tools.random_head
-        if accelerate and plan.fast and plan.device == "cpu":
-            self.init, self.model = _accelerate(tools.init), _accelerate(tools.model)
+        if plan.fast and plan.device == "cpu":
+            self.init, self.model = _accelerated(tools.init), _accelerated(tools.model)
         self.clock = clock or Clock()
         self.kept = kept
         self._data = data
@@ -195,8 +193,8 @@ class ClientBench:
         with self.clock("training"):
             for x, y in self.batches(epochs, through=through, train=train, size=size):
                 slope = gradient(lambda p, x=x, y=y: loss(p, x, y), now)
-                moved = {k: now[k].detach().clone() for k in names}
-                optimizer.step_along([slope[k] for k in names], [moved[k] for k in names])
+                ends = optimizer.step_from([now[k] for k in names], [slope[k] for k in names])
+                moved = dict(zip(names, ends, strict=True))
                 others = Params({k: t for k, t in now.items() if k not in moved})
                 now = Params({**now, **moved, **step(others, slope.restrict(others), lr)})
                 now = now if project is None else project(now)
@@ -296,10 +294,10 @@ def draw_batches(n: int, size: int, epochs: float, *, drop_last: bool, rng: torc
     return batches[:steps]
 
 
-def _accelerate(make: Callable[..., SplitModel]) -> Callable[..., SplitModel]:
+def _accelerated(make: Callable[..., SplitModel]) -> Callable[..., SplitModel]:
     def make_fast(*arguments: Any, **options: Any) -> SplitModel:
         model = make(*arguments, **options)
-        NativeForward.install(model.body)
+        accelerate(model.body)
         return model
 
     return make_fast

@@ -132,9 +132,7 @@ def handle(
     clock.to("data")
     trained = state.trained if state else 0
     kept = state.kept if state else Params()
-    local = ClientBench(
-        plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock, accelerate=True
-    )
+    local = ClientBench(plan, job.client, job.t, purpose=job.kind, kept=kept, trained=trained, clock=clock)
     clock.to("method")
     random = torch.default_generator.get_state() if seeded else None  # `fork_rng` takes four times as long
     try:
@@ -183,7 +181,7 @@ def describe_failure(plan: Plan, error: BaseException, where: str, t: int, phase
 def _fit(plan: Plan, job: Job, me: Record, down: Record, local: ClientBench, trained: int) -> Handled:
     update = calls.local_update(plan.method, me, down, plan.privacy.bench(plan, local, job.kind))
     keep = update.keep or update.model
-    kept = keep.kept() if isinstance(keep, SplitModel) else local.kept
+    kept = keep.private() if isinstance(keep, SplitModel) else local.kept
     up = map_tensors(update.up, home)
     me = map_tensors(update.me, home)
     up = plan.privacy.protect(

@@ -67,19 +67,27 @@ class Optimizer:
         self.step_along(torch.autograd.grad(loss, self.weights, allow_unused=True))
 
     @torch.no_grad()
-    def step_along(self, gradients: Sequence[Tensor | None], weights: Sequence[Tensor] | None = None) -> None:
-        """Move all weights that have a gradient, after clipping their joint norm; or these in their places."""
-        pairs = zip(weights or self.weights, gradients, strict=True)
-        terms = [(k, w, self._terms.add(w, g)) for k, (w, g) in enumerate(pairs)]
+    def step_along(self, gradients: Sequence[Tensor | None]) -> None:
+        """Move all weights that have a gradient, after clipping their joint norm."""
+        terms = [(k, w, self._terms.add(w, g)) for k, (w, g) in enumerate(zip(self.weights, gradients, strict=True))]
         reached = [(k, w, g) for k, w, g in terms if g is not None]
         for (k, w, _), g in zip(reached, _clip([g for _, _, g in reached], self.rates.clip), strict=True):
-            self._move(k, w, g)
+            self._move(k, w, g, w)
 
-    def _move(self, place: int, weight: Tensor, gradient: Tensor) -> None:
-        """w <- w - lr v, where v <- momentum v + (gradient + weight_decay w); or a step of Adam."""
+    @torch.no_grad()
+    def step_from(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Where a step leads from these weights, which stand in place of its own and stay as they are."""
+        steps = _clip(gradients, self.rates.clip)
+        moved = [torch.empty_like(w) for w in weights]
+        for k, (w, g, to) in enumerate(zip(weights, steps, moved, strict=True)):
+            self._move(k, w.detach(), g, to)
+        return moved
+
+    def _move(self, place: int, weight: Tensor, gradient: Tensor, to: Tensor) -> None:
+        """to <- w - lr v, where v <- momentum v + (gradient + weight_decay w); or a step of Adam."""
         lr, momentum, decay, _, adam = self.rates
         if adam is not None:
-            self._move_by_moments(place, weight, gradient, adam)
+            self._move_by_moments(place, weight if to is weight else to.copy_(weight), gradient, adam)
             return
         if decay:
             gradient = gradient.add(weight, alpha=decay)
@@ -87,7 +95,7 @@ class Optimizer:
             before = self._velocity.get(place)
             gradient = gradient.clone() if before is None else before.mul_(momentum).add_(gradient)
             self._velocity[place] = gradient
-        weight.add_(gradient, alpha=-lr)
+        torch.add(weight, gradient, alpha=-lr, out=to)
 
     def _move_by_moments(self, place: int, weight: Tensor, gradient: Tensor, adam: Adam) -> None:
         """w <- w - lr m' / (sqrt(v') + eps), where m' and v' are the running means without their bias to zero."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...tasks.base import Objective
 from ...tasks.classification import CROSS_ENTROPY
 from .native.chain import Binding, NativeRates, native, train_chain
+from .native.convolution import stepping
 from .native.layers import chain_of, count_flops, weights_of
 from .native.library import Library
 from .optimizer import Adam, Optimizer, Rates, Terms
@@ -63,7 +64,9 @@ def choose(
     if usual and whole and (kernel := NativeKernel.of(network, parts, rates, objective, terms or NO_TERMS)):
         return kernel
     optimizer = Optimizer([p for part in parts for p in part.parameters()], rates, terms)
-    return PlainKernel(models, parts, loss or (lambda x, y: objective.loss(network(x), y)), optimizer, project)
+    at_once = loss is None and project is None and terms is None and rates == Rates(rates.lr)
+    loss = loss or (lambda x, y: objective.loss(network(x), y))
+    return PlainKernel(models, parts, loss, optimizer, project, rates.lr if at_once else None)
 
 
 class NativeKernel(Kernel):
@@ -121,9 +124,11 @@ class PlainKernel(Kernel):
         loss: Callable[[Tensor, Tensor], Tensor],
         optimizer: Optimizer,
         project: Callable[[], None] | None,
+        lr: float | None = None,
     ) -> None:
+        """`lr`: of native convolutions that may step during the pass back, since nothing else needs their gradients."""
         self._models, self._parts, self._loss = models, parts, loss
-        self._optimizer, self._project = optimizer, project
+        self._optimizer, self._project, self._lr = optimizer, project, lr
 
     def train(self, feed: Feed) -> int:
         """Parts without weights take no steps."""
@@ -132,7 +137,8 @@ class PlainKernel(Kernel):
         steps = 0
         with learning(self._models, self._parts):
             for x, y in feed.batches():
-                self._optimizer.step(self._loss(x, y))
+                with stepping(self._lr):
+                    self._optimizer.step(self._loss(x, y))
                 if self._project is not None:
                     with torch.no_grad():
                         self._project()

@@ -132,14 +132,16 @@ typedef struct {
     const float *anchor, *shift; /* or NULL */
 } Step;
 
-/* to += sum over the live gradients of g from[at]; if `stepping`, to += rate (that sum + pull (to - anchor) + shift).
-   R rows of U units. */
-INLINE void collect(const int R, const int U, const int stepping, float *to, int64_t to_row, const float *from,
+/* The sum over the live gradients of g from[at] is added to `to` (ADD), or replaces it (SET), or is what a step follows
+   (STEP): to += rate (sum + pull (to - anchor) + shift). R rows of U units. */
+typedef enum { ADD, SET, STEP } Use;
+
+INLINE void collect(const int R, const int U, const Use use, float *to, int64_t to_row, const float *from,
                     int64_t stride, int64_t row, const Live *live, int count, Step step) {
     V sum[UNITS * UNIT / W];
     const int each = U * UNIT / W;
     UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int u = 0; u < each; u++) sum[r * each + u] = stepping ? splat(0) : load(to + r * to_row + u * W);
+        UNROLL for (int u = 0; u < each; u++) sum[r * each + u] = use == ADD ? load(to + r * to_row + u * W) : splat(0);
     }
     for (int i = 0; i < count; i++) {
         const float *p = from + live[i].at * stride;
@@ -153,9 +155,9 @@ INLINE void collect(const int R, const int U, const int stepping, float *to, int
         UNROLL for (int u = 0; u < each; u++) {
             float *t = to + r * to_row + u * W;
             V slope = sum[r * each + u];
-            if (stepping && step.anchor) slope = fma_(splat(step.pull), load(t) - load(step.anchor + u * W), slope);
-            if (stepping && step.shift) slope = slope + load(step.shift + u * W);
-            store(t, stepping ? fma_(splat(step.rate), slope, load(t)) : slope);
+            if (use == STEP && step.anchor) slope = fma_(splat(step.pull), load(t) - load(step.anchor + u * W), slope);
+            if (use == STEP && step.shift) slope = slope + load(step.shift + u * W);
+            store(t, use == STEP ? fma_(splat(step.rate), slope, load(t)) : slope);
         }
     }
 }
@@ -164,9 +166,18 @@ static void gather(int R, int U, float *to, int64_t to_row, const float *from, i
                    const Live *live, int count) {
     switch (R * 8 + U) {
 #define CASE(r, u) \
-    case 8 * r + u: collect(r, u, 0, to, to_row, from, stride, row, live, count, (Step){0}); break;
+    case 8 * r + u: collect(r, u, ADD, to, to_row, from, stride, row, live, count, (Step){0}); break;
         CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1)
         CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(1, 3) CASE(2, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
+#undef CASE
+    }
+}
+
+static void set_to(int U, float *to, const float *from, int64_t stride, const Live *live, int count) {
+    switch (U) {
+#define CASE(u) \
+    case u: collect(1, u, SET, to, 0, from, stride, 0, live, count, (Step){0}); break;
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #undef CASE
     }
 }
@@ -174,7 +185,7 @@ static void gather(int R, int U, float *to, int64_t to_row, const float *from, i
 static void step_by(int U, float *to, const float *from, int64_t stride, const Live *live, int count, Step step) {
     switch (U) {
 #define CASE(u) \
-    case u: collect(1, u, 1, to, 0, from, stride, 0, live, count, step); break;
+    case u: collect(1, u, STEP, to, 0, from, stride, 0, live, count, step); break;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #undef CASE
     }
@@ -251,6 +262,22 @@ static void divide(Stage *s) {
 /* A chunk's weights are stored output by output, and for the forward pass by panels of outputs. */
 typedef enum { READ, WRITE, TURN } What;
 
+/* Copies one run of a window's row between `w` and the caller's array, which may have any strides. */
+static void copy_run(const Layer *l, What what, float *w, float *own, int first, int some) {
+    if (l->strides[1] == 1 && l->strides[3] == l->c) { /* channels last: the run is contiguous there, too */
+        memcpy(what == READ ? w : own + first, what == READ ? own + first : w, 4 * (size_t)some);
+        return;
+    }
+    for (int x = 0, column = first / l->c, c = first % l->c; x < some; column++, c = 0)
+        for (; c < l->c && x < some; c++, x++) {
+            float *p = own + c * l->strides[1] + column * l->strides[3];
+            if (what == READ)
+                w[x] = *p;
+            else
+                *p = w[x];
+        }
+}
+
 /* Copies a convolution's weights, or what is laid out like them, between `chunks` and the caller's array. */
 static void each_weight(Stage *s, What what, float *chunks, float *array) {
     const Layer *l = s->l;
@@ -264,18 +291,10 @@ static void each_weight(Stage *s, What what, float *chunks, float *array) {
                 float *w = chunks + c.offset + ((int64_t)o * c.rows + r) * c.units * UNIT;
                 const int64_t k = (int64_t)(c.row + r) * run + c.column;
                 float *turned = s->forward + (int64_t)panel * l->kh * run + k * wide + o - panel;
-                float *own = array + o * l->strides[0] + (c.row + r) * l->strides[2];
                 if (what == TURN)
                     for (int x = 0; x < some; x++) turned[x * wide] = w[x];
                 else
-                    for (int x = 0; x < some; x++) {
-                        const int at = c.column + x;
-                        float *p = own + at % l->c * l->strides[1] + at / l->c * l->strides[3];
-                        if (what == READ)
-                            w[x] = *p;
-                        else
-                            *p = w[x];
-                    }
+                    copy_run(l, what, w, array + o * l->strides[0] + (c.row + r) * l->strides[2], c.column, some);
             }
         }
     }
@@ -720,7 +739,6 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
     const int blocks = (l->oc + OUTPUTS - 1) / OUTPUTS, units = (int)(s->width / UNIT);
     const int32_t *starts = s->counts + l->oc;
     if (s->bg) memset(s->bg, 0, 4 * s->outputs);
-    if (s->g) memset(s->g, 0, 4 * s->weights);
     if (needed) memset(s->slope, 0, 4 * n * s->width);
     linear_lists(s, next, n, needed);
     for (int b = 0; b < blocks; b++)
@@ -735,7 +753,7 @@ static void linear_back(Stage *s, const Stage *next, int n, int needed, const Ra
                 const int64_t at = o * s->width + u * UNIT;
                 const Live *live = s->by_output + (int64_t)o * n;
                 if (s->g)
-                    gather(1, some, s->g + at, 0, s->flat + u * UNIT, s->width, 0, live, s->counts[o]);
+                    set_to(some, s->g + at, s->flat + u * UNIT, s->width, live, s->counts[o]);
                 else
                     step_by(some, s->w + at, s->flat + u * UNIT, s->width, live, s->counts[o],
                             (Step){-rates->lr, rates->pull, s->anchor ? s->anchor + at : NULL,
@@ -1038,4 +1056,191 @@ void EXPORT(headwise_backward)(const float *by_output, int32_t n, char *memory) 
         if (s->owned) each_row(s, WRITE, s->g, s->l->slope);
         if (s->l->bias_slope) memcpy(s->l->bias_slope, s->bg, 4 * s->l->oc);
     }
+}
+
+/* ---- one convolution inside any network: nothing is kept between its passes ----
+
+   Its weights are channels last and may be part of a larger window, whose other weights only meet padding. With few
+   positions and many weights, reading the weights is what takes time: they are used, and stepped, where they are. */
+
+static int is_compact(const Layer *l) { return l->oh * l->ow * 16 <= l->oc && l->c % UNIT == 0; }
+
+/* The pixel under a tap of the window at a position, as an offset into the images; -1 in the padding. */
+static int64_t pixel_at(const Layer *l, int64_t position, int ky, int kx) {
+    const int64_t k = position / (l->oh * l->ow);
+    const int y = (int)(position / l->ow % l->oh) * l->sh - l->ph + ky, x = (int)(position % l->ow) * l->sw - l->pw + kx;
+    return y < 0 || y >= l->h || x < 0 || x >= l->w ? -1 : ((k * l->h + y) * l->w + x) * l->c;
+}
+
+static void compact_forward(const Layer *l, const float *x, int n, float *out, Arena *a) {
+    const int64_t positions = (int64_t)n * l->oh * l->ow, run = l->kw * l->c;
+    float *turned = floats(a, (size_t)l->kh * run * PANEL), *to = floats(a, TILE * PANEL);
+    for (int64_t i = 0; a->base && i < positions; i += PANEL) {
+        const int wide = positions - i > W ? PANEL : W, some = (int)MIN(wide, positions - i);
+        memset(turned, 0, 4 * l->kh * run * wide);
+        for (int r = 0; r < some; r++)
+            for (int tap = 0; tap < l->kh * l->kw; tap++) {
+                const int64_t pixel = pixel_at(l, i + r, tap / l->kw, tap % l->kw);
+                float *column = turned + (int64_t)tap * l->c * wide + r;
+                for (int c = 0; pixel >= 0 && c < l->c; c++) column[(int64_t)c * wide] = x[pixel + c];
+            }
+        for (int o = 0; o < l->oc;) {
+            const int outputs = share(l->oc - o, TILE);
+            const float *from[TILE];
+            for (int k = 0; k < outputs; k++) {
+                from[k] = l->weight + (o + k) * l->strides[0];
+                for (int c = 0; c < wide; c += W) store(to + k * wide + c, splat(l->bias ? l->bias[o + k] : 0));
+            }
+            product(outputs, wide / W, from, l->strides[2], l->kh, (int)run, turned, NULL, to, wide);
+            for (int r = 0; r < some; r++)
+                for (int k = 0; k < outputs; k++) out[(i + r) * l->oc + o + k] = to[k * wide + r];
+            o += outputs;
+        }
+    }
+}
+
+/* The sums over i of a[r][at[i]] b[from[i]...], for R rows of C vectors, used as `use` says. */
+INLINE void combine(const int R, const int C, const Use use, float *const *to, const float *const *a, const int32_t *at,
+                    const float *b, const int64_t *from, int count, float rate) {
+    V sum[TILE][2];
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) sum[r][c] = use == ADD ? load(to[r] + c * W) : splat(0);
+    }
+    for (int i = 0; i < count; i++) {
+        V run[2];
+        UNROLL for (int c = 0; c < C; c++) run[c] = load(b + from[i] + c * W);
+        UNROLL for (int r = 0; r < R; r++) {
+            const V g = splat(a[r][at[i]]);
+            UNROLL for (int c = 0; c < C; c++) sum[r][c] = fma_(g, run[c], sum[r][c]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) {
+            float *t = to[r] + c * W;
+            store(t, use == STEP ? fma_(splat(rate), sum[r][c], load(t)) : sum[r][c]);
+        }
+    }
+}
+
+static void combine_some(int R, int C, Use use, float *const *to, const float *const *a, const int32_t *at,
+                         const float *b, const int64_t *from, int count, float rate) {
+    switch (use * 16 + R * 2 + C - 1) {
+#define CASE(u, r)                                                                                    \
+    case 16 * u + 2 * r: combine(r, 1, u, to, a, at, b, from, count, rate); break; \
+    case 16 * u + 2 * r + 1: combine(r, 2, u, to, a, at, b, from, count, rate); break;
+#define CASES(u) CASE(u, 1) CASE(u, 2) CASE(u, 3) CASE(u, 4) CASE(u, 5) CASE(u, 6)
+        CASES(ADD) CASES(SET) CASES(STEP)
+#undef CASES
+#undef CASE
+    }
+}
+
+/* The positions whose window has a pixel under one tap: where their gradients and these pixels are. */
+typedef struct {
+    int32_t *slopes, count;
+    int64_t *pixels;
+} Tap;
+
+/* One tile of weights, `outputs` by C vectors at one tap: first the gradients by the inputs, then its own. */
+static void compact_tile(const Layer *l, Tap tap, int C, int first, int outputs, int64_t weights, const float *x,
+                         const float *by_output, float *by_input, const int32_t *order, const int64_t *rows, float rate) {
+    const float *a[TILE];
+    float *to[TILE];
+    for (int p = 0; by_input && p < tap.count;) {
+        const int some = share(tap.count - p, TILE);
+        for (int r = 0; r < some; r++) a[r] = by_output + tap.slopes[p + r] + first, to[r] = by_input + tap.pixels[p + r];
+        combine_some(some, C, ADD, to, a, order, l->weight + first * l->strides[0] + weights, rows, outputs, 0);
+        p += some;
+    }
+    float *own = rate != 0 ? l->weight : l->slope;
+    for (int o = first; l->trained && o < first + outputs;) {
+        const int some = share(first + outputs - o, TILE);
+        for (int r = 0; r < some; r++) a[r] = by_output + o + r, to[r] = own + (o + r) * l->strides[0] + weights;
+        combine_some(some, C, rate != 0 ? STEP : SET, to, a, tap.slopes, x, tap.pixels, tap.count, -rate);
+        o += some;
+    }
+}
+
+static void compact_back(const Layer *l, const float *x, const float *by_output, int n, float *by_input, float rate,
+                         Arena *a) {
+    const int64_t positions = (int64_t)n * l->oh * l->ow;
+    const int taps = l->kh * l->kw;
+    Tap *tap = take(a, sizeof(Tap) * taps);
+    int32_t *order = take(a, 4 * l->oc), *slopes = take(a, 4 * taps * positions);
+    int64_t *rows = take(a, 8 * l->oc), *pixels = take(a, 8 * taps * positions);
+    if (!a->base) return;
+    for (int o = 0; o < l->oc; o++) order[o] = o, rows[o] = o * l->strides[0];
+    for (int t = 0; t < taps; t++) {
+        tap[t] = (Tap){slopes + t * positions, 0, pixels + t * positions};
+        for (int64_t p = 0; p < positions; p++) {
+            const int64_t pixel = pixel_at(l, p, t / l->kw, t % l->kw);
+            tap[t].slopes[tap[t].count] = (int32_t)(p * l->oc), tap[t].pixels[tap[t].count] = pixel;
+            tap[t].count += pixel >= 0;
+        }
+    }
+    if (by_input) memset(by_input, 0, 4 * (size_t)n * l->h * l->w * l->c);
+    for (int o = 0; o < l->oc; o += OUTPUTS)
+        for (int t = 0; t < taps; t++)
+            for (int c = 0; c < l->c;) {
+                const int C = MIN(2, (l->c - c) / W);
+                const int64_t at = t / l->kw * l->strides[2] + (int64_t)(t % l->kw) * l->c + c;
+                compact_tile(l, tap[t], C, o, MIN(OUTPUTS, l->oc - o), at, x + c, by_output,
+                             by_input ? by_input + c : NULL, order, rows, rate);
+                c += C * W;
+            }
+}
+
+/* The same by the functions of a chain: with many positions, a copy of the weights in their layout costs little. */
+static void wide_forward(const Layer *l, const float *x, int n, float *out, Arena *a) {
+    Stage s[2];
+    Layer end;
+    lay_out(s, l, 1, n, NULL, &end, a);
+    if (!a->base) return;
+    for (int k = 0; k < n; k++) take_sample(s, x + (int64_t)k * l->h * l->w * l->c, k);
+    s[1].image = out;
+    convolution_forward(s, s + 1, n, 1, 0);
+}
+
+static void wide_back(const Layer *l, const float *x, const float *by_output, int n, float *by_input, float rate,
+                      Arena *a) {
+    Stage s[2];
+    Layer end;
+    const Rates rates = {.lr = rate};
+    lay_out(s, l, 1, n, &rates, &end, a);
+    if (!a->base) return;
+    for (int k = 0; k < n; k++) take_sample(s, x + (int64_t)k * l->h * l->w * l->c, k);
+    memcpy(s[1].image_slope, by_output, 4 * n * s[1].size);
+    convolution_back(s, s + 1, n, by_input != NULL, &rates);
+    for (int64_t r = 0; by_input && r < (int64_t)n * l->h; r++)
+        memcpy(by_input + r * l->w * l->c, s->image_slope + r / l->h * s->size + s->edge + r % l->h * s->row,
+               4 * (size_t)l->w * l->c);
+    if (l->trained && rate != 0) {
+        descend(s->w, s->g, NULL, s->weights, &rates, 1);
+        each_weight(s, WRITE, s->w, l->weight);
+    } else if (l->trained)
+        each_weight(s, WRITE, s->g, l->slope);
+}
+
+/* The bytes of memory that a pass forward needs, or, if `back`, one back. */
+int64_t EXPORT(headwise_convolution_bytes)(const Layer *l, int32_t n, int32_t back) {
+    Arena a = {NULL, 0};
+    if (back)
+        (is_compact(l) ? compact_back : wide_back)(l, NULL, NULL, n, NULL, 0, &a);
+    else
+        (is_compact(l) ? compact_forward : wide_forward)(l, NULL, n, NULL, &a);
+    return (int64_t)a.used;
+}
+
+/* The output for n channels-last images. */
+void EXPORT(headwise_convolve)(const Layer *l, const float *x, int32_t n, float *out, char *memory) {
+    Arena a = {memory, 0};
+    (is_compact(l) ? compact_forward : wide_forward)(l, x, n, out, &a);
+}
+
+/* The gradient by the input, unless that is NULL; if the layer is trained, also that by the weights, into `slope`, or,
+   if there is a `rate`, a step along it. That by the bias is the caller's. */
+void EXPORT(headwise_convolve_back)(const Layer *l, const float *x, const float *by_output, int32_t n, float *by_input,
+                                    float rate, char *memory) {
+    Arena a = {memory, 0};
+    (is_compact(l) ? compact_back : wide_back)(l, x, by_output, n, by_input, rate, &a);
 }

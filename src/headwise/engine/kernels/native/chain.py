@@ -108,7 +108,7 @@ def train_chain(
     steps, size = batches.shape
     pointers = (*map(addressof, (chain, rates, goal)), address(x), address(batches))
     phase = NativePhase(*pointers, len(x), steps, len(chain), size)
-    memory = _memory(library.bytes(chain, len(chain), size, byref(rates)))
+    memory = scratch(library.bytes(chain, len(chain), size, byref(rates)))
     library.train(byref(phase), 1, memory)
     del tensors  # the goal refers to them
     if phase.bad >= 0:
@@ -138,7 +138,7 @@ def predict(network: nn.Module, x: Tensor) -> Tensor | None:
         return None
     x, chain = _lay_out(layers, x, Binding())
     out, rows = x.new_empty(len(x), math.prod(chain[-1].image)), max(1, min(ROWS, len(x)))
-    memory = _memory(library.bytes(chain, len(chain), rows, None))
+    memory = scratch(library.bytes(chain, len(chain), rows, None))
     library.predict(chain, len(chain), address(x), len(x), rows, out.data_ptr(), memory)
     return out
 
@@ -235,7 +235,7 @@ def _lay_out(layers: Sequence[nn.Module], x: Tensor, binding: Binding) -> tuple[
     return x.contiguous(), (NativeLayer * len(chain))(*chain)
 
 
-def _memory(size: int) -> int:
+def scratch(size: int) -> int:
     """The address of `size` bytes for this thread, valid until its next call."""
     if size < 0:
         raise ValueError("a chain has too many layers")

@@ -162,7 +162,7 @@ def chain_of(network: nn.Module) -> list[nn.Module] | None:
 
 
 def _layers_of(module: nn.Module) -> list[nn.Module] | None:
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+    if has_hooks(module):
         return None
     if type(module) is nn.Identity:
         return []
@@ -177,6 +177,12 @@ def _layers_of(module: nn.Module) -> list[nn.Module] | None:
             return None
         layers += inner
     return layers
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something else is called with what goes in or comes out."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks)
 
 
 def _is_ordered(places: Sequence[int | None]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from ctypes import CDLL, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import CDLL, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,9 @@ class Library(NamedTuple):
     kept: Callable[..., int]
     forward: Callable[..., None]
     backward: Callable[..., None]
+    convolution_bytes: Callable[..., int]
+    convolve: Callable[..., None]
+    convolve_back: Callable[..., None]
 
 
 class Lookup(NamedTuple):
@@ -103,6 +106,9 @@ def _functions(lib: CDLL, name: str) -> Library:
         "kept": (c_int64, (*layers, c_int32)),
         "forward": (None, (*layers, numbers, c_int32, numbers, c_void_p)),
         "backward": (None, (numbers, c_int32, c_void_p)),
+        "convolution_bytes": (c_int64, (c_void_p, c_int32, c_int32)),
+        "convolve": (None, (c_void_p, numbers, c_int32, numbers, c_void_p)),
+        "convolve_back": (None, (c_void_p, numbers, numbers, c_int32, numbers, c_float, c_void_p)),
     }
     functions: dict[str, Any] = {}
     for verb, (result, arguments) in kinds.items():

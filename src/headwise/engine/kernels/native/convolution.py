@@ -1,0 +1,188 @@
+"""Convolutions inside networks that are no chains, such as residual ones: each by itself, between torch's layers."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import byref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from ....memory import address
+from .chain import NativeForward, native, scratch
+from .layers import LAYERS, NativeLayer, chain_of, has_hooks
+from .library import Library
+
+LARGEST = 2**31
+"""gradients by the output are counted with 32 bits"""
+_own = threading.local()
+
+
+class FusedSteps:
+    """The steps that convolutions take during one pass back, instead of returning gradients."""
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+        self._uses: dict[int, int] = {}
+
+    def count_use(self, weight: Tensor) -> None:
+        self._uses[id(weight)] = self._uses.get(id(weight), 0) + 1
+
+    def may_take(self, weight: Tensor) -> bool:
+        """Only if the weight was used once: a second use must not see what the step of the first one made of it."""
+        return self._uses.get(id(weight)) == 1
+
+
+@contextmanager
+def stepping(lr: float | None) -> Iterator[None]:
+    """Inside, one loss is computed and differentiated; with a rate, convolutions step along their gradients at once.
+
+    So nothing is written for weights that only meet padding, and no gradient is stored: in a ResNet-18 on small images,
+    these are most of the memory that a step would touch.
+    """
+    _own.steps = None if lr is None else FusedSteps(lr)
+    try:
+        yield
+    finally:
+        _own.steps = None
+
+
+class NativeConvolution:
+    """The forward pass of a convolution by the native kernels; where they can't, torch's."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        self._layer = weakref.ref(layer)
+        self._known: dict[torch.Size, tuple[NativeLayer, int]] = {}
+
+    @staticmethod
+    def install(network: nn.Module) -> None:
+        """Replace the forward pass of all convolutions that the kernels support, and lay out their weights for it."""
+        if native().library:
+            for layer in network.modules():
+                if type(layer) is nn.Conv2d and LAYERS[nn.Conv2d].fits(layer):
+                    layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+                    setattr(layer, "forward", NativeConvolution(layer))  # noqa: B010 (pyright knows another type)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self._layer()
+        assert layer is not None  # it is what calls this
+        library = native().library
+        weight, bias = layer.weight, layer.bias
+        usual = all(t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, weight))
+        if library is None or not usual or has_hooks(layer) or type(x) is not Tensor or x.dim() != 4 or x.numel() == 0:
+            return nn.Conv2d.forward(layer, x)
+        known = self._known.get(x.shape)
+        if known is None:
+            known = self._known[x.shape] = _describe(layer, x)
+        made = known[0]
+        if len(x) * made.oc * made.oh * made.ow >= LARGEST:
+            return nn.Conv2d.forward(layer, x)
+        steps: FusedSteps | None = getattr(_own, "steps", None)
+        if steps is not None:
+            steps.count_use(weight)
+        return _Convolution.apply(library, layer, known, steps, x, weight, bias)  # pyright: ignore[reportReturnType]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NativeConvolution:
+        return NativeConvolution(memo[id(self._layer())])
+
+
+def accelerate(body: nn.Module) -> None:
+    """Let the convolutions of a model's body run natively, under any loss of a method's own."""
+    if chain_of(body):
+        NativeForward.install(body)
+    else:
+        NativeConvolution.install(body)
+
+
+def without_acceleration(network: nn.Module) -> nn.Module:
+    """A copy of torch's layers only, which can be traced and pickled anywhere."""
+    plain = copy.deepcopy(network)
+    for module in plain.modules():
+        if isinstance(vars(module).get("forward"), NativeForward | NativeConvolution):
+            del module.forward
+    return plain
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        library: Library,
+        layer: nn.Conv2d,
+        known: tuple[NativeLayer, int],
+        steps: FusedSteps | None,
+        *inputs: Tensor | None,
+    ) -> Tensor:
+        x, weight, bias = inputs
+        made, offset = known
+        assert x is not None and weight is not None
+        images = x.permute(0, 2, 3, 1).contiguous()
+        rows = weight.contiguous(memory_format=torch.channels_last)
+        out = torch.empty((len(x), made.oc, made.oh, made.ow), memory_format=torch.channels_last)
+        made.weight = address(rows) + 4 * offset
+        made.bias = None if bias is None else address(bias)
+        memory = scratch(library.convolution_bytes(byref(made), len(x), 0))
+        library.convolve(byref(made), address(images), len(x), out.data_ptr(), memory)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.native = library, layer, made, offset, steps
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *by_output: Tensor) -> Any:
+        (slope,) = by_output
+        x, weight, bias = ctx.saved_tensors
+        library, layer, made, offset, steps = ctx.native
+        _, _, _, _, by_x, by_weight, by_bias = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            return None, None, None, None, *_differentiate(layer, slope, x, weight, bias)
+        images = x.permute(0, 2, 3, 1).contiguous()
+        slopes = slope.permute(0, 2, 3, 1).contiguous()
+        inputs = torch.empty_like(images) if by_x else None
+        rows = weight.contiguous(memory_format=torch.channels_last)
+        takes_step = by_weight and rows is weight and steps is not None and steps.may_take(weight)
+        weights = torch.zeros_like(rows) if by_weight and not takes_step else None
+        made.weight = (weight.data_ptr() if takes_step else address(rows)) + 4 * offset
+        made.trained = int(by_weight)
+        made.slope = None if weights is None else weights.data_ptr() + 4 * offset
+        memory = scratch(library.convolution_bytes(byref(made), len(x), 1))
+        to = None if inputs is None else inputs.data_ptr()
+        rate = steps.lr if takes_step and steps is not None else 0.0
+        library.convolve_back(byref(made), address(images), address(slopes), len(x), to, rate, memory)
+        by_input = None if inputs is None else inputs.permute(0, 3, 1, 2)
+        return None, None, None, None, by_input, weights, slopes.sum((0, 1, 2)) if by_bias else None
+
+
+def _differentiate(layer: nn.Conv2d, slope: Tensor, *inputs: Tensor | None) -> list[Tensor | None]:
+    """The gradients as functions of the inputs, by torch: they are to be differentiated once more."""
+    moving = [t for t in inputs if t is not None and t.requires_grad]
+    x, weight, bias = inputs
+    assert x is not None and weight is not None
+    out = conv2d(x, weight, bias, layer.stride, layer.padding)
+    gradients = iter(torch.autograd.grad(out, moving, slope, create_graph=True))
+    return [next(gradients) if t is not None and t.requires_grad else None for t in inputs]
+
+
+def _describe(layer: nn.Conv2d, x: Tensor) -> tuple[NativeLayer, int]:
+    """The convolution for images of this shape, and at which of an output's weights it begins.
+
+    Weights of the window that never meet a pixel are left out: eight of nine behind images of one pixel.
+    """
+    made = LAYERS[nn.Conv2d].describe(layer, tuple(x.shape[1:]), None)
+    assert made is not None
+    row = made.kw * made.c
+    made.strides[:] = (made.kh * row, 1, row, made.c)
+    made.kh, made.ph, top = _crop(made.kh, made.ph, made.sh, made.h, made.oh)
+    made.kw, made.pw, left = _crop(made.kw, made.pw, made.sw, made.w, made.ow)
+    return made, top * row + left * made.c
+
+
+def _crop(kernel: int, padding: int, stride: int, size: int, out: int) -> tuple[int, int, int]:
+    """A window's size and padding along one side without what is always in the padding, and how much was cut off."""
+    live = [k for k in range(kernel) if any(0 <= i * stride - padding + k < size for i in range(out))]
+    return (live[-1] + 1 - live[0], padding - live[0], live[0]) if live else (kernel, padding, 0)
