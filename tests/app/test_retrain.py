@@ -15,7 +15,7 @@ from headwise.app.retrain import PAGE, retrain
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import ConfigError, RunError
 from headwise.records import encode
-from headwise.report.page import forgotten_table
+from headwise.report.page import tabulate_forgotten
 from headwise.settings.experiment import experiment_from
 from small_runs import experiment
 
@@ -105,7 +105,7 @@ def test_a_round_whose_clients_are_all_forgotten_changes_nothing(tmp_path: Path)
 def test_what_it_changes_for_the_others(tmp_path: Path) -> None:
     before = hw.run(experiment(3), tmp_path / "with")
     after = retrain(before.path, [2], tmp_path / "without")
-    head, rows = forgotten_table(before, after)
+    head, rows = tabulate_forgotten(before, after)
     assert [row[0] for row in rows] == ["0", "1", "3", "4", "mean"]
     then, now = (run.last_scores()["pre"][3] for run in (before, after))
     cells = dict(zip(head, rows[2], strict=True))

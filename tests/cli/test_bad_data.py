@@ -57,8 +57,8 @@ GOOD = archive(*((f"cifar-10-batches-py/{name}", batch()) for name in BATCHES))
 
 
 def test_missing_data_without_a_network_says_what_to_provide(headwise: Headwise, here: Path, data: Path) -> None:
-    said = headwise("run", "--data", "cifar10", "--data-dir", str(data))
-    assert_refused(said, "could not be downloaded (ConnectionError)", f"{data}/cifar-10", "yourself")
+    result = headwise("run", "--data", "cifar10", "--data-dir", str(data))
+    assert_refused(result, "could not be downloaded (ConnectionError)", f"{data}/cifar-10", "yourself")
     assert snapshot(here) == snapshot(data) == {}
 
 

@@ -14,29 +14,30 @@ ARGS = ["--data", "synthetic:120:3:5:sites=2", "--partition", "dirichlet:0.5", "
 
 
 def test_it_is_what_a_run_would_get(headwise: Headwise, here: Path) -> None:
-    said = headwise("data", "show", *ARGS, "--json")
-    assert (said.code, said.err) == (0, "")
-    found = json.loads(said.out)
+    result = headwise("data", "show", *ARGS, "--json")
+    assert (result.code, result.err) == (0, "")
+    shown = json.loads(result.out)
     headwise(*small(out="run", partition="dirichlet:0.5", clients="4", rounds="1"), "--quiet")
-    assert {**found["samples"], "classes": found["class_names"]} == json.loads(
+    assert {**shown["samples"], "classes": shown["class_names"]} == json.loads(
         (here / "run" / "partition.json").read_text()
     )
-    assert found["hash"] == hw.Run(here / "run").manifest["partition"]["hash"]
-    assert found["floor"]["weighted"] == hw.Run(here / "run").floor
+    assert shown["hash"] == hw.Run(here / "run").manifest["partition"]["hash"]
+    assert shown["floor"]["weighted"] == hw.Run(here / "run").floor
 
 
 def test_a_person_sees_a_table_and_words(headwise: Headwise, here: Path) -> None:
-    said = headwise("data", "show", *ARGS)
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+    result = headwise("data", "show", *ARGS)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert lines[0] == "synthetic:120:3, dirichlet:0.5, 4 clients"
-    found = json.loads(headwise("data", "show", *ARGS, "--json").out)
+    shown = json.loads(headwise("data", "show", *ARGS, "--json").out)
     rows = [line.split() for line in lines[2:6]]
     for c, row in enumerate(rows):
-        train, test = found["samples"]["train"][c], found["samples"]["test"][c]
+        train = shown["samples"]["train"][c]
+        test = shown["samples"]["test"][c]
         assert row == [str(c), str(sum(train)), str(sum(test)), *(str(n) if n else "·" for n in train)]
-    train, test = (sum(map(sum, found["samples"][part])) for part in ("train", "test"))
-    assert f"4 clients share {train} training, 0 validation and {test} test samples." in said.out
+    train, test = (sum(map(sum, shown["samples"][part])) for part in ("train", "test"))
+    assert f"4 clients share {train} training, 0 validation and {test} test samples." in result.out
     assert list(here.iterdir()) == []
 
 
@@ -48,9 +49,9 @@ def test_the_picture_is_a_page(headwise: Headwise, here: Path) -> None:
 
 
 def test_too_many_clients_for_a_table_are_said(headwise: Headwise) -> None:
-    said = headwise("data", "show", "--data", "synthetic:600:3:5:sites=2", "--partition", "iid", "--clients", "50")
-    assert "50 clients and 3 classes are too many for a table here" in said.out
-    assert "50 clients share" in said.out
+    result = headwise("data", "show", "--data", "synthetic:600:3:5:sites=2", "--partition", "iid", "--clients", "50")
+    assert "50 clients and 3 classes are too many for a table here" in result.out
+    assert "50 clients share" in result.out
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,8 @@ def test_many_columns_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -
         assert len(guess.description.features.number) + len(guess.left_out) == columns
         return compared
 
-    few, many = count(100), count(400)
+    few = count(100)
+    many = count(400)
     assert many < 6 * few
     assert len(MISSING) > 5
 

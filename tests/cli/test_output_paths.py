@@ -12,7 +12,7 @@ from saying import Headwise, assert_refused, snapshot
 from headwise.disk.files import write_bytes
 from headwise.disk.paths import output_folder
 from headwise.errors import ConfigError, RunError
-from headwise.sites.server.control import end_file
+from headwise.sites.server.control import progress_file
 
 
 def test_a_link_stays_and_the_file_behind_it_is_written(here: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_deployment_to_the_current_folder_has_a_place_for_its_end(
     (here / "here").mkdir()
     os.chdir(here / "here")
     assert_refused(headwise("deploy", "../good.toml", "--server", "..", "--out", "."), "nobody is there")
-    assert end_file(here / "here") == here / ".here.ended"
+    assert progress_file(here / "here") == here / ".here.progress"
 
 
 def test_a_page_goes_through_a_link(headwise: Headwise, here: Path, run: str) -> None:

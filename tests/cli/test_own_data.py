@@ -33,7 +33,7 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> str:
+def call(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as end:
         main(list(command))
     assert end.value.code == code
@@ -42,7 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> st
 
 
 def test_from_a_table_to_a_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    out = call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     assert "data.toml describes 4 clients with 160 samples of 2 features, 2 classes." in out
     assert "Task is classification: the target has 2 different values." in out
     text = (patients / "data.toml").read_text()
@@ -50,34 +50,34 @@ def test_from_a_table_to_a_run(patients: Path, capsys: pytest.CaptureFixture[str
     assert '# "id" is left out: looks like an identifier' in text
     assert '# "when" is left out: a date' in text
     assert 'classes = ["no", "yes"]' in text
-    assert "No errors" in told(capsys, "data", "check", "data.toml")
-    shown = told(capsys, "data", "show", "data.toml")
+    assert "No errors" in call(capsys, "data", "check", "data.toml")
+    shown = call(capsys, "data", "show", "data.toml")
     assert [line.split()[:4] for line in shown.splitlines()[2:6]] == [
         [str(c), name, "30", "10"] for c, name in enumerate(("va", "rome", "oslo", "lima"))
     ]
     run = ("run", "--data", "data.toml", "--method", "fedah", "--rounds", "2", "--quiet", "--out", "out")
-    said = told(capsys, *run)
-    assert "fedah on own, 2 rounds" in said
+    output = call(capsys, *run)
+    assert "fedah on own, 2 rounds" in output
     scores = Run(Path("out")).last_scores()["pre"]
-    assert f"va {scores[0]:.4f}, rome {scores[1]:.4f}" in said
+    assert f"va {scores[0]:.4f}, rome {scores[1]:.4f}" in output
     manifest = json.loads((patients / "out" / "manifest.json").read_text())
     assert manifest["experiment"]["data"]["path"] == str(patients / "data.toml")
     assert manifest["experiment"]["partition"] == {"name": "natural"}
 
 
 def test_a_run_goes_on_only_with_the_same_files(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
-    told(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
+    call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    call(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
     manifest = json.loads((patients / "out" / "manifest.json").read_text())
     data = manifest["experiment"]["data"]
     (patients / "patients.csv").write_text((patients / "patients.csv").read_text().replace("va,", "vb,", 1))
     changed = ("run", "--data", f"own:path={data['path']}:sha256={data['sha256']}", "--quiet", "--out", "out2")
-    assert "data.toml or its files have changed: their sha256 no longer starts with" in told(capsys, *changed, code=2)
+    assert "data.toml or its files have changed: their sha256 no longer starts with" in call(capsys, *changed, code=2)
     assert not (patients / "out2").exists()
 
 
 def test_names_parts_and_fitted_numbers_of_clients(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     toml = patients / "data.toml"
     toml.write_text(
         toml.read_text().replace('by = "ratio"', 'by = "time"\ncolumn = "when"').replace('"pooled"', '"client"')
@@ -99,7 +99,7 @@ def test_large_data_give_the_same_bits(
 ) -> None:
     from headwise.data.own.readers import large
 
-    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     experiment = Experiment(data="data.toml")
     small = divide(experiment, patients).clients()
     monkeypatch.setattr(large, "LARGE", 50)
@@ -108,7 +108,7 @@ def test_large_data_give_the_same_bits(
 
 
 def test_other_partitions_and_splits_can_be_asked_for(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     data = divide(Experiment(data="data.toml", partition="iid", clients=5, split="1:1:2"), patients)
     assert data.names == ()
     assert [len(p.test) for p in data.parts] == [16] * 5
@@ -117,17 +117,17 @@ def test_other_partitions_and_splits_can_be_asked_for(patients: Path, capsys: py
 
 
 def test_what_is_wrong_ends_the_check_with_2(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
+    call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "ill")
     with (patients / "patients.csv").open("a") as file:
         file.write("\n160,va,old,f,2024-01-01,maybe\n")
-    out = told(capsys, "data", "check", "data.toml", code=2)
+    out = call(capsys, "data", "check", "data.toml", code=2)
     assert f"error    {patients}/patients.csv, row 162, column 'age': 'old' is not a number" in out
     assert "'maybe' is not one of the classes: no, yes." in out
     assert "headwise: data.toml has 2 errors: correct the data or this file." in out
-    out = told(capsys, "data", "check", "data.toml", "--json", code=2)
-    found = json.loads(out.splitlines()[0])
-    assert (found["errors"], found["findings"][0]["row"]) == (2, 162)
-    assert "column 'age': 'old' is not a number" in told(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
+    out = call(capsys, "data", "check", "data.toml", "--json", code=2)
+    report = json.loads(out.splitlines()[0])
+    assert (report["errors"], report["findings"][0]["row"]) == (2, 162)
+    assert "column 'age': 'old' is not a number" in call(capsys, "run", "--data", "data.toml", "--out", "out", code=2)
     assert not (patients / "out").exists()
 
 
@@ -142,20 +142,20 @@ def test_a_table_without_a_header_line_and_new_rows_without_the_target(
         ]
         (tmp_path / "h" / f"{name}.csv").parent.mkdir(exist_ok=True)
         (tmp_path / "h" / f"{name}.csv").write_text("\n".join(rows))
-    out = told(capsys, "data", "init", "h", "--target", "column 4")
+    out = call(capsys, "data", "init", "h", "--target", "column 4")
     assert "no header line: columns are named column 1 to column 4\n" in out
-    told(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
-    told(capsys, "export", "out", "--client", "oslo", "--format", "torch", "-o", "oslo")
+    call(capsys, "run", "--data", "data.toml", "--rounds", "1", "--quiet", "--out", "out")
+    call(capsys, "export", "out", "--client", "oslo", "--format", "torch", "-o", "oslo")
     lines = {"without": "50.5,1,2.5", "with": "50.5,1,2.5,well", "named": "column 3,column 2,column 1\n2.5,1,50.5"}
     answers = set[str]()
     for name, text in lines.items():
         Path(f"{name}.csv").write_text(text)
-        told(capsys, "predict", "oslo", f"{name}.csv", "-o", f"{name}-out.csv")
+        call(capsys, "predict", "oslo", f"{name}.csv", "-o", f"{name}-out.csv")
         answers.add(Path(f"{name}-out.csv").read_text().splitlines()[1].partition(",")[2])
     assert len(answers) == 1
     Path("short.csv").write_text("50.5,1")
-    said = told(capsys, "predict", "oslo", "short.csv", "-o", "short-out.csv", code=2)
-    assert "short.csv, row 1: it has 2 cells, but there are 4 columns." in said
+    output = call(capsys, "predict", "oslo", "short.csv", "-o", "short-out.csv", code=2)
+    assert "short.csv, row 1: it has 2 cells, but there are 4 columns." in output
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_the_first_line_is_a_header_or_a_row(lines: list[str], named: bool, tmp_
 def test_a_word_of_the_target_is_no_missing_number(tmp_path: Path) -> None:
     rows = [f"{'unknown' if k == 3 else k},{k / 8},{('yes', 'no', 'unknown')[k % 3]}" for k in range(30)]
     (tmp_path / "x.csv").write_text("\n".join(["age,dose,ill", *rows]))
-    found = guess_description(tmp_path / "x.csv", "", ["ill"], one_client=True)
-    assert "unknown" not in found.description.missing
-    assert found.left_out == {"age": "numbers, but 1 of 30 cells are not, such as 'unknown'"}
+    guess = guess_description(tmp_path / "x.csv", "", ["ill"], one_client=True)
+    assert "unknown" not in guess.description.missing
+    assert guess.left_out == {"age": "numbers, but 1 of 30 cells are not, such as 'unknown'"}
 
 
 def test_words_among_numbers_are_missing_values(
@@ -190,19 +190,19 @@ def test_words_among_numbers_are_missing_values(
     rows = [f"{k},{'unknown' if k % 20 == 3 else k},{'n/a' if k == 7 else k / 8},{k % 2}" for k in range(40)]
     prices = [f"{row},{'free' if k == 5 else k}{' EUR' if k % 13 == 4 else ''}" for k, row in enumerate(rows)]
     (tmp_path / "shop.csv").write_text("\n".join(["id,age,price,left,sum", *prices]))
-    out = told(capsys, "data", "init", "shop.csv", "--one-client", "--target", "left")
+    out = call(capsys, "data", "init", "shop.csv", "--one-client", "--target", "left")
     assert "number    age, price\n" in out
     assert "left out  id: looks like an identifier\n" in out
     assert "left out  sum: numbers, but 4 of 40 cells are not, such as '4 EUR'\n" in out
     assert "missing   'unknown', where other cells of the column are numbers\n" in out
-    checked = told(capsys, "data", "check", "data.toml")
+    checked = call(capsys, "data", "check", "data.toml")
     assert "2 of 40 values are missing" in checked
     assert "only one client" not in checked
     assert checked.endswith("headwise site init FOLDER --data data.toml\n")
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (["patients.csv"], "--target is missing: name the column to predict, one of id, hospital, age"),
         (["patients.csv", "--target", "ill"], "--clients is missing: name the column with each row's client"),
@@ -211,20 +211,20 @@ def test_words_among_numbers_are_missing_values(
         (["patients.csv", "--target", "ill", "-o", "patients.csv"], "patients.csv exists already: choose another -o"),
     ],
 )
-def test_mistakes_of_init(patients: Path, capsys: pytest.CaptureFixture[str], command: list[str], said: str) -> None:
-    assert said in told(capsys, "data", "init", *command, code=2)
+def test_mistakes_of_init(patients: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str) -> None:
+    assert message in call(capsys, "data", "init", *command, code=2)
     assert not (patients / "data.toml").exists()
 
 
 def test_other_tasks_are_shown_and_refused_to_methods_that_need_classes(
     patients: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = told(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "id")
-    assert "Task is regression: the target has 160 different numbers." in said
-    shown = told(capsys, "data", "show", "data.toml")
+    output = call(capsys, "data", "init", "patients.csv", "--clients", "hospital", "--target", "id")
+    assert "Task is regression: the target has 160 different numbers." in output
+    shown = call(capsys, "data", "show", "data.toml")
     assert "regression: mean ± deviation in training samples" in shown
     assert ["0", "va", "30", "0", "10"] in [line.split()[:5] for line in shown.splitlines()]
-    refused = told(capsys, "run", "--data", "data.toml", "--method", "fedgh", "--out", "out", code=2)
+    refused = call(capsys, "run", "--data", "data.toml", "--method", "fedgh", "--out", "out", code=2)
     assert "task is 'regression', but fedgh can only do classification: choose one of apfl, " in refused
     assert not (patients / "out").exists()
 
@@ -236,7 +236,7 @@ def test_init_looks_at_all_kinds_of_data(
     news = ["paper;text;topic;part"]
     news += [f"p{k % 3};the news of day {k} is good;{'ab'[k % 2]};{'train' if k < 9 else 'test'}" for k in range(12)]
     (tmp_path / "news.csv").write_text("\n".join(news))
-    told(capsys, "data", "init", "news.csv", "--clients", "paper", "--target", "topic", "-o", "news.toml")
+    call(capsys, "data", "init", "news.csv", "--clients", "paper", "--target", "topic", "-o", "news.toml")
     text = (tmp_path / "news.toml").read_text()
     assert (
         'delimiter = ";"' in text
@@ -248,15 +248,15 @@ def test_init_looks_at_all_kinds_of_data(
     for name in ("ann", "bob"):
         parts = {"x_train": np.eye(4), "y_train": [0, 1, 0, 1], "x_test": np.eye(4), "y_test": [0, 1, 0, 1]}
         np.savez(tmp_path / "arrays" / f"{name}.npz", **parts)
-    told(capsys, "data", "init", "arrays", "-o", "arrays.toml")
+    call(capsys, "data", "init", "arrays", "-o", "arrays.toml")
     assert 'by = "files"' in (tmp_path / "arrays.toml").read_text()
     for client in ("ann", "bob"):
         for k in range(4):
             picture(tmp_path / "pets" / client / ("cat", "dog")[k % 2] / f"{k}.png", (8 + k, 8), k)
-    told(capsys, "data", "init", "pets", "-o", "pets.toml")
+    call(capsys, "data", "init", "pets", "-o", "pets.toml")
     assert "size = [8, 8]" in (tmp_path / "pets.toml").read_text()
     for name in ("news", "arrays", "pets"):
-        assert "No errors" in told(capsys, "data", "check", f"{name}.toml")
+        assert "No errors" in call(capsys, "data", "check", f"{name}.toml")
 
 
 def test_columns_without_names(
@@ -266,7 +266,7 @@ def test_columns_without_names(
     (tmp_path / "raw").mkdir()
     for name in ("va", "rome"):
         (tmp_path / "raw" / f"{name}.data").write_text("".join(f"{k}.5,?,{k % 2}\n" for k in range(12)))
-    told(capsys, "data", "init", "raw", "--target", "column 3")
+    call(capsys, "data", "init", "raw", "--target", "column 3")
     text = (tmp_path / "data.toml").read_text()
     assert 'header = ["column 1", "column 2", "column 3"]' in text
     assert '# "column 2" is left out: empty' in text

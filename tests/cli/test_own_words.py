@@ -1,4 +1,4 @@
-"""What commands say to those who bring data of their own, and where their mistakes are said to be."""
+"""The messages of commands about a user's own data, and where they locate a mistake."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ import headwise as hw
 from frames import Frame
 from headwise.errors import HeadwiseError
 
-X, Y = np.arange(80.0).reshape(40, 2), np.arange(40) % 2
+X = np.arange(80.0).reshape(40, 2)
+Y = np.arange(40) % 2
 
 
 def test_a_table_instead_of_its_description(headwise: Headwise, here: Path) -> None:
     (here / "x.csv").write_text("a,b\n1,2\n")
-    said = headwise("run", "--data", "x.csv")
+    result = headwise("run", "--data", "x.csv")
     hint = "headwise data init x.csv writes a data.toml, which data takes"
-    assert (said.code, said.err) == (2, f"headwise: data is 'x.csv', which is not a data set but a path: {hint}.\n")
+    assert (result.code, result.err) == (2, f"headwise: data is 'x.csv', which is not a data set but a path: {hint}.\n")
     assert "data is 'y.csv', but there is no such file" in headwise("run", "--data", "y.csv").err
 
 
 def test_columns_without_names_are_listed_in_their_order(headwise: Headwise, here: Path) -> None:
     (here / "x.csv").write_text("\n".join([",".join(map(str, range(k, k + 11))) for k in range(9)]))
-    said = headwise("data", "init", "x.csv", "--clients", "zzz", "--target", "column 3").err
-    assert "its columns are column 1, column 2, column 3" in said
-    assert said.endswith("column 9, column 10, column 11.\n")
+    result = headwise("data", "init", "x.csv", "--clients", "zzz", "--target", "column 3").err
+    assert "its columns are column 1, column 2, column 3" in result
+    assert result.endswith("column 9, column 10, column 11.\n")
 
 
 def test_init_says_which_array_is_too_short(headwise: Headwise, here: Path) -> None:
     (here / "clients").mkdir()
     np.savez(here / "clients" / "va.npz", x=X, y=Y[:7])
-    said = headwise("data", "init", "clients")
+    result = headwise("data", "init", "clients")
     where = here / "clients" / "va.npz"
-    assert said.code == 2
-    assert said.err.endswith("va.npz, client 'va': x has 40 samples, but y has 7 targets.\n"), where
+    assert result.code == 2
+    assert result.err.endswith("va.npz, client 'va': x has 40 samples, but y has 7 targets.\n"), where
     assert not (here / "data.toml").exists()
 
 
@@ -64,7 +65,7 @@ TABLE = Frame(age=[1.0, 2.0] * 20, ill=["no", "yes"] * 20, hospital=["va", "rome
 
 
 @pytest.mark.parametrize(
-    ("clients", "settings", "said"),
+    ("clients", "settings", "message"),
     [
         (TABLE, {"client": "hosp", "target": "ill"}, "client is 'hosp', which is not a column of clients: did you mean "
          "'hospital'?"),
@@ -79,8 +80,8 @@ TABLE = Frame(age=[1.0, 2.0] * 20, ill=["no", "yes"] * 20, hospital=["va", "rome
     ],
 )  # fmt: skip
 def test_mistakes_in_python_are_said_in_its_words(
-    here: Path, clients: object, settings: dict[str, str], said: str
+    here: Path, clients: object, settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(HeadwiseError) as error:
         hw.fit(clients, rounds=1, out="run", **settings)
-    assert str(error.value) == said
+    assert str(error.value) == message

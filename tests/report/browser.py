@@ -59,16 +59,16 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Network requests since the last call; files from disk do not count."""
-        said = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        sent = [m["params"]["request"]["url"] for m in said if m["method"] == "Network.requestWillBeSent"]
+        entries = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [m["params"]["request"]["url"] for m in entries if m["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("file:", "data:", "chrome"))]
 
     def violations(self) -> list[str]:
         """Accessibility violations that axe-core rates serious or worse."""
         self.js(AXE.read_text(encoding="utf-8"))
         code = "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done)"
-        found = self.driver.execute_async_script(code)["violations"]
-        bad = [v for v in found if v["impact"] in ("serious", "critical")]
+        violations = self.driver.execute_async_script(code)["violations"]
+        bad = [v for v in violations if v["impact"] in ("serious", "critical")]
         return [f"{v['id']}: {v['help']}: {[n['html'][:200] for n in v['nodes'][:3]]}" for v in bad]
 
 

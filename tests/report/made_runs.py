@@ -9,7 +9,9 @@ from typing import Any
 
 from headwise.settings.experiment import Experiment
 
-ROUNDS, CLIENTS, CLASSES = 6, 5, 4
+ROUNDS = 6
+CLIENTS = 5
+CLASSES = 4
 
 
 def manifest(
@@ -68,7 +70,8 @@ def make_run(
     rng = random.Random(0)
     counts = [[rng.randrange(1, 20) if (c + k) % 3 else 0 for k in range(classes)] for c in range(clients)]
     write(folder / "partition.json", dict.fromkeys(("train", "val", "test"), counts))
-    rows, lines = [], []
+    rows = []
+    lines = []
     for t in range(1, rounds + 1):
         accuracy = end * t / rounds
         judged = {} if validation is None else {"val_accuracy": validation}
@@ -82,8 +85,8 @@ def make_run(
         for c in range(clients) if t > rounds - 2 else ():
             own = score((by_client or {}).get(c, accuracy) if t == rounds else 0.0)
             lines.append({"round": t, "client": c, "pre": own, "post": own})
-    for name, found in (("rounds.jsonl", rows), ("clients.jsonl", lines)):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in found))
+    for name, content in (("rounds.jsonl", rows), ("clients.jsonl", lines)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in content))
     write(folder / "result.json", {"ended": "finished"})
     return folder
 

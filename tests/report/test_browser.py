@@ -20,8 +20,8 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><b>שלום</b
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("browser")) as found:
-        yield found
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def test_page_of_a_comparison_with_validation(tab: Browser, tmp_path: Path) -> N
     tab.open(page, width=1200)
     tab.draw_everything()
     assert tab.js("return find('target-value').textContent") == "90.5 %"
-    line, wanted = tab.js(
+    line, expected = tab.js(
         "const c = charts.accuracy; const y = c.drawn.convertToPixel({yAxisIndex: 0}, chosen.target);"
         "const at = [...c.figure.querySelectorAll('svg path[stroke-dasharray]')].map((p) => "
         "Number(p.getAttribute('d').split(/[ L]/)[1]));"
         "return [at.sort((a, b) => Math.abs(a - y) - Math.abs(b - y))[0], y]"
     )
-    assert abs(line - wanted) < 0.8, "the target's line is where the slider says"
+    assert abs(line - expected) < 0.8, "the target's line is where the slider says"
     shapes = tab.js("return charts.against.drawn.getOption().series[0].data.map((d) => d.symbol)")
     assert shapes == ["rect", "triangle", "circle", "circle", "circle"]
     label = "return charts.against.figure.querySelector('.plot').ariaLabel"
@@ -229,7 +229,8 @@ def test_a_large_page_opens_with_little_to_do(tab: Browser, tmp_path: Path) -> N
             make_run(large / f"{method}-{seed}", method, seed, rounds=200, clients=100, classes=10)
     page = write_page(collect([large]), tmp_path / "report.html")
     assert page.stat().st_size < 5_000_000
-    few, many = elements(tiny), elements(page)
+    few = elements(tiny)
+    many = elements(page)
     assert 0 < few < many < 12 * few, "a hundred runs more, and a hundred times as many rounds"
     assert tab.js("return Object.values(charts).some((c) => c.drawn === null)"), "what is out of sight waits"
     tab.js("find('accuracy').scrollIntoView()")

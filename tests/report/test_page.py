@@ -16,7 +16,7 @@ from made_runs import make_run
 
 import headwise as hw
 from headwise.app import registry
-from headwise.report.data import command
+from headwise.report.data import command_of
 from headwise.report.page import render, script_safe, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run
@@ -52,7 +52,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text.append(data)
         if self._in_data:
-            self.data, self._in_data = json.loads(data), False
+            self.data = json.loads(data)
+            self._in_data = False
 
 
 def page_of(folder: Path) -> Page:
@@ -60,10 +61,10 @@ def page_of(folder: Path) -> Page:
 
 
 def test_page_needs_nothing_but_itself(three: Path) -> None:
-    found = page_of(three)
-    outside = [(t, a) for t, a in found.tags if a.get("src") or (a.get("href") or "#")[0] != "#"]
+    page = page_of(three)
+    outside = [(t, a) for t, a in page.tags if a.get("src") or (a.get("href") or "#")[0] != "#"]
     assert outside == [("link", {"rel": "icon", "href": "data:,"})]
-    policy = next(a["content"] for t, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and "default-src 'none'" in policy and "connect-src 'none'" in policy
 
 
@@ -124,12 +125,12 @@ def test_hostile_names_are_text(name: str, tmp_path: Path) -> None:
     (tmp_path / "plain" / "manifest.json").unlink()
     made = make_run(tmp_path / "hostile", name, data={"name": name}, options={"note": name})
     assert Run(made).method == name
-    found = page_of(tmp_path)
-    count = [sum(t == tag for t, _ in found.tags) for tag in ("script", "img", "style", "b", "div")]
+    page = page_of(tmp_path)
+    count = [sum(t == tag for t, _ in page.tags) for tag in ("script", "img", "style", "b", "div")]
     assert count == [sum(t == tag for t, _ in plain.tags) for tag in ("script", "img", "style", "b", "div")]
-    assert not [a for _, a in found.tags if any(k.startswith("on") for k in a)]
-    assert found.data[0]["lines"][0]["method"] == name
-    assert "49" not in " ".join(found.text[:60])
+    assert not [a for _, a in page.tags if any(k.startswith("on") for k in a)]
+    assert page.data[0]["lines"][0]["method"] == name
+    assert "49" not in " ".join(page.text[:60])
 
 
 def test_json_in_a_script_is_that_json() -> None:
@@ -179,9 +180,9 @@ def test_what_methods_show_is_on_the_page_but_never_too_much(tmp_path: Path) -> 
         for t in range(1, 201)
     ]
     (run / "diagnostics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = page_of(tmp_path / "runs")
-    assert ("a", {"href": "#inside"}) in found.tags
-    shown = found.data[0]["lines"][0]["inside"]["W"]
+    page = page_of(tmp_path / "runs")
+    assert ("a", {"href": "#inside"}) in page.tags
+    shown = page.data[0]["lines"][0]["inside"]["W"]
     assert shown["axes"] == ["client", "class", "feature"]
     assert (shown["rounds"][0]["round"], shown["rounds"][-1]["round"]) == (1, 200)
     assert 3 <= len(shown["rounds"]) < 10
@@ -210,7 +211,7 @@ def test_an_unfinished_run_has_a_page(tmp_path: Path) -> None:
 
 
 def test_command_runs_the_same_experiment(tmp_path: Path) -> None:
-    wanted = registry.resolve_all(
+    expected = registry.resolve_all(
         hw.Experiment(
             method="fedfomo:M=3",
             data="synthetic:60:2:3:sites=2",
@@ -225,9 +226,9 @@ def test_command_runs_the_same_experiment(tmp_path: Path) -> None:
         )
     )
     run = make_run(tmp_path / "a")
-    kept = json.loads((run / "manifest.json").read_text()) | {"experiment": wanted.plain()}
+    kept = json.loads((run / "manifest.json").read_text()) | {"experiment": expected.plain()}
     (run / "manifest.json").write_text(json.dumps(kept))
-    words = shlex.split(command(Run(run)))
+    words = shlex.split(command_of(Run(run)))
     assert words[:2] == ["headwise", "run"]
     assert set(words[2::2]) == {"--set"}
-    assert experiment_from(override({}, words[3::2])) == wanted
+    assert experiment_from(override({}, words[3::2])) == expected

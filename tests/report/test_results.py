@@ -11,10 +11,10 @@ from made_runs import make_run
 from headwise.cli.commands.run import show
 from headwise.errors import RunError
 from headwise.report.data import client_scores
-from headwise.report.page import partition_table, render
+from headwise.report.page import render, tabulate_partition
 from headwise.report.results import collect
-from headwise.report.tables import results
-from headwise.report.words import client_words, failure_words, words
+from headwise.report.tables import tabulate_results
+from headwise.report.words import describe_clients, describe_failures, describe_results
 from headwise.runs.query import Run
 
 
@@ -100,9 +100,9 @@ def test_last_scores_are_the_last(tmp_path: Path) -> None:
     make_run(tmp_path / "a", end=0.7, by_client={0: 0.1, 4: 1.0})
     make_run(tmp_path / "b", end=0.7, seed=1, by_client={0: 0.3})
     [setting] = collect([tmp_path])
-    found = client_scores(setting.lines[0], setting)
-    assert found["pre"] == pytest.approx({0: 0.2, 1: 0.7, 2: 0.7, 3: 0.7, 4: 0.85})
-    assert found["stale"] == found["pre"]
+    scores = client_scores(setting.lines[0], setting)
+    assert scores["pre"] == pytest.approx({0: 0.2, 1: 0.7, 2: 0.7, 3: 0.7, 4: 0.85})
+    assert scores["stale"] == scores["pre"]
 
 
 def test_floor_is_that_of_the_most_frequent_training_class(tmp_path: Path) -> None:
@@ -119,12 +119,14 @@ def test_words_count_failures_by_reason_over_all_seeds(tmp_path: Path) -> None:
         rows[0]["failed"] = failed
         (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     make_run(tmp_path / "well", "fedavg")
-    assert failure_words(collect([tmp_path])[0]) == ["Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."]
+    assert describe_failures(collect([tmp_path])[0]) == [
+        "Clients of fedrep failed 4 times: 3 x no answer, 1 x not finite."
+    ]
 
 
 def test_words_say_who_won_and_by_how_much(three: Path) -> None:
-    said = words(collect([three])[0])
-    assert said == [
+    sentences = describe_results(collect([three])[0])
+    assert sentences == [
         "fedrep gives its clients the best models: right after a download (pre), they get 90.0 % of their test "
         "samples right.",
         "Local training gives 80.0 % (pre): fedrep is ahead by 10.0 points (+10.0 to +10.0 over 2 seeds and the "
@@ -144,32 +146,32 @@ def test_words_rank_all_methods_by_one_moment_and_say_who_leads_at_the_other(tmp
         ("fedah", "pre"),
         ("fedavg", "pre"),
     ]
-    said = words(setting)
-    assert said[0].startswith("fedrep gives its clients the best models: right after a download (pre)")
-    assert said[-1] == (
+    sentences = describe_results(setting)
+    assert sentences[0].startswith("fedrep gives its clients the best models: right after a download (pre)")
+    assert sentences[-1] == (
         "With their own last models (stale), fedavg is best with 95.0 %: headwise export --moment post writes them."
     )
     for path in tmp_path.glob("*/rounds.jsonl"):
         path.write_text(path.read_text().replace('"pre"', '"later"'))
     [setting] = collect([tmp_path])
-    said = words(setting)
-    assert said[0].startswith("fedavg gives its clients the best models: with their own last models (stale)")
-    assert "headwise export --moment post" in said[-1]
+    sentences = describe_results(setting)
+    assert sentences[0].startswith("fedavg gives its clients the best models: with their own last models (stale)")
+    assert "headwise export --moment post" in sentences[-1]
 
 
 def test_validation_samples_decide_and_test_samples_report(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep", end=0.9, validation=0.7)
     make_run(tmp_path / "b", "fedah", end=0.8, validation=0.75)
     [setting] = collect([tmp_path])
-    assert words(setting)[1] == (
+    assert describe_results(setting)[1] == (
         "On validation samples, which should decide, fedah is best with 75.0 % (pre); on test samples it has 80.0 % "
         "(pre)."
     )
-    head, rows = results(setting.lines, None)
+    head, rows = tabulate_results(setting.lines, None)
     assert [row[head.index("validation (pre)")] for row in rows] == ["75.0 %", "70.0 %"]
     make_run(tmp_path / "c", "fedavg", end=0.8)
     [setting] = collect([tmp_path])
-    assert [row[3] for row in results(setting.lines, None)[1]] == ["75.0 %", "", "70.0 %"]
+    assert [row[3] for row in tabulate_results(setting.lines, None)[1]] == ["75.0 %", "", "70.0 %"]
 
 
 def test_a_run_says_which_round_validation_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,18 +181,19 @@ def test_a_run_says_which_round_validation_chose(tmp_path: Path, capsys: pytest.
 
 def test_validation_samples_are_counted_where_there_are_any() -> None:
     counts = {"train": [[3, 1]], "val": [[2, 0]], "test": [[1, 1]]}
-    assert partition_table(counts, ["no", "yes"]) == (
+    assert tabulate_partition(counts, ["no", "yes"]) == (
         ["client", "train", "val", "test", "no", "yes"],
         [["0", "4", "2", "2", "3", "1"]],
     )
-    assert partition_table({**counts, "val": [[0, 0]]}, ["no", "yes"])[0][:3] == ["client", "train", "test"]
+    assert tabulate_partition({**counts, "val": [[0, 0]]}, ["no", "yes"])[0][:3] == ["client", "train", "test"]
 
 
 def test_a_difference_that_prints_as_zero_is_neither_gain_nor_loss(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "standalone", end=0.5)
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5 + 1e-9, 1: 0.5 - 1e-9, 2: 0.4})
     assert (
-        "2 of 5 clients are better off with fedrep and 1 is worse off (pre)" in client_words(collect([tmp_path])[0])[0]
+        "2 of 5 clients are better off with fedrep and 1 is worse off (pre)"
+        in describe_clients(collect([tmp_path])[0])[0]
     )
 
 
@@ -200,7 +203,7 @@ def test_words_doubt_a_lead_that_another_draw_may_reverse(tmp_path: Path) -> Non
         make_run(tmp_path / f"b{draw}", "fedper", draw, end=other, data_seed=draw)
     [setting] = collect([tmp_path])
     assert (setting.draws, setting.repeats) == (3, "3 draws")
-    text = " ".join(words(setting))
+    text = " ".join(describe_results(setting))
     assert "fedrep is ahead by 3.0 points (-12.5 to +18.5 over 3 draws), which may be chance: about 20 draws" in text
     assert "Can't be told from fedrep: fedper." in text
     assert "Intervals over 3 draws are wide and say little: run 5 or more" in text
@@ -211,10 +214,10 @@ def test_words_are_sure_of_a_lead_on_all_draws(tmp_path: Path) -> None:
         make_run(tmp_path / f"a{draw}", "fedrep", draw, end=0.9 + draw / 100, data_seed=draw)
         make_run(tmp_path / f"b{draw}", "standalone", draw, end=0.8 + draw / 90, data_seed=draw)
     [setting] = collect([tmp_path])
-    text = " ".join(words(setting))
+    text = " ".join(describe_results(setting))
     assert "fedrep is ahead by 9.8 points (+9.6 to +10.0 over 5 draws)." in text
     assert "told from" not in text and "wide" not in text
-    assert client_words(setting)[0] == (
+    assert describe_clients(setting)[0] == (
         "Against local training, 25 of 25 clients over 5 draws are better off with fedrep and 0 are worse off (pre)."
     )
 
@@ -231,21 +234,23 @@ def test_a_data_set_that_changed_is_another_setting(tmp_path: Path) -> None:
 def test_words_of_one_seed_admit_chance(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "fedrep", end=0.9)
     make_run(tmp_path / "b", "standalone", end=0.95)
-    said = " ".join(words(collect([tmp_path])[0]))
-    assert "local training is best here" in said
+    sentences = " ".join(describe_results(collect([tmp_path])[0]))
+    assert "local training is best here" in sentences
     make_run(tmp_path / "c", "fedper", end=0.96)
-    assert "over 1 seed and the clients of one draw; another draw may differ" in " ".join(words(collect([tmp_path])[0]))
+    assert "over 1 seed and the clients of one draw; another draw may differ" in " ".join(
+        describe_results(collect([tmp_path])[0])
+    )
 
 
 def test_words_name_methods_below_the_floor(tmp_path: Path) -> None:
     make_run(tmp_path / "a", end=0.3)
-    assert words(collect([tmp_path])[0])[-1].startswith("Below the floor of 40.0 %")
+    assert describe_results(collect([tmp_path])[0])[-1].startswith("Below the floor of 40.0 %")
 
 
 def test_words_count_the_clients_that_gain_and_lose(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "standalone", end=0.5)
     make_run(tmp_path / "b", "fedrep", end=0.8, by_client={0: 0.5, 1: 0.4, 2: 0.9, 3: 0.0})
-    gains, below = client_words(collect([tmp_path])[0])
+    gains, below = describe_clients(collect([tmp_path])[0])
     assert gains == (
         "Against local training, 2 of 5 clients are better off with fedrep and 2 are worse off (pre); client 2 "
         "gains most (+40.0 points); client 3 loses most (-50.0 points)."
@@ -257,8 +262,8 @@ def test_words_when_nothing_was_measured(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     (run / "rounds.jsonl").write_text("")
     setting = collect([tmp_path])[0]
-    assert words(setting)[0].startswith("Nothing was measured")
-    assert client_words(setting) == []
+    assert describe_results(setting)[0].startswith("Nothing was measured")
+    assert describe_clients(setting) == []
 
 
 def test_words_say_what_is_promised(tmp_path: Path) -> None:
@@ -271,17 +276,17 @@ def test_words_say_what_is_promised(tmp_path: Path) -> None:
         "fedah": None,
     }.items():
         path = make_run(tmp_path / name, name) / "manifest.json"
-        found = json.loads(path.read_text())
-        path.write_text(json.dumps(found | ({"privacy": given} if given else {})))
-    said = " ".join(words(collect([tmp_path])[0]))
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | ({"privacy": given} if given else {})))
+    text = " ".join(describe_results(collect([tmp_path])[0]))
     assert (
-        "Differential privacy of fedavg, fedper: epsilon 3.14, delta 1e-05, of one client against the server." in said
+        "Differential privacy of fedavg, fedper: epsilon 3.14, delta 1e-05, of one client against the server." in text
     )
-    assert "Differential privacy of fedgh: epsilon 3.14, delta 1e-05, of one client against the server; but" in said
-    assert "Differential privacy of fedah: none." in said
-    (tmp_path / "fedgh" / "manifest.json").write_text(json.dumps(found | {"privacy": {"epsilon": "<b>"}}))
+    assert "Differential privacy of fedgh: epsilon 3.14, delta 1e-05, of one client against the server; but" in text
+    assert "Differential privacy of fedah: none." in text
+    (tmp_path / "fedgh" / "manifest.json").write_text(json.dumps(content | {"privacy": {"epsilon": "<b>"}}))
     with pytest.raises(RunError, match="its privacy is"):
-        words(collect([tmp_path])[0])
+        describe_results(collect([tmp_path])[0])
 
 
 @pytest.mark.parametrize(

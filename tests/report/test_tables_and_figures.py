@@ -17,12 +17,12 @@ from headwise.cli.commands.run import show
 from headwise.errors import ConfigError
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.report.tables import tables
+from headwise.report.tables import TableStyle, format_tables
 from headwise.runs.query import Run
 
 
 def test_markdown_has_a_row_for_each_method(three: Path) -> None:
-    lines = tables(collect([three]), "markdown").splitlines()
+    lines = format_tables(collect([three]), "markdown").splitlines()
     assert lines[0].startswith("| method | accuracy (pre) |")
     assert lines[2].startswith("| fedrep | 90.0 % ± 1.4 |")
     assert lines[-1].startswith("| majority floor | 40.0 % |")
@@ -41,7 +41,7 @@ def with_accuracy_only(run: Path) -> Path:
 def test_what_was_not_measured_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = with_accuracy_only(make_run(tmp_path / "a"))
     [setting] = collect([run])
-    head, row = list(csv.reader(io.StringIO(tables([setting], "csv"))))[:2]
+    head, row = list(csv.reader(io.StringIO(format_tables([setting], "csv"))))[:2]
     assert row[:3] == ["fedavg", "90.0 %", "90.0 %"]
     assert row[head.index("worst decile")] == ""
     assert '"worst": null' in render([setting])
@@ -50,16 +50,36 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_latex_is_ready_for_a_paper(three: Path) -> None:
-    text = tables(collect([three]), "latex")
-    head, row = text.splitlines()[3], text.splitlines()[5]
-    assert rf"\begin{{tabular}}{{l{'r' * head.count('&')}}}" in text
-    assert row.startswith(r"fedrep & \textbf{90.0 \% $\pm$ 1.4} & \textbf{90.0 \% $\pm$ 1.4} & ")
-    assert row.split(" & ")[head.split(" & ").index("worst decile")] == r"45.0 \%"
-    assert text.count(r"\textbf") == 2, "only the best"
+    settings = collect([three])
+    style = TableStyle({"fedrep": "FedRep"}, ["accuracy", "worst"], "Accuracy of A_1.", "tab:a")
+    text = format_tables(settings, "latex", style)
+    assert text.splitlines()[1:9] == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{Accuracy of A\_1.}",
+        r"\label{tab:a}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"method & accuracy (pre) (\%) & worst decile (\%) \\",
+        r"\midrule",
+    ]
+    assert r"FedRep & \textbf{90.0 $\pm$ 1.4} & 45.0 \\" in text
+    assert text.endswith("\\bottomrule\n\\end{tabular}\n\\end{table}\n")
+    bold = [line.partition(" & ")[0] for line in text.splitlines() if "textbf" in line]
+    cells = settings[0].cells(settings[0].ranking)
+    assert cells is not None
+    assert bold == ["FedRep", *cells.not_worse_than_best()[1:]]
+
+
+def test_the_columns_and_the_label_of_a_table_are_checked(three: Path) -> None:
+    with pytest.raises(ConfigError, match="columns is 'acuracy', which is in no heading"):
+        format_tables(collect([three]), "latex", TableStyle(columns=["acuracy"]))
+    with pytest.raises(ConfigError, match="label is 'a}b'"):
+        format_tables(collect([three]), "latex", TableStyle(label="a}b"))
 
 
 def test_csv_reads_back(three: Path) -> None:
-    rows = list(csv.reader(io.StringIO(tables(collect([three]), "csv"))))
+    rows = list(csv.reader(io.StringIO(format_tables(collect([three]), "csv"))))
     assert [row[0] for row in rows] == ["method", "fedrep", "standalone", "fedavg", "majority floor"]
     assert {len(row) for row in rows} == {len(rows[0])}
 
@@ -67,25 +87,27 @@ def test_csv_reads_back(three: Path) -> None:
 def test_names_can_not_break_a_table(tmp_path: Path) -> None:
     make_run(tmp_path / "a", 'evil | & % $ # _ { } ~ ^ \\ ± "quoted",\nnext')
     settings = collect([tmp_path])
-    columns = len(next(csv.reader(io.StringIO(tables(settings, "csv")))))
-    assert {line.count("|") - line.count(r"\|") for line in tables(settings, "markdown").splitlines()} == {columns + 1}
-    row = tables(settings, "latex").splitlines()[5]
+    columns = len(next(csv.reader(io.StringIO(format_tables(settings, "csv")))))
+    assert {line.count("|") - line.count(r"\|") for line in format_tables(settings, "markdown").splitlines()} == {
+        columns + 1
+    }
+    row = format_tables(settings, "latex").splitlines()[5]
     assert row.startswith(r"evil | \& \% \$ \# \_ \{ \} \textasciitilde{} \textasciicircum{} \textbackslash{} $\pm$")
     assert len(re.findall(r"(?<!\\)&", row)) == columns - 1
-    assert len(list(csv.reader(io.StringIO(tables(settings, "csv"))))[1]) == columns
+    assert len(list(csv.reader(io.StringIO(format_tables(settings, "csv"))))[1]) == columns
 
 
 def test_several_settings_are_several_tables(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", data={"name": "mnist"})
-    text = tables(collect([tmp_path]), "markdown")
+    text = format_tables(collect([tmp_path]), "markdown")
     assert "### digits, dirichlet:0.1, 5 clients" in text
     assert text.count("| fedavg |") == 2
 
 
 def test_unknown_format_is_refused(three: Path) -> None:
     with pytest.raises(ConfigError, match="table is 'latx': did you mean 'latex'"):
-        tables(collect([three]), "latx")
+        format_tables(collect([three]), "latx")
 
 
 def test_figures_are_svg_and_pdf(three: Path, tmp_path: Path) -> None:

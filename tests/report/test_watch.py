@@ -27,8 +27,8 @@ from headwise.report.watch import watch_app
 
 @pytest.fixture
 def client(three: Path) -> Iterator[TestClient]:
-    with TestClient(watch_app(three), base_url="http://127.0.0.1") as found:
-        yield found
+    with TestClient(watch_app(three), base_url="http://127.0.0.1") as opened:
+        yield opened
 
 
 def test_runs_are_listed(client: TestClient, three: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_path_that_can_not_be_is_not_there(client: TestClient, page: str, path
 def test_news_of_a_run_that_diverged_are_json(client: TestClient, three: Path) -> None:
     path = three / "fedrep-0" / "rounds.jsonl"
     path.write_text(re.sub(r'"loss": [0-9.e-]+', '"loss": NaN', path.read_text()))
-    found = client.get("/news/fedrep-0")
-    assert found.status_code == 200
-    assert "NaN" not in found.text
+    answer = client.get("/news/fedrep-0")
+    assert answer.status_code == 200
+    assert "NaN" not in answer.text
 
 
 def test_it_reads_only(client: TestClient) -> None:
@@ -109,9 +109,9 @@ def address(three: Path) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-        assert found
-        yield found.group()
+        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert address
+        yield address.group()
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=PATIENCE)

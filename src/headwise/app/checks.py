@@ -11,7 +11,7 @@ import torch
 from ..contract.method import Method, record_types
 from ..data.dataset import Dataset
 from ..data.federated import CHUNK
-from ..data.preprocessing import privacy_objection
+from ..data.preprocessing import find_privacy_objection
 from ..engine.client.augmenting import apply_function
 from ..engine.plan import Plan
 from ..errors import ConfigError
@@ -113,13 +113,14 @@ def check_preprocessing(clip: float, dataset: Dataset) -> None:
     """Refuse preprocessing that is fitted on several clients' samples: no mechanism protects their sums."""
     blocks = range(0, len(dataset.x) if dataset.x.dtype.kind == "f" else 0, CHUNK)  # it may be larger than memory
     missing = any(np.isnan(dataset.x[at : at + CHUNK]).any() for at in blocks)
-    if dataset.recipe is not None and (why := privacy_objection(dataset.recipe, missing)):
+    if dataset.recipe is not None and (why := find_privacy_objection(dataset.recipe, missing)):
         raise ConfigError(f"privacy.clip is {clip:g}, but in the data.toml, {why}.")
 
 
 def check_sums(experiment: Experiment, method: Method[Any, Any, Any, Any]) -> None:
     """Refuse what needs single messages, because masks hide them."""
-    name, masked = experiment.method.name, "secure.sums is true, but"
+    name = experiment.method.name
+    masked = "secure.sums is true, but"
     if method.needs() not in ("samples", "clients"):
         needs = (
             "every single message" if method.needs() == "none" else "sums label by label, which can't be masked here"

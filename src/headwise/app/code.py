@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..disk.files import digest, failing_clearly, read_bytes, read_json, seal, write_bytes, write_json
+from ..disk.files import digest, explain_write_errors, read_bytes, read_json, seal, write_bytes, write_json
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, RunError
 from ..runs.manifest import INPUTS, read_manifest
@@ -90,7 +90,7 @@ def store_code(code: RunCode, folder: Path) -> None:
     home = folder / INPUTS / FOLDER / _key(code.plain())
     for name, data in code.files.items():
         path = home / name
-        with failing_clearly(path.parent):
+        with explain_write_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, data)
 
@@ -140,7 +140,7 @@ def check_unchanged(folder: Path, manifest: dict[str, Any], now: RunCode, how: s
             raise error
 
 
-def changed_files(folder: Path, now: RunCode) -> list[str]:
+def list_changed_files(folder: Path, now: RunCode) -> list[str]:
     """The user's files that are not as they were in the run's last round."""
     _, before = read_code(folder, read_manifest(folder))[-1]
     return [name for name, data in sorted(before.files.items()) if name in now.files and now.files[name] != data]

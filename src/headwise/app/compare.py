@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +14,29 @@ from ..disk.files import write_bytes, write_json
 from ..engine.events import Observer
 from ..errors import ConfigError, RunError
 from ..log.metrics import CLIENT_MEAN, extra_columns
-from ..report.data import joined_table
+from ..report.data import tabulate_newcomers
 from ..report.page import write_page
 from ..report.results import Line, Setting
-from ..report.tables import Table, markdown, results
-from ..report.words import words
+from ..report.tables import Table, tabulate_results, to_markdown
+from ..report.words import describe_results
 from ..runs.manifest import INPUTS
 from ..runs.query import Run, title_of
 from ..settings.choices import Choice
-from ..settings.experiment import Experiment
+from ..settings.experiment import Experiment, with_settings
 from . import registry
 from .code import collect_code
-from .fit import experiment_on
+from .fit import SHORT, experiment_on
+from .grid import GridCell, Point, choose_best, describe_grid, folder_of, format_point, split_grid, tabulate_grid
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
+from .tune import with_validation
 
 Watch = Callable[[str], AbstractContextManager[Iterable[Observer]]]
 """returns observers that display the run with this title"""
 Track = Callable[[Path], Iterable[Observer]]
 """returns observers that also store the run in this folder elsewhere"""
+GRIDS = tuple(name for name in SHORT if name != "class_weight")
+"""settings of `fit` with one value, so that a list of values is a grid"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,17 @@ class Comparison:
     """All runs, a line per method in the given order."""
 
     out: Path
-    setting: Setting
+    settings: tuple[Setting, ...]
+    """one, or one for each federation of a grid, with each method's chosen settings"""
+    grid: tuple[GridCell, ...] = ()
+    """every point of the grid, for each method and federation"""
+    validation: float | None = None
+    """share of the training samples that clients without validation samples set aside to choose from the grid"""
+
+    @property
+    def setting(self) -> Setting:
+        """The only federation, or the first."""
+        return self.settings[0]
 
     @property
     def report(self) -> Path:
@@ -58,14 +72,32 @@ class Comparison:
             }
             for line in self.setting.lines
         ]
+        if len(self.settings) > 1 or self.grid:
+            chosen = self._chosen()
+            grid = [{**cell.plain(), "chosen": cell in chosen} for cell in self.grid]
+            return {"out": str(self.out), "metric": self.setting.metric.name, "grid": grid, "words": self.words()}
         about = {"metric": self.setting.metric.name, "floor": self.setting.floor}
         return {"out": str(self.out), "draws": self.setting.draws, **about, "methods": rows, "words": self.words()}
 
     def table(self) -> Table:
-        return results(self.setting.lines, self.setting.floor)
+        return tabulate_results(self.setting.lines, self.setting.floor)
+
+    def grid_table(self) -> Table:
+        """Methods by settings."""
+        return tabulate_grid(self.grid, self._chosen())
 
     def words(self) -> list[str]:
-        return words(self.setting)
+        sentences = describe_grid(self.grid, self._chosen(), self.validation) if self.grid else []
+        for setting in self.settings:
+            title = [f"{setting.title}:"] * (len(self.settings) > 1)
+            sentences += [*title, *describe_results(setting)]
+        return sentences
+
+    def _chosen(self) -> list[GridCell]:
+        groups: dict[tuple[Point, str], list[GridCell]] = {}
+        for cell in self.grid:
+            groups.setdefault((cell.federation, cell.line.name), []).append(cell)
+        return [choose_best(cells, self.setting.metric) for cells in groups.values()]
 
 
 def compare(
@@ -78,16 +110,34 @@ def compare(
     data_dir: str | Path | None = None,
     watch: Watch = lambda title: nullcontext(()),
     track: Track = lambda folder: (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every method on the same draws of the partition; called again with the same `out`, skip finished runs.
 
-    `base` is an `Experiment`, or data as `fit` takes it: a mapping of clients, a DataFrame, a Dataset, or the path of a
-    data.toml; `settings` are then those of `fit`. A draw has its own partition, or its own split where clients are
-    natural, and `seeds` seeds of its own.
+    Args:
+        base: an `Experiment`, or data as `fit` takes it: a mapping of clients, a DataFrame, a Dataset, or the path of
+            a data.toml.
+        methods: names with options, such as ``"fedrep:head_epochs=5"``, or your own ``"file.py"``.
+        draws: partitions, or splits where clients are natural.
+        out: the folder of the comparison: a new one, or that of the same comparison to continue.
+        seeds: seeds of each draw.
+        data_dir: the folder of public data sets.
+        watch: returns observers that display the run with this title.
+        track: returns observers that also store the run in this folder elsewhere.
+        grid: settings with several values each. Those that divide the data, such as ``partition``, make one table
+            each; of all others, such as ``train.lr``, each method gets the values that are best on validation samples.
+        settings: those of `fit`, if `base` is not an `Experiment`; a list, as in ``lr=[0.01, 0.1]``, is a grid.
+
+    Returns:
+        The comparison: its tables, its words, and the path of its page.
 
     >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", rounds=20)  # doctest: +SKIP
+    >>> compare(frame, ["fedavg", "fedah"], client="hospital", target="ill", lr=[0.01, 0.1])  # doctest: +SKIP
     """
+    lists = {name: value for name, value in settings.items() if name in GRIDS and isinstance(value, list)}
+    federations, points = split_grid({**lists, **(grid or {})})
+    settings = {name: value for name, value in settings.items() if name not in lists}
     if isinstance(base, Experiment):
         if settings:
             raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
@@ -95,28 +145,67 @@ def compare(
     else:
         folder = Path(out) if out else free_folder("compare-own")
         base = experiment_on(base, folder / INPUTS, settings)
-    cells = _cells(base, methods, draws, seeds)
-    for _, experiment, _ in cells[: len(methods)] if len(base.model) > 1 else ():
+    base = with_validation(base) if len(points) > 1 else base
+    cells = {(f, p): _cells(base, methods, draws, seeds, (*f, *p)) for f in federations for p in points}
+    for _, experiment, _ in next(iter(cells.values()))[: len(methods)] if len(base.model) > 1 else ():
         prepare(experiment, data_folder(data_dir))  # refuses methods that need one network, before any run
-    done: dict[str, list[Run]] = {}
-    for method, experiment, name in cells:
-        others = track(folder / name)
-        with watch(f"{method}, draw {experiment.data_seed}, seed {experiment.seed}") as observers:
-            run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
-        if not run.complete:
-            raise RunError(f"{run.path} ended early ({run.ended}): compare again into {folder} to continue.")
-        done.setdefault(method, []).append(run)
-    lines = tuple(Line(m, tuple(runs)) for m, runs in done.items())
-    first = lines[0].runs[0]
-    comparison = Comparison(folder, Setting(title_of(first.manifest["experiment"], first.metric), lines))
-    write_json(folder / "comparison.json", comparison.plain())
-    tables = [comparison.table(), *([joined] if (joined := joined_table(comparison.setting)) else [])]
-    write_bytes(folder / "table.md", "\n".join(map(markdown, tables)).encode())
-    write_page([comparison.setting], comparison.report)
+    done: dict[tuple[Point, Point, str], list[Run]] = {}
+    for (federation, point), listed in cells.items():
+        for method, experiment, name in listed:
+            others = track(folder / name)
+            with watch(_title(method, experiment, (*federation, *point))) as observers:
+                run = run_or_resume(experiment, folder / name, data_dir=data_dir, observers=[*observers, *others])
+            if not run.complete:
+                raise RunError(f"{run.path} ended early ({run.ended}): compare again into {folder} to continue.")
+            done.setdefault((federation, point, method), []).append(run)
+    comparison = _join(folder, done, base.evaluate.validation if len(points) > 1 else None)
+    _write(comparison)
     return comparison
 
 
-def _cells(base: Experiment, methods: Sequence[str], draws: int, seeds: int) -> list[tuple[str, Experiment, str]]:
+def _title(method: str, experiment: Experiment, point: Point) -> str:
+    return (
+        f"{', '.join(filter(None, (method, format_point(point))))}, draw {experiment.data_seed}, seed {experiment.seed}"
+    )
+
+
+def _join(folder: Path, done: Mapping[tuple[Point, Point, str], Sequence[Run]], share: float | None) -> Comparison:
+    """The runs as one table for each federation, with each method's best settings."""
+    cells = [GridCell(f, p, Line(method, tuple(runs))) for (f, p, method), runs in done.items()]
+    groups: dict[Point, dict[str, list[GridCell]]] = {}
+    for cell in cells:
+        groups.setdefault(cell.federation, {}).setdefault(cell.line.name, []).append(cell)
+    settings: list[Setting] = []
+    for federation, methods in groups.items():
+        chosen = [choose_best(each, each[0].line.metric) for each in methods.values()]
+        lines = tuple(Line(_line_name(cell), cell.line.runs) for cell in chosen)
+        first = lines[0].runs[0]
+        title = title_of(first.manifest["experiment"], first.metric)
+        more = format_point(tuple(pair for pair in federation if pair[0] not in ("data", "partition", "clients")))
+        settings.append(Setting(", ".join(filter(None, (title, more))), lines))
+    is_grid = len(cells) > len(settings[0].lines)
+    return Comparison(folder, tuple(settings), tuple(cells) if is_grid else (), share)
+
+
+def _line_name(cell: GridCell) -> str:
+    """The method with its chosen settings, by the last part of their names: ``fedavg (lr=0.1)``."""
+    settings = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in cell.point)
+    return f"{cell.line.name} ({settings})" if settings else cell.line.name
+
+
+def _write(comparison: Comparison) -> None:
+    write_json(comparison.out / "comparison.json", comparison.plain())
+    tables = [comparison.grid_table()] if comparison.grid else []
+    for setting in comparison.settings:
+        tables.append(tabulate_results(setting.lines, setting.floor))
+        tables += [joined] if (joined := tabulate_newcomers(setting)) else []
+    write_bytes(comparison.out / "table.md", "\n".join(map(to_markdown, tables)).encode())
+    write_page(comparison.settings, comparison.report)
+
+
+def _cells(
+    base: Experiment, methods: Sequence[str], draws: int, seeds: int, point: Point = ()
+) -> list[tuple[str, Experiment, str]]:
     """Each method on each draw and seed, and the name of its folder; raises before any run if a method can't be made.
 
     Seeds move with the draw, so that no two draws share an initial model.
@@ -132,8 +221,12 @@ def _cells(base: Experiment, methods: Sequence[str], draws: int, seeds: int) -> 
         for label, method in labels.items():
             choice = registry.resolve("method", Choice.parse(method, "method"))
             experiment = dataclasses.replace(base, method=choice, seed=seed, data_seed=draw)
+            if point:
+                experiment = with_settings(experiment, dict(point))
+                registry.resolve_all(experiment)  # refuses values that can't be used
             code = collect_code(experiment).label  # so that an edited file gets folders of its own
-            cells.append((method, experiment, f"{label}-{code + '-' if code else ''}d{draw}-s{seed}"))
+            name = f"{label}-{code + '-' if code else ''}d{draw}-s{seed}"
+            cells.append((method, experiment, f"{folder_of(point)}/{name}" if point else name))
     return cells
 
 

@@ -29,7 +29,8 @@ SAME = ("method", "model", "server_model", "seed", "buffers")
 
 def settings_after(folder: Path) -> dict[str, Any]:
     """The default settings of a run that continues from this one; no clients are held out."""
-    run = _finished_run(folder)
+    run = Run(folder)
+    run.check_complete()
     values = dict(run.manifest["experiment"])
     names = run.names or tuple(map(str, range(values["clients"])))
     if values["partition"]["name"] == "natural":
@@ -75,7 +76,8 @@ def start_states(plan: Plan, classes: list[str]) -> tuple[Progress, dict[int, by
     """The server's state, and those of the clients that still take part."""
     origin = plan.experiment.origin
     folder = Path(origin.run)
-    run = _finished_run(folder)
+    run = Run(folder)
+    run.check_complete()
     checkpoint = _checkpoint(folder, plan)
     if hash_of(folder) != origin.hash:
         raise RunError(f"{folder} has changed since this run was set up: start it again with --from.")
@@ -99,12 +101,6 @@ def hash_of(folder: Path) -> str:
     """Hash of the manifest and the name of the last checkpoint."""
     last = max((p.name for p in (folder / "checkpoint").glob("round-*.safetensors")), default="")
     return digest(read_bytes(folder / "manifest.json") + last.encode())
-
-
-def _finished_run(folder: Path) -> Run:
-    run = Run(folder)
-    run.check_complete()
-    return run
 
 
 def _checkpoint(folder: Path, plan: Plan) -> Checkpoint:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..data.own.description import PARTS, Description, read_description
 from ..data.own.objects import COPY_GB, store
-from ..engine.events import Observer
+from ..engine.events import Event, Observer, RunStarted
 from ..errors import ConfigError, nearest
 from ..runs.query import Run
 from ..settings.choices import Choice
 from ..settings.experiment import Experiment, experiment_from, put
-from ..settings.fields import field_types
+from ..settings.fields import dump, field_types
+from ..tasks.registry import kind_of
 from .inputs import new_inputs
 from .launch import free_folder, run, set_aside
 
@@ -31,6 +35,8 @@ SHORT = {
 """settings with short names: as on the command line, or as scikit-learn and torch call them"""
 DATA = ("classes", "names", "separator", "missing", "features", "preprocess", "split")
 """settings of the data, named as in a data.toml"""
+LISTED = 10
+"""classes that are printed"""
 
 
 def fit(
@@ -46,19 +52,33 @@ def fit(
     overwrite: bool = False,
     copy_gb: float = COPY_GB,
     observers: Iterable[Observer] = (),
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Train on data that are already in memory, and return the run.
 
-    `clients` maps names to ``(x, y)``, ``(train, test)`` or ``(train, val, test)`` of arrays, tensors, DataFrames or
-    torch Datasets; or it is one DataFrame or Hugging Face Dataset, of which `client` and `target` name columns; or a
-    partitioner of flwr-datasets; or the path of a data.toml. `model` is a name, an `nn.Module`, a class or function
-    that returns one, ``"package.module:factory"`` or ``"file.py:factory"``. `settings` are those of an `Experiment`
-    (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml (``split``, ``preprocess``, ``classes``, ...).
+    Args:
+        clients: maps names to ``(x, y)``, ``(train, test)`` or ``(train, val, test)`` of arrays, tensors, DataFrames
+            or torch Datasets; or one DataFrame or Hugging Face Dataset, of which `client` and `target` name columns;
+            or a partitioner of flwr-datasets; or the path of a data.toml.
+        method: a name with options, such as ``"fedrep:head_epochs=5"``, your own ``"file.py"``, or a method object.
+        model: a name, an `nn.Module`, a class or function that returns one, ``"package.module:factory"`` or
+            ``"file.py:factory"``; if it is not given, one that suits the data.
+        rounds: rounds of training.
+        task: what to predict; if it is not given, it is guessed from the target and printed.
+        client: the column that names each row's client, in one table.
+        target: the column, or columns, to predict.
+        out: the run's folder, which must be new; if it is not given, a folder is created under ``runs/``.
+        overwrite: replace the run in `out`, once this one has started. A folder that is not a run is never replaced.
+        copy_gb: beyond this many gigabytes, arrays are not copied into the run's folder: they must be in files
+            (np.memmap), which are referenced with their hashes.
+        observers: functions that are called with each event of the run.
+        quiet: do not print the task, the kinds of features, how they were scaled, and the split.
+        settings: those of an `Experiment` (``train={"lr": 0.1}`` or simply ``lr=0.1``) and of a data.toml
+            (``split``, ``preprocess``, ``classes``, ...).
 
-    `overwrite` replaces the run in `out`, once the new one has started; a folder that is not a run is never replaced.
-    Beyond `copy_gb` gigabytes, arrays are not copied into the run's folder: they must lie in files (np.memmap), which
-    are referenced with their hashes.
+    Returns:
+        The finished run, or an interrupted one that `resume` continues.
 
     >>> run = fit({"va": (x, y), "rome": (x2, y2)}, method="fedah", rounds=20)  # doctest: +SKIP
     """
@@ -70,7 +90,41 @@ def fit(
     described |= {"task": task} if task else {}
     with set_aside(folder, overwrite), new_inputs(folder) as home:
         toml = store(clients, home, client=client, target=target, copy_gb=copy_gb, **described)
-        return run(experiment_from({**values, "data": str(toml)}), folder, observers=observers)
+        first = [] if quiet else [partial(_print_data, folder, toml)]
+        return run(experiment_from({**values, "data": str(toml)}), folder, observers=[*first, *observers])
+
+
+def _print_data(folder: Path, toml: Path, event: Event) -> None:
+    """Print what the run made of the data, before it trains."""
+    if isinstance(event, RunStarted):
+        sys.stdout.write(f"{describe_data(Run(folder), read_description(toml))}\n")
+
+
+def describe_data(run: Run, d: Description) -> str:
+    """A few lines: the task, the clients, the kinds of features and what was done to them, and the split."""
+    task = run.manifest["experiment"]["task"]
+    kind = kind_of(task)
+    classes = [str(name) for name in run.partition["classes"]] if kind.exclusive else []
+    more = ", ..." if len(classes) > LISTED else ""
+    listed = f": {', '.join(classes[:LISTED])}{more}" if classes else ""
+    of = f" of {', '.join(d.target)}" if d.target else ""
+    sizes = [f"{sum(map(sum, run.partition[part]))} {part}" for part in PARTS]
+    scaled = "standardised" if d.preprocess.numbers == "standardise" else "not scaled"
+    pictures = "standardised by channel" if d.preprocess.images == "standardise" else "scaled to the range 0 to 1"
+    how = {
+        "number": f"{scaled}; gaps filled with {d.preprocess.fill}",
+        "category": "one-hot; unknown ones count as missing",
+        "text": "words in order" if d.preprocess.texts == "tokens" else "bag of words",
+        "image": pictures,
+    }
+    rows = [("task", f"{task}{of}{listed}"), ("clients", f"{len(run.partition['train'])}; samples: {', '.join(sizes)}")]
+    rows += [(name, f"{', '.join(names)} ({how[name]})") for name, names in dump(d.features).items() if names]
+    if not d.features.names():
+        numbers = "tokens" if d.preprocess.texts == "tokens" else f"numbers {scaled}"
+        rows.append(("features", f"{numbers}; images of uint8 {pictures}"))
+    by = {"ratio": f"{d.split.ratio} at random", "time": f"{d.split.ratio} in the order of {d.split.column}"}
+    rows.append(("split", by.get(d.split.by, f"as the column {d.split.column} says" if d.split.column else "as given")))
+    return "\n".join(f"{name:9} {text}" for name, text in rows)
 
 
 def experiment_on(clients: Any, home: Path, settings: Mapping[str, Any]) -> Experiment:
@@ -89,8 +143,8 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     for name, value in sorted(settings.items(), key=lambda item: item[0] in SHORT):  # or a table would replace them
         if name in SHORT:
             put(values, SHORT[name], value)
-        elif name in DATA and not (name == "split" and isinstance(value, str)):
-            described[name] = value
+        elif name in DATA:
+            described[name] = {"ratio": value} if name == "split" and isinstance(value, str) else value
         elif name in own:
             values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
         else:

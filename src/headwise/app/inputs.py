@@ -19,17 +19,17 @@ from typing import Any
 from torch import nn
 
 from ..data.sources.own import Own
-from ..disk.files import digest, failing_clearly, write_bytes
+from ..disk.files import digest, explain_write_errors, write_bytes
 from ..disk.jsontext import to_json
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
-from ..models.network import describe_network, title, weights
+from ..models.network import describe_network, pack_weights, title
 from ..runs.manifest import INPUTS
 from ..runs.store import refuse_if_taken
 from ..settings.choices import NETWORK, OWN, Choice, reference
 from ..settings.experiment import Experiment
 from . import registry
-from .code import changed_files, collect_code
+from .code import collect_code, list_changed_files
 
 _OBJECTS: dict[tuple[Path, str], list[Any]] = {}
 """by the folder of the run that they were passed to, and the argument of `resume` that takes them again"""
@@ -86,7 +86,7 @@ def _store(choice: Choice, home: Path) -> Choice:
     data = describe_network(given)
     if data is not None:
         return Choice(NETWORK, {"called": title(given), **_file(data, home)})
-    return Choice(NETWORK, {"called": title(given), "session": True, **_file(weights(given), home)}, given=given)
+    return Choice(NETWORK, {"called": title(given), "session": True, **_file(pack_weights(given), home)}, given=given)
 
 
 def with_stored_trace(experiment: Experiment, home: Path) -> Experiment:
@@ -125,7 +125,7 @@ def _write(data: bytes, home: Path, kind: str, suffix: str) -> Path:
 
 
 def _save(path: Path, data: bytes) -> None:
-    with failing_clearly(path.parent):
+    with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data)
 
@@ -145,7 +145,7 @@ def remember(experiment: Experiment, folder: Path) -> None:
 
 def with_remembered(experiment: Experiment, folder: Path) -> Experiment:
     """A run's own experiment, to make models: functions are only needed by methods that train for that."""
-    changed = changed_files(folder, collect_code(experiment))
+    changed = list_changed_files(folder, collect_code(experiment))
     if changed:
         logging.getLogger("headwise").warning(
             "%s was run with other code: %s changed since, and its models are made with the files as they are now.",
@@ -162,11 +162,11 @@ def with_networks(experiment: Experiment, folder: Path, model: Any = None) -> Ex
         return experiment
     left = _match(folder, "model", names, model)
 
-    def given(choice: Choice) -> Choice:
+    def fill(choice: Choice) -> Choice:
         return replace(choice, given=next(left)) if choice.options.get("session") else choice
 
-    models = tuple(given(c) for c in experiment.model)
-    return replace(experiment, model=models, server_model=experiment.server_model and given(experiment.server_model))
+    models = tuple(fill(c) for c in experiment.model)
+    return replace(experiment, model=models, server_model=experiment.server_model and fill(experiment.server_model))
 
 
 def with_functions(experiment: Experiment, folder: Path, augment: Any = None, *, needed: bool = True) -> Experiment:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..app import registry
 from ..contract.method import record_types
-from ..disk.files import failing_clearly, only_writer
+from ..disk.files import explain_write_errors, only_writer
 from ..disk.jsontext import to_json
 from ..disk.paths import input_folder, path_of
 from ..engine.client.state import States
@@ -132,12 +132,27 @@ def resume(
     verify: bool = False,
     with_new_code: bool = False,
 ) -> Run:
-    """Continue a run that was interrupted, killed or out of budget; a finished run is returned unchanged.
+    """Continue a run that was interrupted, killed or out of budget; the result has the same bits as without that.
 
-    A network or augmentation that was defined in a notebook or script must be passed again, as `model` or `augment`.
-    `verify` reads all files of the data to see whether one has changed, not only those with another size or time.
-    A run whose own method, network, augmentation or metric has changed since is refused, with the difference as a note
-    of the error; `with_new_code` continues it anyway, and the run's manifest says from which round on.
+    Args:
+        folder: the run's folder.
+        data_dir: the folder of public data sets, if it moved.
+        observers: functions that are called with each event of the run.
+        backend: where data and clients are; if it is not given, this machine.
+        model: the network again, if it was defined in a notebook or script.
+        augment: the augmentation function again, likewise.
+        verify: read all files of the data to see whether one has changed, not only those with another size or time.
+        with_new_code: continue even though your own method, network, augmentation or metric has changed; the manifest
+            notes from which round on.
+
+    Returns:
+        The run; a finished one is returned unchanged.
+
+    Raises:
+        RunError: the data or your own code has changed; a note of the error shows the difference.
+
+    >>> resume("runs/first").complete  # doctest: +SKIP
+    True
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -210,19 +225,19 @@ def run_or_resume(
 
 @contextmanager
 def set_aside(folder: Path, overwrite: bool) -> Iterator[None]:
-    """Make room for a run where another is; that one goes once the new one has started, and comes back if it can't."""
+    """Move the run in this folder aside: it is deleted once a new one has started there, or else moved back."""
     if not overwrite or not folder.exists():
         refuse_if_taken(folder)
         yield
         return
     names = [p.name for p in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else [folder.name]
     if strange := [name for name in names if name not in FILES]:
-        raise RunError(f"{folder} can't be overwritten: {strange[0]} in it is not of a run.")
+        raise RunError(f"{folder} can't be overwritten: {strange[0]} in it is not a file of a run.")
     read_manifest(folder)
     aside = folder.with_name(f".{folder.name}.old")
     if aside.exists():  # of a process that was killed after it had replaced the run
         shutil.rmtree(aside)
-    with failing_clearly(folder), only_writer(folder):  # not while another process writes there
+    with explain_write_errors(folder), only_writer(folder):  # not while another process writes there
         folder.rename(aside)
     try:
         yield
@@ -250,13 +265,14 @@ def _drive(experiment: Experiment, plan: Plan, folder: Path, observers: Iterable
         executor = backend.executor(experiment, plan, start.states, folder)
         executor = Faulty(executor, plan) if plan.experiment.faults.inject.shares else executor
         with closing(executor), spared_collections():
-            watching = (Diagnostics(folder, plan.method), store, *observers)
-            drive(plan, executor, watching, start=start.progress, interrupted=interrupted)
+            everyone = (Diagnostics(folder, plan.method), store, *observers)
+            drive(plan, executor, everyone, start=start.progress, interrupted=interrupted)
     return Run(folder)
 
 
 def _executor(experiment: Experiment, plan: Plan, states: States, folder: Path, *, data_dir: Path) -> Executor:
-    engine, text = experiment.engine, to_json(experiment.plain())
+    engine = experiment.engine
+    text = to_json(experiment.plain())
     here = engine.kind == "local"
     count = engine.workers.count or (1 if here and not is_long(plan) else cores())
     local = "threads" if engine.workers.kind == "threads" else "serial" if count == 1 else "pool"

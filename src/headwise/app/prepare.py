@@ -19,7 +19,7 @@ from ..data.dataset import Source
 from ..data.federated import Clients, FederatedData
 from ..data.own.load import MANY
 from ..data.sources.own import Own
-from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split
+from ..data.splits import NOTHING, Parts, Summary, divide_all, hold_out, parse_split, redraw
 from ..engine.client.scoring import over_clients, score
 from ..engine.drift import check_drift
 from ..engine.host.devices import check_device
@@ -137,15 +137,18 @@ def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
     if experiment.task not in (None, dataset.task):
         raise ConfigError(f"task is {experiment.task!r}, but {experiment.data.name} is data for {dataset.task}.")
     dataset = dataset.with_range(experiment.target_range)
+    test_draw = _test_draw(experiment)
     if experiment.fraction < 1:
-        rng = np.random.default_rng(seed_of(experiment.data_seed, "fraction"))
+        rng = np.random.default_rng(seed_of(test_draw, "fraction"))
         kept = np.sort(rng.permutation(len(dataset.y))[: max(1, round(experiment.fraction * len(dataset.y)))])
         dataset = dataset.subset(kept)
-    rng = np.random.default_rng(seed_of(experiment.data_seed, "partition"))
+    rng = np.random.default_rng(seed_of(test_draw, "partition"))
     scheme = registry.make("partition", experiment.partition)
     natural = len(dataset.owners) if experiment.partition.name == "natural" else 0
     clients = (experiment.origin.divided if experiment.origin.run else experiment.clients) or natural or 20
     parts = divide_all(dataset, scheme, parse_split(experiment.split), clients, rng)
+    if test_draw != experiment.data_seed:
+        parts = redraw(dataset, parts, seed_of(experiment.data_seed, "partition"))
     parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
     names = [dataset.owners[k] for k in np.unique(dataset.owner)] if natural and dataset.owner is not None else ()
     parts, names, left = renumber(parts, names, experiment.origin.clients)
@@ -157,6 +160,19 @@ def divide(experiment: Experiment, data_dir: Path) -> FederatedData:
         )
         raise ConfigError(f"{settings}, but then none of the {len(parts)} clients is left to train.")
     return FederatedData(dataset, parts, names, absent=absent, newcomers={*new} - absent)
+
+
+def _test_draw(experiment: Experiment) -> int:
+    """The draw that decides which samples are for testing."""
+    fixed = experiment.evaluate.test_draw
+    if fixed is None:
+        return experiment.data_seed
+    if experiment.partition.name != "natural":
+        raise ConfigError(
+            f"evaluate.test_draw is {fixed}, but partition is {experiment.partition.name!r}: only natural clients keep "
+            f"their test samples in all draws."
+        )
+    return fixed
 
 
 def renumber(

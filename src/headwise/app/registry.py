@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ..errors import ConfigError, HeadwiseError, closest, nearest
 from ..settings.choices import NETWORK, Choice
 from ..settings.experiment import Experiment
 from ..settings.fields import build, dump, field_types, help_in, literal
-from ..settings.names import ENGINES, SITES, Kind, built_in, is_named, list_names, package_of, plugins
+from ..settings.names import ENGINES, SITES, Kind, find_built_ins, is_named, list_names, package_of, plugins
 
 if TYPE_CHECKING:
     from ..engine.executors.base import Executor, Setup
@@ -178,7 +179,7 @@ def with_loaded_functions(experiment: Experiment) -> Experiment:
 
 def read_card(kind: Kind, name: str) -> Card:
     """The card of a class that settings can name."""
-    path = built_in(kind).get(name)
+    path = find_built_ins(kind).get(name)
     class_name = name.replace("-", "_")
     if path is None:
         cls = _import_class(kind, name)
@@ -202,7 +203,7 @@ def _import_class(kind: Kind, name: str) -> type[Any]:
         return _from_file(kind, Path(name))
     if name in plugins(kind):
         return _from_plugin(kind, name)
-    if name not in built_in(kind):
+    if name not in find_built_ins(kind):
         if kind == "data":
             _refuse_path(Path(name))
         raise ConfigError(f"{kind} is {name!r}, which is not known: {nearest(name, list_names(kind))}")
@@ -262,10 +263,20 @@ def _make_network(choice: Choice) -> Any:
     """A user's own network: an object, what a factory returns, or a file in a run's folder."""
     module = importlib.import_module("headwise.models.network")
     stored = build(module.OwnNetwork, choice.options, "model")
-    if choice.given is None and not stored.factory:
-        return stored
-    given = load_function(stored.factory, "model") if choice.given is None else choice.given
-    return module.GivenNetwork(given, stored)
+    given = choice.given
+    if given is None and stored.factory:
+        given = load_function(stored.factory, "model")
+    elif given is None and stored.path and not stored.session:
+        given = module.rebuild_network(module.read_stored(stored), stored.path, load_layer)
+    return stored if given is None else module.GivenNetwork(given, stored)
+
+
+def load_layer(name: str) -> Any:
+    """The class that a stored network calls ``module:Class``."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"the network has a {name}, which can't be imported here.") from error
 
 
 def _preset(cls: type[Any], preset: str, name: str, kind: str) -> Mapping[str, Any]:

@@ -71,10 +71,8 @@ def find_space(experiment: Experiment, given: Iterable[str] = ()) -> list[Dimens
     dimensions = {"train.lr": Dimension("train.lr", "log", 1e-3, 1.0)}
     method = make("method", experiment.method)
     for name, kind in field_types(type(method)).items():
-        own = name in inspect.get_annotations(
-            type(method)
-        )  # not what all methods share, such as the server's optimiser
-        if own and (dimension := _dimension(f"method.{name}", kind, getattr(method, name))):
+        is_own = name in inspect.get_annotations(type(method))  # others share it, such as the server's optimiser
+        if is_own and (dimension := _dimension(f"method.{name}", kind, getattr(method, name))):
             dimensions[dimension.name] = dimension
     dimensions |= {d.name: d for d in map(parse_dimension, given)}
     return [*dimensions.values()]
@@ -84,11 +82,13 @@ def _dimension(name: str, kind: Any, default: Any) -> Dimension | None:
     """Numbers with a range; options that make a variant of a method are not searched."""
     if get_origin(kind) is not Annotated or isinstance(default, bool) or not isinstance(default, (int, float)):
         return None
-    base, limit = get_args(kind)[0], next((a for a in get_args(kind)[1:] if isinstance(a, Range)), None)
+    base, *limits = get_args(kind)
+    limit = next((each for each in limits if isinstance(each, Range)), None)
     if limit is None:
         return None
     if base is int:
-        low, high = max(limit.low, 1, default // 4), min(limit.high, max(4 * default, 4))
+        low = max(limit.low, 1, default // 4)
+        high = min(limit.high, max(4 * default, 4))
         return Dimension(name, "int", low, high) if low < high else None
     if limit.high <= 1:
         return Dimension(name, "uniform", max(limit.low, 0.01) if limit.above else limit.low, limit.high)

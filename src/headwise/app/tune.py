@@ -16,10 +16,10 @@ from ..engine.events import Event, Observer, RoundEnded
 from ..errors import ConfigError, RunError
 from ..log.metrics import Metric
 from ..log.schema import Round, figures
-from ..report.tables import Table, markdown
+from ..report.tables import Table, to_markdown
 from ..runs.query import Run
 from ..seeds import seed_of
-from ..settings.experiment import Experiment, experiment_from, put
+from ..settings.experiment import Experiment, with_settings
 from ..settings.fields import difference
 from .launch import data_folder, free_folder, run_or_resume
 from .prepare import prepare
@@ -86,7 +86,9 @@ class Tuning:
 
     def words(self) -> list[str]:
         """What was found, and how sure that is."""
-        best, start, form = self.best, self.start, self.metric.form
+        best = self.best
+        start = self.start
+        form = self.metric.form
         settings = ", ".join(f"{name} = {_short(value)}" for name, value in best["settings"].items())
         sentences = [f"Best on validation samples: {form(best['score'])} with {settings}."]
         if start["state"] == "complete" and best is not start:
@@ -126,12 +128,12 @@ def tune(
     """
     optuna = _optuna()
     began = time.monotonic()
-    base = with_validation(base)
+    base = resolve_all(with_validation(base))
     metric = prepare(base, data_folder(data_dir)).plan.metric
     dimensions = find_space(base, space)
-    for d in dimensions:  # a wrong name or value is said before the first trial
+    for d in dimensions:  # a wrong name or value is refused before the first trial
         for value in (d.low, d.high) if not d.choices else d.choices:
-            _changed(base, {d.name: int(value) if d.scale == "int" else value})
+            _with_settings(base, {d.name: int(value) if d.scale == "int" else value})
     folder = Path(out) if out else free_folder(f"tune-{Path(base.method.name).stem}-{base.data.name}")
     study = _study(optuna, folder, base, dimensions, metric)
     limit = trials if trials is not None else (TRIALS if budget is None else 10**6)
@@ -139,10 +141,10 @@ def tune(
     while trial := _next_trial(optuna, study, base, dimensions, limit, deadline):
         settings = {d.name: d.suggest(trial) for d in dimensions}
         name = f"trial-{trial.number:03d}"
-        with watch(f"trial {trial.number}") as observers, _judged(optuna, study, trial, metric, deadline) as judge:
+        with watch(f"trial {trial.number}") as observers, _judge_trial(optuna, study, trial, metric, deadline) as judge:
             judge.catch_up(folder / name)
             run = run_or_resume(
-                _changed(base, settings), folder / name, data_dir=data_dir, observers=[*observers, judge.observe]
+                _with_settings(base, settings), folder / name, data_dir=data_dir, observers=[*observers, judge.observe]
             )
             if not run.complete:
                 raise RunError(f"{run.path} ended early ({run.ended}): tune again into {folder} to continue.")
@@ -173,7 +175,7 @@ def _moment(row: Any) -> str:
     return next((m for m in MOMENTS if m in row), "pre")
 
 
-class _BudgetSpentError(Exception):
+class BudgetSpentError(Exception):
     """The budget is used up; the trial continues in the next session."""
 
 
@@ -196,7 +198,7 @@ class _Judge:
         if isinstance(event, RoundEnded):
             self._report(event.row)
             if self.deadline is not None and time.monotonic() > self.deadline:
-                raise _BudgetSpentError
+                raise BudgetSpentError
 
     def _report(self, row: Round) -> None:
         score = validation_score(row, self.metric)
@@ -213,8 +215,8 @@ class _Judge:
 
 
 @contextmanager
-def _judged(optuna: Any, study: Any, trial: Any, metric: Metric, deadline: float | None) -> Iterator[_Judge]:
-    with suppress(_BudgetSpentError):  # the trial stays open, and the search ends by its deadline
+def _judge_trial(optuna: Any, study: Any, trial: Any, metric: Metric, deadline: float | None) -> Iterator[_Judge]:
+    with suppress(BudgetSpentError):  # the trial stays open, and the search ends by its deadline
         try:
             yield _Judge(optuna, study, trial, metric, deadline)
         except optuna.TrialPruned:
@@ -269,17 +271,14 @@ def _next_trial(
 
 def _value(base: Experiment, path: str) -> Any:
     """A setting of the experiment; None if it has no such number yet."""
-    value: Any = resolve_all(base).plain()
+    value: Any = base.plain()
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _changed(base: Experiment, settings: dict[str, Any]) -> Experiment:
-    values = resolve_all(base).plain()
-    for name, value in settings.items():
-        put(values, name, value)
-    experiment = experiment_from(values)
+def _with_settings(base: Experiment, settings: dict[str, Any]) -> Experiment:
+    experiment = with_settings(base, settings)
     make("method", experiment.method)  # refuses options that the method does not have
     return experiment
 
@@ -306,9 +305,9 @@ def _finish(
     importances = optuna.importance.get_param_importances(study) if len(complete) >= 2 * len(space) + 2 else {}
     shares = {name: float(share) for name, share in importances.items()}
     best = best_trial(trials, metric)
-    result = Tuning(folder, metric, space, trials, shares, _changed(base, best["settings"]))
+    result = Tuning(folder, metric, space, trials, shares, _with_settings(base, best["settings"]))
     write_json(folder / "result.json", result.plain())
-    write_bytes(folder / "tuning.md", "\n".join([markdown(result.table()), *result.words(), ""]).encode())
+    write_bytes(folder / "tuning.md", "\n".join([to_markdown(result.table()), *result.words(), ""]).encode())
     write_bytes(folder / "best.toml", experiment_toml(result.experiment).encode())
     return result
 
@@ -324,9 +323,12 @@ def experiment_toml(experiment: Experiment) -> str:
 def _is_at_edge(d: Dimension, value: Any) -> bool:
     if d.scale == "choice" or value is None:
         return False
-    low, high = d.low, d.high
-    near = (low * 1.25, high / 1.25) if d.scale == "log" else (low + 0.05 * (high - low), high - 0.05 * (high - low))
-    return not near[0] <= value <= near[1] if d.scale != "int" else value in (low, high)
+    if d.scale == "int":
+        return value in (d.low, d.high)
+    if d.scale == "log":
+        return not d.low * 1.25 <= value <= d.high / 1.25
+    margin = 0.05 * (d.high - d.low)
+    return not d.low + margin <= value <= d.high - margin
 
 
 def _short(value: Any) -> str:

@@ -15,27 +15,29 @@ from .exit_handler import GlobalOptions, check_texts, exit_code
 
 VERBS = {
     "run": "train with one method",
-    "resume": "continue a run that was interrupted",
-    "site": "set up a site with clients, and start it",
+    "resume": "continue an interrupted run",
+    "site": "set up and start a site, where clients keep their data",
     "server": "start the server that sites connect to",
-    "adapt": "a model for a client that was not there",
-    "retrain": "repeat a run as if a client had never been there",
+    "adapt": "make a model for a new client",
+    "retrain": "repeat a run as if a client had never taken part",
     "deploy": "train with clients at sites",
-    "compare": "run several methods on the same draws of a partition",
+    "choose": "find out which method suits your data",
+    "compare": "run several methods on the same partitions",
     "tune": "search settings on validation samples",
-    "reproduce": "run a published table and compare with the printed numbers",
+    "reproduce": "run a published table and compare with its printed numbers",
     "export": "write a run's models as folders that load anywhere",
     "predict": "predict samples with an exported model",
-    "evaluate": "measure an exported model on samples with known classes",
+    "evaluate": "measure an exported model on labelled samples",
     "report": "turn runs into a page, tables and figures",
+    "cite": "print BibTeX of the methods in runs",
     "audit": "show what leaves a run's clients, and what attacks learn from it",
     "watch": "follow runs live in a browser",
-    "data": "show which client would hold which data",
+    "data": "describe, check and divide data before training",
     "list": "list methods, models, data, partitions, papers or runs",
-    "describe": "show a method, a published table, or what a run was made with",
-    "new": "begin a method of your own: its file and its test",
-    "check": "check that a method keeps the contract",
-    "doctor": "show what is installed here, and what is missing",
+    "describe": "show a method, a published table or a run",
+    "new": "start a method of your own: its file and its test",
+    "check": "check that a method meets the contract",
+    "doctor": "show what is installed and what is missing",
 }
 
 
@@ -78,7 +80,8 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 def main(args: list[str] | None = None) -> Any:
     """Runs the command line; a user's mistake is one sentence on stderr and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before importing torch, so that waiting threads do not spin
-    arguments, options = sys.argv[1:] if args is None else args, GlobalOptions()
+    arguments = sys.argv[1:] if args is None else args
+    options = GlobalOptions()
 
     def command() -> Any:
         check_texts(arguments)

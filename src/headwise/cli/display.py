@@ -21,7 +21,7 @@ from ..log.schema import MOMENTS, figures, was_evaluated
 
 
 @contextmanager
-def watching(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
+def show_progress(title: str, *, quiet: bool) -> Iterator[list[Observer]]:
     """Yields the observers that show a run, for as long as it lasts."""
     if quiet:
         yield []
@@ -37,7 +37,9 @@ class Watch:
     """Follows a run's events, and renders them."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.t, self.rounds, self.first = title, 0, 1, 0
+        self.title = title
+        self.rounds = 1
+        self.t = self.first = 0
         self.chosen = self.done = self.samples = self.sent = self.failed = 0
         self.begun = time.monotonic()
         self.row: dict[str, Any] = {}
@@ -46,14 +48,19 @@ class Watch:
     def see(self, event: Event) -> None:
         match event:
             case RunStarted(rounds, _, start, metric):
-                self.metric, self.rounds, self.begun = metric, rounds, time.monotonic()
+                self.metric = metric
+                self.rounds = rounds
+                self.begun = time.monotonic()
                 self.t = self.first = start
             case RoundStarted(_, clients):
-                self.chosen, self.done = len(clients), 0
+                self.chosen = len(clients)
+                self.done = 0
             case ClientDone(kind="fit", samples=samples):
-                self.done, self.samples = self.done + 1, self.samples + samples
+                self.done += 1
+                self.samples += samples
             case RoundEnded(row) | StartMeasured(row):
-                self.t, self.row = row["round"], {**self.row, **row}
+                self.t = row["round"]
+                self.row = {**self.row, **row}
                 self.sent += row["bytes_up"] + row["bytes_down"]
                 self.failed += sum(map(len, row.get("failed", {}).values()))
             case _:

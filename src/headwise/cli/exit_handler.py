@@ -18,8 +18,12 @@ from .. import __version__
 from ..disk.paths import is_text
 from ..errors import ConfigError, HeadwiseError
 
-MISTAKE, BUG, INTERRUPTED = 2, 70, 130
-"""exit codes: the user's mistake, a bug in Headwise (EX_SOFTWARE), Ctrl-C"""
+MISTAKE = 2
+"""exit code of a user's mistake"""
+BUG = 70
+"""of a bug in Headwise (EX_SOFTWARE)"""
+INTERRUPTED = 130
+"""of Ctrl-C"""
 HINT = "(use headwise --traceback COMMAND to see where)"
 
 
@@ -43,7 +47,7 @@ def exit_code(command: Callable[[], Any], options: GlobalOptions) -> int:
         _print_sentence("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and _raised_by_echo(error):
+        if isinstance(error, OSError) and _is_from_echo(error):
             return _stdout_closed(error)
         if options.traceback:
             _print_to_stderr("".join(traceback.format_exception(error)).rstrip())
@@ -116,7 +120,7 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__"))
 
 
-def _raised_by_echo(error: OSError) -> bool:
+def _is_from_echo(error: OSError) -> bool:
     """Whether it was `click.echo` that failed."""
     *_, (last, _) = traceback.walk_tb(error.__traceback__)
     return _module(last) == "click.utils"

@@ -31,7 +31,7 @@ INPUT_FOLDER = PathType(paths.input_folder)
 OUTPUT_FILE = PathType(paths.output_file)
 OUTPUT_FOLDER = PathType(paths.output_folder)
 OUTPUT_PATH = PathType(paths.output_path)
-KEPT_FILE = PathType(paths.kept_file)
+EXISTING_OR_NEW_FILE = PathType(paths.existing_or_new_file)
 
 
 FLAGS = {

@@ -67,7 +67,9 @@ def metric_data(metric: Metric) -> dict[str, Any]:
 
 def _slots(setting: Setting) -> list[int]:
     """Each line's colour number: its method's own if free, so that a method looks the same on every page."""
-    known, taken, slots = list_names("method"), set[int](), list[int]()
+    known = list_names("method")
+    taken = set[int]()
+    slots = list[int]()
     for line in setting.lines:
         method = line.runs[0].method
         first = known.index(method) if method in known else 0
@@ -80,7 +82,8 @@ def _slots(setting: Setting) -> list[int]:
 
 
 def _line(line: Line, setting: Setting, room: int) -> dict[str, Any]:
-    runs, clients = line.rows, range(line.runs[0].manifest["experiment"]["clients"])
+    runs = line.rows
+    clients = range(line.runs[0].manifest["experiment"]["clients"])
     with explain_damage(line.runs[0]):
         return {
             "name": line.name,
@@ -107,12 +110,13 @@ def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:
     """Mean and spread over the seeds, in the rounds that all of them have; round 0 is before any training."""
     if not line.values("last", moment):
         return None
-    main, runs = line.metric, [[*filter(None, [run.start]), *run.rounds] for run in line.runs]
+    main = line.metric
+    runs = [[*filter(None, [run.start]), *run.rounds] for run in line.runs]
     seeds = [{row["round"]: figures_at for row in rows if (figures_at := figures(row, moment, main))} for rows in runs]
     rounds = thin([t for t in seeds[0] if all(t in seed for seed in seeds)], POINTS)
     if not rounds:
         return None
-    sent = [_sent(rows) for rows in runs]
+    sent = [_count_bytes(rows) for rows in runs]
     values = [[seed[t][main.name] for seed in seeds] for t in rounds]
     return {
         "round": rounds,
@@ -122,9 +126,10 @@ def _curve(line: Line, moment: str) -> dict[str, list[Any]] | None:
     }
 
 
-def _sent(rows: Rows) -> dict[int, int]:
+def _count_bytes(rows: Rows) -> dict[int, int]:
     """Bytes sent up to and including each round, without those that only the evaluation needed."""
-    total, bytes_by_round = 0, {}
+    total = 0
+    bytes_by_round = {}
     for row in rows:
         total += row["bytes_up"] + row["bytes_down"] + row.get("bytes_idle", 0) + row.get("bytes_census", 0)
         bytes_by_round[row["round"]] = total
@@ -184,9 +189,10 @@ CHOICES = ("method", "data", "partition", "model", "server_model")
 """written in full, with all options"""
 
 
-def command(run: Run) -> str:
+def command_of(run: Run) -> str:
     """The command that gives the same bits; omits settings that have their defaults."""
-    usual, now = Experiment().plain(), run.manifest["experiment"]
+    usual = Experiment().plain()
+    now = run.manifest["experiment"]
     chosen = [(name, now[name]) for name in CHOICES if now.get(name)]
     others = leaves(difference({k: v for k, v in now.items() if k not in CHOICES}, usual))
     return shlex.join(["headwise", "run", *(w for k, v in [*chosen, *others] for w in ("--set", f"{k}={to_toml(v)}"))])
@@ -225,7 +231,7 @@ FEDERATION_COLUMNS = (
 )
 
 
-def federation(runs: Iterable[Run]) -> list[tuple[str, ...]]:
+def tabulate_sites(runs: Iterable[Run]) -> list[tuple[str, ...]]:
     """A row for each site of these runs; empty for simulations."""
     by_site: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -246,7 +252,8 @@ def _row(site: str, lines: list[dict[str, Any]]) -> tuple[str, ...]:
 
 ROOM = 300_000
 """at most this many characters for one quantity on the page"""
-FEWEST, MOST = 3, 60
+FEWEST = 3
+MOST = 60
 """rounds of a quantity on the page, regardless of size"""
 
 
@@ -274,21 +281,21 @@ def thin(values: list[Any], most: int) -> list[Any]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-JOINED_COLUMNS = {"joined": "joined, {}", "alone": "local training, {}", "standalone": "local training, as long"}
+NEWCOMER_COLUMNS = {"joined": "joined, {}", "alone": "local training, {}", "standalone": "local training, as long"}
 
 
-def joined_table(setting: Setting) -> Table | None:
+def tabulate_newcomers(setting: Setting) -> Table | None:
     """Mean and spread over the seeds; None if no run held clients out."""
     lines = [line for line in setting.lines if any(s.get("new_clients") for s in line.summaries)]
     if not lines:
         return None
     columns = list(dict.fromkeys(key for line in lines for key in _values(line)))
-    head = ["method", "trained", *(JOINED_COLUMNS[model].format(_epochs(e)) for model, e in columns)]
+    head = ["method", "trained", *(NEWCOMER_COLUMNS[model].format(_epochs(e)) for model, e in columns)]
     rows = [
         [
             line.name,
             _cell(line.values("last", line.moment), line.metric) if line.measured_moments else "",
-            *_joined_cells(line, columns),
+            *_newcomer_cells(line, columns),
         ]
         for line in lines
     ]
@@ -299,13 +306,13 @@ def _values(line: Line) -> dict[tuple[str, str], list[float]]:
     """One value per seed, by what it is of and by epochs."""
     by_kind: dict[tuple[str, str], list[float]] = {}
     for summary in line.summaries:
-        for model in JOINED_COLUMNS:
+        for model in NEWCOMER_COLUMNS:
             for epochs, value in summary.get("new_clients", {}).get(model, {}).items():
                 by_kind.setdefault((model, "" if model == "standalone" else epochs), []).append(value)
     return by_kind
 
 
-def _joined_cells(line: Line, columns: list[tuple[str, str]]) -> list[str]:
+def _newcomer_cells(line: Line, columns: list[tuple[str, str]]) -> list[str]:
     values = _values(line)
     return [_cell(values.get(key, []), line.metric) for key in columns]
 

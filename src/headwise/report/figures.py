@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..disk.files import failing_clearly, write_bytes
+from ..disk.files import explain_write_errors, write_bytes
 from ..errors import ConfigError
 from .data import COLOURS, setting_data
 from .results import Setting
+from .tables import name_in_paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +40,8 @@ NAMED = 20
 Data = dict[str, Any]
 
 
-def write_figures(settings: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write every figure in both formats and return the paths."""
+def write_figures(settings: Sequence[Setting], folder: Path, names: Mapping[str, str] | None = None) -> list[Path]:
+    """Write every figure in both formats and return the paths; `names` are display names by method."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -48,11 +49,14 @@ def write_figures(settings: Sequence[Setting], folder: Path) -> list[Path]:
         raise ConfigError(
             "figures need matplotlib, which is not installed: pip install 'headwise[figures]'."
         ) from error
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for number, setting in enumerate(settings, 1):
         data = setting_data(setting)
+        shown = {line.name: name_in_paper(line, names or {}) for line in setting.lines}
+        data["order"] = [shown[name] for name in data["order"]]
+        data["lines"] = [{**line, "name": shown[line["name"]]} for line in data["lines"]]
         for name, paint in FIGURES.items():
             with matplotlib.rc_context(STYLE):
                 figure = Figure(figsize=(5.5, 3.4), layout="constrained")
@@ -120,7 +124,8 @@ def _partition(axes: Axes, data: Data) -> None:
 
 
 def _traffic(axes: Axes, data: Data) -> None:
-    lines, ways = data["lines"], ("up", "down")
+    lines = data["lines"]
+    ways = ("up", "down")
     for i, way in enumerate(ways):
         kilobytes = [sum(x["traffic"][way].values()) / max(1, x["traffic"]["clients"]) / 1024 for x in lines]
         axes.barh([k + (i - 0.5) * 0.38 for k in range(len(lines))], kilobytes, 0.36, label=way, color=PALETTE[i])

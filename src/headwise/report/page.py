@@ -14,22 +14,23 @@ from markupsafe import Markup
 from .. import __version__
 from ..disk.files import write_bytes
 from ..disk.jsontext import to_json
-from ..errors import counted
+from ..errors import pluralize
 from ..log.metrics import ACCURACY, Metric, percent
 from ..runs.query import Run, client_label
 from .data import (
     FEDERATION_COLUMNS,
-    command,
-    federation,
+    command_of,
     in_table,
-    joined_table,
     metric_data,
     page_data,
     parts_with_samples,
+    tabulate_newcomers,
+    tabulate_sites,
 )
+from .recommendation import Recommendation
 from .results import Setting
-from .tables import Table, results
-from .words import client_words, failure_words, words
+from .tables import Table, tabulate_results
+from .words import describe_clients, describe_failures, describe_results
 
 SCRIPTS = ("core.js", "charts.js", "costs.js", "panels.js")
 ASSETS = Path(__file__).parent / "assets"
@@ -61,17 +62,17 @@ class Live(NamedTuple):
 
 def render(settings: Sequence[Setting], live: Live | None = None, damaged: Sequence[str] = ()) -> str:
     data = page_data(settings)
-    sites = [federation(run for line in s.lines for run in line.runs) for s in settings]
+    sites = [tabulate_sites(run for line in s.lines for run in line.runs) for s in settings]
     judged = {s.metric.label for s in settings}
     metric = judged.pop() if len(judged) == 1 else "score"
     shows = any(line["inside"] for setting in data for line in setting["lines"])
     return render_page(
-        title=title(settings),
+        title=page_title(settings),
         subtitle=_subtitle(settings),
         metric=metric,
         parts={
             k: v
-            for k, v in (PARTS | {"accuracy": capital(metric)}).items()
+            for k, v in (PARTS | {"accuracy": capitalize(metric)}).items()
             if {"inside": shows, "federation": any(sites)}.get(k, True)
         },
         settings=[{**_section(s), "sites": rows} for s, rows in zip(settings, sites, strict=True)],
@@ -94,8 +95,8 @@ def render_page(
         css=Markup(_asset("report.css")),
         echarts=Markup(_asset("vendor/echarts.min.js")),
         script=Markup("\n".join(_asset(name) for name in SCRIPTS)),
-        again=command,
-        capital=capital,
+        again=command_of,
+        capitalize=capitalize,
         federation_head=FEDERATION_COLUMNS,
         manifest=lambda run: to_json(run.manifest, indent=1, ensure_ascii=False),
         version=__version__,
@@ -123,6 +124,25 @@ def render_table(title: str, intro: str, head: Sequence[str], rows: Sequence[Seq
     return template.render(title=title, intro=intro, head=head, rows=rows, css=Markup(_asset("report.css")))
 
 
+def render_recommendation(answer: Recommendation, folder: Path, seconds: float) -> str:
+    """Which method to use: the answer, what decided, everything that was tried, and the commands to repeat it."""
+    return _templates().get_template("choice.html.j2").render(
+        title=f"Which method for {answer.setting.title}?",
+        words=answer.words(),
+        tables=[(_decided(answer), *answer.table()), ("The first draw of everything that was tried", *answer.screened)],
+        best=str(folder / "best.toml"),
+        commands=answer.commands(),
+        minutes=f"{seconds / 60:.1f}",
+        css=Markup(_asset("report.css")),
+        version=__version__,
+    )  # fmt: skip
+
+
+def _decided(answer: Recommendation) -> str:
+    over = pluralize(answer.draws, "draw")
+    return f"{answer.setting.title}: {answer.metric.heading} over {over}, every client counting the same"
+
+
 def script_safe(data: Any) -> Markup:
     """JSON that is safe inside a script element, whatever strings it contains."""
     text = to_json(data)
@@ -131,11 +151,11 @@ def script_safe(data: Any) -> Markup:
     return Markup(text)
 
 
-def capital(text: str) -> str:
+def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def title(settings: Sequence[Setting]) -> str:
+def page_title(settings: Sequence[Setting]) -> str:
     if len(settings) > 1:
         return f"{len(settings)} settings"
     setting = settings[0]
@@ -149,21 +169,21 @@ def _subtitle(settings: Sequence[Setting]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     unfinished = sum(not run.complete for run in runs)
     rest = f"; {unfinished} of them not finished" if unfinished else ""
-    return f"{counted(len(runs), 'run')}, {when}{rest}"
+    return f"{pluralize(len(runs), 'run')}, {when}{rest}"
 
 
 def _section(setting: Setting) -> dict[str, Any]:
     lines = setting.ranking or setting.lines
-    head, rows = _without_blanks(results(lines, setting.floor), len(lines))
+    head, rows = _without_blanks(tabulate_results(lines, setting.floor), len(lines))
     runs = max(len(line.runs) for line in setting.lines)
     seeds = f"mean ± standard deviation over {setting.repeats}" if runs > 1 else "one run"
     return {
         "title": setting.title,
-        "words": words(setting) + client_words(setting) + failure_words(setting),
+        "words": describe_results(setting) + describe_clients(setting) + describe_failures(setting),
         "caption": f"{setting.title}; {seeds}",
         "head": head,
         "rows": rows,
-        "joined": joined_table(setting),
+        "joined": tabulate_newcomers(setting),
         "lines": setting.lines,
     }
 
@@ -190,9 +210,11 @@ Histograms = dict[str, list[list[int]]]
 """each client's sample counts by class, for each part"""
 
 
-def partition_words(summary: dict[str, Any]) -> list[str]:
+def describe_partition(summary: dict[str, Any]) -> list[str]:
     """How much data there is, how uneven it is, and what guessing would score."""
-    sizes, classes, floor = summary["sizes"], summary["classes"], summary["floor"]["weighted"]
+    sizes = summary["sizes"]
+    classes = summary["classes"]
+    floor = summary["floor"]["weighted"]
     who = f"{summary['clients']} clients share" if summary["clients"] > 1 else "One client has"
     sentences = [
         f"{who} {summary['train']:,} training, {summary['val']:,} validation and {summary['test']:,} test samples.",
@@ -207,7 +229,7 @@ def partition_words(summary: dict[str, Any]) -> list[str]:
     return [*sentences, f"The partition's fingerprint is {summary['hash'][:12]}."]
 
 
-def partition_table(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
+def tabulate_partition(counts: Histograms, classes: list[str], names: Sequence[str] = ()) -> Table:
     """A row per client: its number, its name if it has one, and its samples, those for training by class."""
     parts = parts_with_samples(counts)
     head = ["client", *(["name"] if names else []), *parts, *classes]
@@ -238,17 +260,18 @@ def render_partition(
         "partition": parts_with_samples(counts),
     }
     parts = {name: PARTS[name] for name in ("summary", "partition")}
-    setting = {"title": title, "words": partition_words(summary), "rows": [], "joined": None, "lines": []}
+    setting = {"title": title, "words": describe_partition(summary), "rows": [], "joined": None, "lines": []}
     return render_page(title=title, subtitle="nothing trained yet", parts=parts, settings=[setting], data=[data])
 
 
 MOMENTS = {"pre": "after a download", "stale": "after its last training"}
 
 
-def forgotten_table(before: Run, after: Run) -> Table:
+def tabulate_forgotten(before: Run, after: Run) -> Table:
     """The run's metric of each other client in both runs, and the difference; their mean comes last."""
     metric = after.metric
-    then, now = before.last_scores(), after.last_scores()
+    then = before.last_scores()
+    now = after.last_scores()
     moments = [m for m in MOMENTS if m in then and m in now]
     head = ["client", "test samples"]
     head += [f"{MOMENTS[m]}, {what}" for m in moments for what in ("with", "without", "change")]
@@ -263,10 +286,10 @@ def forgotten_table(before: Run, after: Run) -> Table:
 
 
 def write_forgotten(before: Run, after: Run, out: Path) -> Path:
-    head, rows = forgotten_table(before, after)
+    head, rows = tabulate_forgotten(before, after)
     gone = ", ".join(after.manifest["experiment"]["without"])
     same = "the others keep their numbers, samples and random draws"
-    metric = f"{capital(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
+    metric = f"{capitalize(after.metric.heading)} on own test samples{', in %' * (after.metric.form is percent)}"
     intro = f"The run {before.path.name} as if {gone} had never been there: {same}. {metric}."
     text = render_table(f"{before.method} without {gone}", intro, head, rows)
     write_bytes(out, text.encode())

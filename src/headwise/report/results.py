@@ -14,7 +14,7 @@ import numpy as np
 
 from ..disk.files import read_json
 from ..disk.jsontext import leaves, to_json
-from ..errors import RunError, counted
+from ..errors import RunError, pluralize
 from ..log.metrics import Metric
 from ..log.schema import Round
 from ..runs.manifest import portable
@@ -123,7 +123,7 @@ class Setting:
     def repeats(self) -> str:
         """What the runs of a line are, in words."""
         seeds = max(len(line.runs) for line in self.lines)
-        return counted(self.draws, "draw") if self.draws > 1 else f"{counted(seeds, 'seed')}, one partition"
+        return pluralize(self.draws, "draw") if self.draws > 1 else f"{pluralize(seeds, 'seed')}, one partition"
 
     @property
     def has_same_clients(self) -> bool:
@@ -232,7 +232,7 @@ def _check(run: Run) -> None:
     run.summary()
     run.last_scores()
     title_of(run.manifest["experiment"], run.metric)
-    _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites, _given_name(run)
+    _ = run.ended, run.privacy, run.names, run.floors, run.diagnostics, run.sites, _name_of_method(run)
 
 
 @contextmanager
@@ -272,7 +272,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Each line's method, and the settings that tell it apart from other lines of that method."""
-    given = [_given_name(run) for run in runs]
+    given = [_name_of_method(run) for run in runs]
     names: list[str] = []
     for run, name in zip(runs, given, strict=True):
         own = _flat(_settings(run))
@@ -282,9 +282,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _given_name(run: Run) -> str:
+def _name_of_method(run: Run) -> str:
     """The method's name in the comparison that this run is part of; else its own, or that of its file."""
-    path, own = run.path.parent / "comparison.json", run.method
+    path = run.path.parent / "comparison.json"
+    own = run.method
     named: dict[str, str] = {}
     if path.exists():
         with explain_damage(run):

@@ -6,11 +6,12 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..disk.jsontext import csv_cell
 from ..errors import ConfigError, nearest
-from ..log.metrics import LESS, WORST_DECILE, Metric, extra_columns, is_majority
+from ..log.metrics import WORST_DECILE, Metric, extra_columns, is_majority
 from .results import OWN, Line, Setting
 
 Table = tuple[list[str], list[list[str]]]
@@ -20,7 +21,7 @@ WORST = WORST_DECILE.name
 COSTS = ["KB up / round", "KB down", "s / round"]
 
 
-def results(lines: Sequence[Line], floor: float | None) -> Table:
+def tabulate_results(lines: Sequence[Line], floor: float | None) -> Table:
     """What each method achieves and costs: mean and standard deviation over the seeds."""
     main = lines[0].metric
     more = [
@@ -75,41 +76,107 @@ def _validation_cell(line: Line) -> str:
 
 
 def _with_spread(line: Line, moment: str, what: str = "last") -> str:
-    text, spread = line.metric.form(line.mean(what, moment)), line.spread(what, moment)
+    text = line.metric.form(line.mean(what, moment))
+    spread = line.spread(what, moment)
     if len(line.runs) < 2:
         return text
     return f"{text} ± {line.metric.form(spread).removesuffix(' %')}"
 
 
-def markdown(table: Table) -> str:
+def to_markdown(table: Table) -> str:
     head, rows = table
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     cells = [[_one_line(cell).replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
-def latex(table: Table) -> str:
-    """For the LaTeX package booktabs; the best scores are bold."""
-    head, rows = table
-    best = {i: sorted((_value(row[i]) for row in rows if row[i]), reverse=LESS in head[1]) for i in (1, 2)}
+@dataclass(frozen=True)
+class TableStyle:
+    """What a table in a paper needs beyond the results."""
+
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """display names by method"""
+    columns: Sequence[str] = ()
+    """words of the headings to keep; empty: all"""
+    caption: str = ""
+    label: str = ""
+
+
+def to_latex(setting: Setting, style: TableStyle) -> str:
+    """For the LaTeX package booktabs: the best scores, and those that can't be told from the best, are bold."""
+    lines = setting.ranking or setting.lines
+    head, rows = tabulate_results(lines, setting.floor)
+    bold = {(row, column) for column in (1, 2) for row in _best_rows(setting, lines, rows, column)}
+    units = {
+        i for i in range(1, len(head)) if any(row[i] for row in rows) and all(" %" in row[i] for row in rows if row[i])
+    }
+    kept = [0, *_choose_columns(head, rows, style.columns)]
+    titles = [_tex(head[i]) + (" (\\%)" if i in units else "") for i in kept]
+    names = [*(name_in_paper(line, style.names) for line in lines), *(row[0] for row in rows[len(lines) :])]
     body: list[str] = []
-    for row in rows:
-        cells = [_tex(_one_line(cell)) for cell in row]
-        for i, values in best.items():
-            if row[i] and _value(row[i]) == values[-1]:
-                cells[i] = f"\\textbf{{{cells[i]}}}"
+    for r, row in enumerate(rows):
+        cells = [_tex(_one_line(names[r]))]
+        for i in kept[1:]:
+            cell = _tex(_one_line(row[i].replace(" %", "") if i in units else row[i]))
+            cells.append(f"\\textbf{{{cell}}}" if (r, i) in bold else cell)
         body.append(f"{' & '.join(cells)} \\\\")
-    return "\n".join([
-        "% \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+    tabular = [
+        f"\\begin{{tabular}}{{l{'r' * (len(kept) - 1)}}}",
         "\\toprule",
-        f"{' & '.join(map(_tex, head))} \\\\",
+        f"{' & '.join(titles)} \\\\",
         "\\midrule",
         *body,
         "\\bottomrule",
         "\\end{tabular}",
-        "",
-    ])  # fmt: skip
+    ]
+    if style.caption or style.label:
+        caption = [f"\\caption{{{_tex(style.caption)}}}"] * bool(style.caption)
+        label = [f"\\label{{{_check_label(style.label)}}}"] * bool(style.label)
+        tabular = ["\\begin{table}", "\\centering", *caption, *label, *tabular, "\\end{table}"]
+    return "\n".join(["% \\usepackage{booktabs}", *tabular, ""])
+
+
+def name_in_paper(line: Line, names: Mapping[str, str]) -> str:
+    """The method's display name, and its settings in brackets where the line has any."""
+    name, _, settings = line.name.partition(" · ")
+    options = name.partition(":")[2].split(":") if ":" in name else []
+    settings_shown = [*filter(None, options), *filter(None, settings.split(" · "))]
+    shown = names.get(line.runs[0].method, name)
+    return f"{shown} ({', '.join(settings_shown)})" if settings_shown else shown
+
+
+def _best_rows(setting: Setting, lines: Sequence[Line], rows: list[list[str]], column: int) -> set[int]:
+    """The best value of a column; in that of the ranking, with all that can't be told from it."""
+    values = {r: _value(rows[r][column]) for r in range(len(lines)) if rows[r][column]}
+    if not values:
+        return set()
+    best = (min if setting.metric.better == "down" else max)(values.values())
+    numbers = {r for r, value in values.items() if value == best}
+    ranked = [line for line in lines if line.measured_moments and line.moment == OWN[column - 1]]
+    cells = setting.cells(ranked) if len(ranked) > 1 else None
+    if cells is None or not cells.repeated:
+        return numbers
+    near = {*cells.not_worse_than_best()}
+    return numbers | {r for r, line in enumerate(lines) if line in ranked and line.name in near}
+
+
+def _choose_columns(head: list[str], rows: list[list[str]], words: Sequence[str]) -> list[int]:
+    """The columns whose headings have these words, in that order; without words, all that have a value."""
+    if not words:
+        return [i for i in range(1, len(head)) if any(row[i] for row in rows)]
+    chosen: list[int] = []
+    for text in words:
+        hits = [i for i in range(1, len(head)) if text.lower() in head[i].lower()]
+        if not hits:
+            raise ConfigError(f"columns is {text!r}, which is in no heading: {nearest(text, head[1:])}")
+        chosen += [i for i in hits if i not in chosen]
+    return chosen
+
+
+def _check_label(label: str) -> str:
+    if not re.fullmatch(r"[\w:.+/-]+", label, re.ASCII):
+        raise ConfigError(f"label is {label!r}, but may only have letters, digits and the signs _ : . + / -.")
+    return label
 
 
 def to_csv(table: Table) -> str:
@@ -118,16 +185,23 @@ def to_csv(table: Table) -> str:
     return text.getvalue()
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"latex": latex, "markdown": markdown, "csv": to_csv}
+FORMATS = ("latex", "markdown", "csv")
 
 
-def tables(settings: Sequence[Setting], form: str) -> str:
+def format_tables(settings: Sequence[Setting], form: str, style: TableStyle | None = None) -> str:
     """The results of all settings in one format, each under its title if there are several."""
     if form not in FORMATS:
         raise ConfigError(f"table is {form!r}: {nearest(form, FORMATS)}")
     mark = {"latex": "% ", "markdown": "### ", "csv": "# "}[form]
-    texts = [(s.title, FORMATS[form](results(s.ranking or s.lines, s.floor))) for s in settings]
+    texts = [(setting.title, _format(setting, form, style or TableStyle())) for setting in settings]
     return "\n".join(f"{mark}{_one_line(title)}\n\n{text}" if len(texts) > 1 else text for title, text in texts)
+
+
+def _format(setting: Setting, form: str, style: TableStyle) -> str:
+    if form == "latex":
+        return to_latex(setting, style)
+    table = tabulate_results(setting.ranking or setting.lines, setting.floor)
+    return to_markdown(table) if form == "markdown" else to_csv(table)
 
 
 def _value(text: str) -> float:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import counted
+from ..errors import pluralize
 from ..log.metrics import ACCURACY, Metric, is_majority, percent
 from ..stats.paired import FEW, Cells
 from .data import client_scores
 from .results import Line, Setting
 
 NAMED = 5
-"""up to this many clients are listed by number; more are only counted"""
+"""up to this many clients are listed by number; more are only pluralize"""
 WHEN = {
     "pre": "right after a download (pre)",
     "stale": "with their own last models (stale)",
@@ -25,7 +25,7 @@ SAME = 0.0005
 """a smaller difference is printed as 0.0 points or 0.000, and counts as none"""
 
 
-def failure_words(setting: Setting) -> list[str]:
+def describe_failures(setting: Setting) -> list[str]:
     """How often each method's clients failed and why, over all seeds."""
     sentences: list[str] = []
     for line in setting.lines:
@@ -38,14 +38,17 @@ def failure_words(setting: Setting) -> list[str]:
     return sentences
 
 
-def words(setting: Setting) -> list[str]:
+def describe_results(setting: Setting) -> list[str]:
     """Who won, by how much, whether that is more than chance, and who would be better off with local training."""
     lines = setting.ranking
     if not lines:
         return ["Nothing was measured: no client has test samples, or evaluate.moments is empty."]
-    best, alone, main, form = lines[0], setting.local_training, setting.metric, setting.metric.form
+    best = lines[0]
+    alone = setting.local_training
+    main = setting.metric
+    form = setting.metric.form
     wins = f"{best.name} gives its clients the best models" if len(lines) > 1 else f"Clients train with {best.name}"
-    sentences = [f"{wins}: {WHEN[best.moment]}, {_score_words(main, best.score)}.", *_on_validation(setting)]
+    sentences = [f"{wins}: {WHEN[best.moment]}, {_score_words(main, best.score)}.", *_choose_on_validation(setting)]
     if few := best.values(f"{main.name}_clients", best.moment):
         sentences.append(f"Not every client has test samples that define its {main.label}: {few[0]:g} were measured.")
     if len(lines) > 1 and lines[1] is not alone:
@@ -67,10 +70,10 @@ def words(setting: Setting) -> list[str]:
         sentences.append(
             f"Below the floor of {form(floor)}, which is what {_guess(setting)} scores: {', '.join(below)}."
         )
-    return sentences + _near(setting, best) + _kept(best, lines) + _privacy(lines)
+    return sentences + _list_near(setting, best) + _describe_own_models(best, lines) + _describe_privacy(lines)
 
 
-def _near(setting: Setting, best: Line) -> list[str]:
+def _list_near(setting: Setting, best: Line) -> list[str]:
     """Who can't be told from the best line, and how much the draws can tell."""
     lines = [line for line in setting.ranking if line.moment == best.moment]
     cells = setting.cells(lines) if len(lines) > 1 else None
@@ -86,9 +89,10 @@ def _at(line: Line) -> str:
     return f"{line.metric.form(line.score)} ({line.moment})"
 
 
-def _on_validation(setting: Setting) -> list[str]:
+def _choose_on_validation(setting: Setting) -> list[str]:
     """Which line to choose, and what it is then worth: test samples must not choose."""
-    main, what = setting.metric, setting.metric.validation
+    main = setting.metric
+    what = setting.metric.validation
     judged = [line for line in setting.lines if line.measured_moments and line.values(what, line.moment)]
     if len(judged) < 2:
         return []
@@ -98,7 +102,7 @@ def _on_validation(setting: Setting) -> list[str]:
     return [f"{decided}; on test samples it has {_at(best)}."]
 
 
-def _kept(best: Line, lines: Sequence[Line]) -> list[str]:
+def _describe_own_models(best: Line, lines: Sequence[Line]) -> list[str]:
     """Who wins with the models that clients have after training, if these are better; and how to export them."""
     how = "headwise export --moment post writes them"
     if best.moment == "stale":
@@ -111,15 +115,17 @@ def _kept(best: Line, lines: Sequence[Line]) -> list[str]:
     return [f"With their own last models (stale), {first.name} is best with {value}: {how}."]
 
 
-def client_words(setting: Setting) -> list[str]:
+def describe_clients(setting: Setting) -> list[str]:
     """Which clients the best method serves better than local training, and which worse than guessing."""
     if not setting.ranking:
         return []
-    best, alone = setting.ranking[0], setting.local_training
-    mine, main = client_scores(best, setting).get(best.moment, {}), setting.metric
+    best = setting.ranking[0]
+    alone = setting.local_training
+    mine = client_scores(best, setting).get(best.moment, {})
+    main = setting.metric
     sentences: list[str] = []
     if alone is not None and alone is not best:
-        sentences += _gains(setting, best, alone)
+        sentences += _count_gains(setting, best, alone)
     guess = {c: floor for c, floor in enumerate(setting.run.floors) if floor is not None}
     below = [c for c, value in mine.items() if c in guess and main.gain(value, guess[c]) < 0]
     if below:
@@ -132,7 +138,7 @@ def client_words(setting: Setting) -> list[str]:
     return sentences
 
 
-def _privacy(lines: Sequence[Line]) -> list[str]:
+def _describe_privacy(lines: Sequence[Line]) -> list[str]:
     """Each method's privacy guarantee; empty if none has any."""
     promised: dict[str, list[str]] = {}
     for line in lines:
@@ -146,28 +152,33 @@ def _privacy(lines: Sequence[Line]) -> list[str]:
 def _lead(setting: Setting, one: Line, other: Line) -> str:
     """How far one line is ahead of another, and how sure that is."""
     if (cells := setting.cells([one, other])) is None:
-        return f"ahead by {_points(setting.metric, setting.metric.gain(one.score, other.score))}, on other draws"
-    lead, low, high = (interval := cells.difference(one.name, other.name))
-    words = f"ahead by {_points(setting.metric, lead)}"
+        return f"ahead by {points(setting.metric, setting.metric.gain(one.score, other.score))}, on other draws"
+    return describe_difference(cells, setting.metric, one.name, other.name)
+
+
+def describe_difference(cells: Cells, metric: Metric, one: str, other: str) -> str:
+    """How far one is ahead of, or behind, another, and how sure that is."""
+    lead, low, high = (interval := cells.difference(one, other))
+    words = f"{'ahead' if lead >= 0 else 'behind'} by {points(metric, abs(lead))}"
     if math.isnan(low):
         return f"{words}, from one run, so it may be chance"
-    number = "{:+.1f}".format if setting.metric.form is percent else "{:+.3f}".format
-    scale = 100 if setting.metric.form is percent else 1
+    number = "{:+.1f}".format if metric.form is percent else "{:+.3f}".format
+    scale = 100 if metric.form is percent else 1
     words += f" ({number(scale * low)} to {number(scale * high)} over {_repeats(cells)})"
     if interval.excludes_zero:
         return words
-    more = cells.draws_to_separate(one.name, other.name) if cells.draws > 1 else None
+    more = cells.draws_to_separate(one, other) if cells.draws > 1 else None
     return f"{words}, which may be chance" + (f": about {more} draws would tell" if more else "")
 
 
 def _repeats(cells: Cells) -> str:
     """What an interval covers."""
     if cells.draws > 1:
-        return counted(cells.draws, "draw")
-    return f"{counted(cells.seeds, 'seed')} and the clients of one draw; another draw may differ"
+        return pluralize(cells.draws, "draw")
+    return f"{pluralize(cells.seeds, 'seed')} and the clients of one draw; another draw may differ"
 
 
-def _gains(setting: Setting, best: Line, alone: Line) -> list[str]:
+def _count_gains(setting: Setting, best: Line, alone: Line) -> list[str]:
     """How many clients are better and worse off than with local training, and by how much."""
     cells = setting.cells([best, alone])
     if cells is None:
@@ -179,7 +190,7 @@ def _gains(setting: Setting, best: Line, alone: Line) -> list[str]:
     up = int((known >= SAME).sum())
     down = int((known <= -SAME).sum())
     lose = "is" if down == 1 else "are"
-    over = f" over {counted(cells.draws, 'draw')}" if cells.draws > 1 else ""
+    over = f" over {pluralize(cells.draws, 'draw')}" if cells.draws > 1 else ""
     counts = f"{up} of {len(known)} clients{over} are better off with {best.name} and {down} {lose} worse off"
     clauses = [f"Against local training, {counts} ({best.moment})"]
     if setting.has_same_clients and len(known):
@@ -187,9 +198,9 @@ def _gains(setting: Setting, best: Line, alone: Line) -> list[str]:
         most = int(np.nanargmax(of_clients))
         least = int(np.nanargmin(of_clients))
         if up:
-            clauses.append(f"client {setting.label_of(most)} gains most ({_points(main, of_clients[most], '+')})")
+            clauses.append(f"client {setting.label_of(most)} gains most ({points(main, of_clients[most], '+')})")
         if down:
-            clauses.append(f"client {setting.label_of(least)} loses most ({_points(main, of_clients[least], '+')})")
+            clauses.append(f"client {setting.label_of(least)} loses most ({points(main, of_clients[least], '+')})")
     return ["; ".join(clauses) + "."]
 
 
@@ -207,7 +218,8 @@ def _guess(setting: Setting) -> str:
     return "always guessing a client's most frequent class" if _is_majority(setting) else "a model without inputs"
 
 
-def _points(main: Metric, gain: float, sign: str = "") -> str:
+def points(main: Metric, gain: float, sign: str = "") -> str:
+    """A difference in points, or in the metric's own unit."""
     return f"{gain * 100:{sign}.1f} points" if main.form is percent else f"{gain:{sign}.3f}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -96,10 +96,9 @@ class Experiment:
         for name, kind in field_types(type(self)).items():
             object.__setattr__(self, name, convert(getattr(self, name), kind, name))
         self.train.check_together()
-        low, high = self.sampling.ratio_low, self.sampling.ratio
-        if low is not None and low > high:
-            raise ConfigError(f"sampling.ratio_low is {low}, but must be at most sampling.ratio, which is {high}.")
-        kind, workers = self.engine.kind, self.engine.workers
+        self.sampling.check_together()
+        kind = self.engine.kind
+        workers = self.engine.workers
         check_engine(kind)
         if kind != "local" and workers.kind == "threads":
             raise ConfigError(f"engine.workers is {workers.plain()!r}, but engine.kind {kind!r} needs a number.")
@@ -113,6 +112,27 @@ def experiment_from(values: Mapping[str, Any]) -> Experiment:
     """From plain values, as read from TOML or JSON."""
     check_names(Experiment, values)
     return Experiment(**values)
+
+
+def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """The experiment with these settings changed, such as ``{"train.lr": 0.1}``; objects that it holds stay."""
+    for name, value in settings.items():
+        experiment = _with_setting(experiment, name, value, name)
+    return experiment
+
+
+def _with_setting(node: Any, path: str, value: Any, at: str) -> Any:
+    if isinstance(node, Choice):
+        return replace(node, options={**node.options, path: value})
+    name, _, rest = path.partition(".")
+    if not is_dataclass(node) or isinstance(node, type):
+        raise ConfigError(f"{at} is not a setting: {at.removesuffix(path).rstrip('.')} is not a table.")
+    check_names(type(node), {name: value}, at.removesuffix(path).rstrip("."))
+    if rest:
+        value = _with_setting(getattr(node, name), rest, value, at)
+    elif not (isinstance(node, Experiment) and name == "model"):  # of which one is a list of its own
+        value = convert(value, field_types(type(node))[name], at)
+    return replace(node, **{name: value})
 
 
 def read_toml(path: Path) -> dict[str, Any]:

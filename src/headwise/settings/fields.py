@@ -174,7 +174,8 @@ def help_in(node: ast.AST) -> dict[str, str]:
 
 def convert(value: Any, kind: Any, at: str) -> Any:
     """The value as this type; raises ConfigError, naming `at`, if it does not fit."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    args = get_args(kind)
     if origin is Annotated:
         value = convert(value, args[0], at)
         for limit in args[1:]:
@@ -238,7 +239,9 @@ def _join(at: str, name: object) -> str:
 
 
 def type_words(kind: Any) -> str:
-    origin, args = get_origin(kind), get_args(kind)
+    """What this type allows, for help: "a number, above 0"."""
+    origin = get_origin(kind)
+    args = get_args(kind)
     if origin is Annotated:
         limits = [str(a) for a in args[1:] if isinstance(a, Range)]
         return ", ".join([type_words(args[0]), *limits])

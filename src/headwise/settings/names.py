@@ -32,11 +32,11 @@ ENGINES = ("local", *SITES)
 
 def list_names(kind: Kind) -> list[str]:
     """All names of this kind, including installed plug-ins."""
-    return sorted({*built_in(kind), *plugins(kind)})
+    return sorted({*find_built_ins(kind), *plugins(kind)})
 
 
 @cache
-def built_in(kind: Kind) -> dict[str, Path]:
+def find_built_ins(kind: Kind) -> dict[str, Path]:
     """Headwise's own: files that define a class of the same name. Read as text, for speed."""
     own: dict[str, Path] = {}
     for path in sorted((HOME / ROOMS[kind]).glob("*.py")):
@@ -50,7 +50,7 @@ def built_in(kind: Kind) -> dict[str, Path]:
 def plugins(kind: Kind | Literal["executor"]) -> dict[str, importlib.metadata.EntryPoint]:
     """What other packages offer; they can't take over a built-in name."""
     group = f"headwise.{'data' if kind == 'data' else kind + 's'}"
-    ours = {*ENGINES, "serial", "pool", "threads"} if kind == "executor" else built_in(kind)
+    ours = {*ENGINES, "serial", "pool", "threads"} if kind == "executor" else find_built_ins(kind)
     return {p.name: p for p in importlib.metadata.entry_points(group=group) if p.name not in ours}
 
 

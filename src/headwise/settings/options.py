@@ -79,7 +79,13 @@ class Sampling:
     ratio_low: Share | None = None
     """if set, each round draws its share uniformly between ratio_low and ratio"""
     trace: str = ""
-    """file that says which clients are there in each round, a line per round; ratio is then a share of these"""
+    """file that lists which clients are available, a line per round; ratio is then a share of these"""
+
+    def check_together(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.ratio_low is not None and self.ratio_low > self.ratio:
+            limit = f"must be at most sampling.ratio, which is {self.ratio}"
+            raise ConfigError(f"sampling.ratio_low is {self.ratio_low}, but {limit}.")
 
     @property
     def average(self) -> float:
@@ -105,13 +111,17 @@ class Evaluate:
     """models to keep for later use besides the last round's: best, those of the round with the best accuracy; post,
     each client's as after its last training; none: best up to 1 GB and post up to 32 MB over all clients"""
     metric: str | None = None
-    """judges the run: best round, early stopping, tables, reports; none: the usual one of the task, such as accuracy"""
+    """main metric: decides the best round and early stopping, leads tables and reports; none: the task's default, such
+    as accuracy"""
     metrics: tuple[str, ...] = ()
-    """what is measured besides; none: the usual ones of the task"""
+    """further metrics; none: the task's defaults"""
     start: bool = True
-    """also measure what clients have before the first round, as round 0"""
+    """also measure the clients' initial models, as round 0"""
     validation: Annotated[float, Range(0, 0.9)] = 0.0
     """share of the training samples that are set aside for validation, at each client without validation samples"""
+    test_draw: Natural | None = None
+    """the data_seed whose test samples are kept whatever data_seed is, where clients are natural: only training and
+    validation samples are then drawn anew; none: each draw has its own test samples"""
 
 
 @dataclass(frozen=True)
@@ -287,14 +297,14 @@ class Faults:
 
 @dataclass(frozen=True)
 class Origin:
-    """The finished run that this one goes on from; headwise run --from fills it in."""
+    """The finished run that this one continues from; headwise run --from fills it in."""
 
     run: str = ""
     """its folder; none: this run begins anew"""
     hash: str = ""
     """of its manifest and its last checkpoint"""
     rounds: Natural = 0
-    """how many rounds it had: draws and decay go on from there"""
+    """how many rounds it had: draws and decay continue from there"""
     clients: tuple[str, ...] = ()
     """its clients, by name or else by number, in the order of their numbers; they keep these"""
     divided: Natural = 0
@@ -309,7 +319,7 @@ class Drift:
     """the first round with other labels; 0: they never change"""
     what: Literal["swap", "vanish", "appear"] = "swap"
     """swap: a client's most frequent class and another one exchange their labels; vanish: its second most frequent
-    class is gone; appear: that class is there only from then on"""
+    class disappears; appear: that class occurs only from then on"""
     share: Unit = 1.0
     """share of the clients, drawn from the seed, whose labels change; at least one"""
     clients: tuple[Natural, ...] = ()

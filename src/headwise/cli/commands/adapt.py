@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, counted
+from ...errors import ConfigError, pluralize
 from ..options import INPUT_FOLDER, OUTPUT_FOLDER, json_option, moved_option
 from .export import FORMAT, folder_names
 
@@ -74,19 +74,19 @@ def command(
             f"{each.client}: {_score_text(each, trained.metric)}" if each.client else _score_text(each, trained.metric)
         )
     if out:
-        click.echo(f"wrote {counted(len(clients), 'model')} to {out}")
+        click.echo(f"wrote {pluralize(len(clients), 'model')} to {out}")
 
 
 def _score_text(each: Any, metric: Any) -> str:
     values = [
-        f"{metric.form(scores[metric.name])} after {counted(int(e), 'epoch')}"
+        f"{metric.form(scores[metric.name])} after {pluralize(int(e), 'epoch')}"
         if metric.name in scores
         else f"undefined after {e}"
         for e, scores in each.scores.items()
     ]
     measured = (
-        f"{metric.label} {', '.join(values)}, on {counted(each.measured_on, 'other sample')}"
+        f"{metric.label} {', '.join(values)}, on {pluralize(each.measured_on, 'other sample')}"
         if values
         else "not measured"
     )
-    return f"trained on {counted(each.trained_on, 'sample')}; {measured}"
+    return f"trained on {pluralize(each.trained_on, 'sample')}; {measured}"

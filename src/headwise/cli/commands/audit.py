@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ...disk.jsontext import to_json
-from ...errors import counted
+from ...errors import pluralize
 from ...tasks.registry import kind_of
 from ..options import INPUT_FOLDER, json_option, moved_option
 
@@ -39,7 +39,7 @@ def command(run: Path, clients: int, seed: int, data_dir: Path | None, as_json: 
         click.echo(to_json(dataclasses.asdict(result)))
         return
     shielded = "with noise on what leaves" if result.private else "without noise on what leaves"
-    click.echo(f"{result.method} after {counted(result.t, 'round')}, {shielded}\n")
+    click.echo(f"{result.method} after {pluralize(result.t, 'round')}, {shielded}\n")
     click.echo(f"{'leaves a client':16}{'bytes a round':>14}  {'seen per client':17}what")
     for f in result.fields:
         click.echo(f"{f.name:16}{f.bytes:14,.0f}  {'yes' if f.per_client else 'no':17}{f.what}")

@@ -23,12 +23,20 @@ if TYPE_CHECKING:
 @click.option("--methods", help="methods separated by commas, with options: fedavg,fedrep:head_epochs=5")
 @click.option("--draws", default="3", show_default=True, help="partitions to draw (splits, where clients are natural)")
 @click.option("--seeds", default="1", show_default=True, help="seeds of each draw")
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="values of a setting: train.lr=0.01,0.1 (chosen on validation samples), or partition=dirichlet:0.1,iid "
+    "(a table each); repeatable",
+)
 @experiment_options("new, or that of the same comparison to continue")
 def command(
     what: tuple[str, ...],
     methods: str | None,
     draws: str,
     seeds: str,
+    grid: tuple[str, ...],
     changes: tuple[str, ...],
     out: Path | None,
     data_dir: Path | None,
@@ -51,12 +59,22 @@ def command(
     base = experiment_of(input_file(configs[0], "CONFIG.toml") if configs else None, changes, flags)
 
     from ...app import compare as comparing
-    from ...trackers import trackers
-    from ..display import watching
+    from ...app.grid import parse_grid
+    from ...trackers import make_trackers
+    from ..display import show_progress
 
-    watch, track = partial(watching, quiet=quiet), partial(trackers, tracked)
+    watch = partial(show_progress, quiet=quiet)
+    track = partial(make_trackers, tracked)
     comparison = comparing.compare(
-        base, named, counts[0], out, seeds=counts[1], data_dir=data_dir, watch=watch, track=track
+        base,
+        named,
+        counts[0],
+        out,
+        seeds=counts[1],
+        data_dir=data_dir,
+        watch=watch,
+        track=track,
+        grid=parse_grid(grid),
     )
     show(comparison, as_json)
 
@@ -65,8 +83,14 @@ def show(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(comparison.plain()))
         return
+    from ...report.tables import tabulate_results
     from ..output import table_text
 
-    click.echo(table_text(*comparison.table(), title=comparison.setting.repeats, numbers_from=1, width=120))
+    if comparison.grid:
+        click.echo(table_text(*comparison.grid_table(), title="grid", numbers_from=3, width=120))
+    for setting in comparison.settings:
+        title = f"{setting.title}, {setting.repeats}" if comparison.grid else setting.repeats
+        table = tabulate_results(setting.lines, setting.floor)
+        click.echo(table_text(*table, title=title, numbers_from=1, width=120))
     click.echo("\n".join(comparison.words()))
     click.echo(f"Runs, comparison.json and table.md are in {comparison.out}; the report is {comparison.report}")

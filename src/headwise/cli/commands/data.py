@@ -11,13 +11,14 @@ import click
 
 from ...app import registry
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, DataError, RunError, counted
+from ...errors import ConfigError, DataError, RunError, pluralize
 from ...settings.experiment import read_toml
 from ...tasks.registry import kind_of
 from ..options import INPUT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, data_option, experiment_of, flags, json_option, set_option
 
-MOST_CLIENTS, MOST_CLASSES = 40, 20
+MOST_CLIENTS = 40
 """in a table; more don't fit a terminal"""
+MOST_CLASSES = 20
 
 
 @click.group(name="data")
@@ -47,7 +48,7 @@ def show(
     from ...app.launch import data_folder
     from ...app.prepare import divide
     from ...disk.files import write_bytes
-    from ...report.page import partition_words, render_partition
+    from ...report.page import describe_partition, render_partition
     from ...runs.query import title_of
     from ...settings.fields import dump
 
@@ -55,7 +56,9 @@ def show(
     if not kind_of(data.dataset.task).one_class:
         show_targets(data, as_json)
         return
-    summary, counts, classes = dump(data.summary), data.histograms(), list(data.dataset.classes)
+    summary = dump(data.summary)
+    counts = data.histograms()
+    classes = list(data.dataset.classes)
     chosen = {k: registry.resolve(k, getattr(experiment, k)).plain() for k in ("data", "partition")}
     title = title_of({**experiment.plain(), **chosen, "clients": len(data)})
     if out is not None:
@@ -66,17 +69,17 @@ def show(
         return
     click.echo(title)
     _print(counts, classes, data.names)
-    click.echo("\n".join(partition_words(summary)))
+    click.echo("\n".join(describe_partition(summary)))
     if out is not None:
         click.echo(f"The picture is in {out}.")
 
 
 def _print(counts: dict[str, list[list[int]]], classes: list[str], names: Sequence[str]) -> None:
     """A table where it fits a terminal."""
-    from ...report.page import partition_table
+    from ...report.page import tabulate_partition
     from ..output import table_text
 
-    head, rows = partition_table(counts, classes, names)
+    head, rows = tabulate_partition(counts, classes, names)
     if len(rows) > MOST_CLIENTS or len(classes) > MOST_CLASSES:
         click.echo(f"{len(rows)} clients and {len(classes)} classes are too many for a table here: -o makes a page.")
         return
@@ -110,14 +113,15 @@ def init(path: Path, clients: str, one_client: bool, target: tuple[str, ...], ou
     if out.exists():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
     if one_client and clients:
-        raise ConfigError(f"--clients is {clients!r}, but --one-client is given, too: choose one of them.")
+        raise ConfigError(f"--clients is {clients!r}, but --one-client is also given: choose one of them.")
     inspection = guess_description(path, clients, target, one_client=one_client)
     report = Findings()
     try:
         loaded = load(inspection.description, report)
     except DataError as error:  # the first finding says where and why
         raise DataError(next((str(f) for f in report.all() if f.level == "error"), str(error))) from None
-    task, classes = loaded.targets.task, loaded.targets.classes
+    task = loaded.targets.task
+    classes = loaded.targets.classes
     listed = classes if kind_of(task).one_class and len(classes) <= MOST_CLASSES_WRITTEN else ()
     beside = os.path.relpath(path, out.parent)
     write_bytes(out, write_comments(inspection, beside, listed, task, loaded.dataset.label_type).encode())
@@ -153,9 +157,9 @@ def check(file: Path, as_json: bool) -> None:
         if loaded is not None:
             _describe(file, loaded)
     if errors:
-        raise DataError(f"{file} has {counted(errors, 'error')}: correct the data or this file.")
+        raise DataError(f"{file} has {pluralize(errors, 'error')}: correct the data or this file.")
     if not as_json:
-        warnings = f", {counted(len(findings), 'warning')}" if findings else ""
+        warnings = f", {pluralize(len(findings), 'warning')}" if findings else ""
         alone = loaded is not None and len(loaded.raw.owners) == 1
         click.echo(f"No errors{warnings}: headwise {'site init FOLDER --data' if alone else 'run --data'} {file}")
 
@@ -167,17 +171,18 @@ def _describe(file: Path, loaded: Any) -> None:
 
 
 def _words(loaded: Any) -> str:
-    """How much there is."""
-    raw, target = loaded.raw, loaded.targets
-    targets, samples = counted(len(target.classes), kind_of(target.task).noun), counted(len(raw), "sample")
-    return f"{counted(len(raw.owners), 'client')} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
+    """How many clients, samples, features and classes there are."""
+    clients = pluralize(len(loaded.raw.owners), "client")
+    samples = pluralize(len(loaded.raw), "sample")
+    targets = pluralize(len(loaded.targets.classes), kind_of(loaded.targets.task).noun)
+    return f"{clients} with {samples} of {_size(loaded.dataset.recipe)}, {targets}"
 
 
 def _size(recipe: Any) -> str:
     """Of one sample, as a user sees it."""
     if recipe.form == "table" or (len(recipe.shape) == 1 and not recipe.vocabulary):
-        return counted(len(recipe.columns) or recipe.shape[0], "feature")
-    return f"up to {counted(recipe.shape[0], 'word')}" if recipe.vocabulary else " x ".join(map(str, recipe.shape))
+        return pluralize(len(recipe.columns) or recipe.shape[0], "feature")
+    return f"up to {pluralize(recipe.shape[0], 'word')}" if recipe.vocabulary else " x ".join(map(str, recipe.shape))
 
 
 def show_targets(data: Any, as_json: bool) -> None:
@@ -185,12 +190,11 @@ def show_targets(data: Any, as_json: bool) -> None:
     from ..output import table_text
 
     kind = kind_of(data.dataset.task)
-    names, y = data.dataset.classes, data.dataset.y
+    names = data.dataset.classes
     head = ["client", *(["name"] if data.names else []), "train", "val", "test", *names]
     rows: list[list[str]] = []
     for c, p in enumerate(data.parts):
-        values = y[p.train]
-        cells = kind.describe_targets(values, len(names))
+        cells = kind.describe_targets(data.dataset.y[p.train], len(names))
         rows.append([str(c), *data.names[c : c + 1], str(len(p.train)), str(len(p.val)), str(len(p.test)), *cells])
     if as_json:
         click.echo(to_json({"task": data.dataset.task, "columns": head, "clients": rows}))
@@ -211,11 +215,11 @@ def deal(data: str, changes: tuple[str, ...], out: Path, data_dir: Path | None, 
     from ...app.launch import data_folder
     from ...app.prepare import divide
     from ...data.own.deal import deal as write_folders
-    from ...disk.files import failing_clearly
+    from ...disk.files import explain_write_errors
 
     federation = divide(experiment, data_folder(data_dir))
     usual = federation.dataset.model or registry.make("data", experiment.data).default_model
-    with failing_clearly(out):
+    with explain_write_errors(out):
         homes = write_folders(federation, usual, out)
     for client, home in enumerate(homes):
         click.echo(f"headwise site init {home / 'site'} --client {client} --data {home / 'data.toml'}")

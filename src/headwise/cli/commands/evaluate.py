@@ -28,7 +28,14 @@ def command(model: Path, data: Path, out: Path | None, client: str, as_json: boo
     If DATA is the data.toml of the model's run, only its test samples count.
     """
     from ...exports.loading import load_model
-    from ...exports.quality import count_samples, find_held_out, floor_words, format_scores, measure_quality, write_page
+    from ...exports.quality import (
+        compare_with_floor,
+        count_samples,
+        find_held_out,
+        format_scores,
+        measure_quality,
+        write_page,
+    )
 
     loaded = load_model(model)
     held_out = find_held_out(loaded, data)
@@ -44,7 +51,7 @@ def command(model: Path, data: Path, out: Path | None, client: str, as_json: boo
     click.echo(f"{'Test samples of the run: ' if held_out else ''}{count_samples(quality)}")
     for name, value in format_scores(quality):
         click.echo(f"{name:20} {value}")
-    for line in floor_words(loaded, quality):
-        click.echo(line)
+    for sentence in compare_with_floor(loaded, quality):
+        click.echo(sentence)
     if out is not None:
         click.echo(f"The page is in {out}.")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...disk.files import check_new_folder
-from ...errors import ConfigError, counted
+from ...errors import ConfigError, pluralize
 from ..options import INPUT_FOLDER, OUTPUT_FOLDER, moved_option, quiet_option
 
 FORMAT = click.option(
@@ -85,7 +85,7 @@ def command(
         models.of(c, moment, which, licence).save(folder, format)
         if not quiet and not single:
             click.echo(f"wrote {folder}", err=True)
-    click.echo(f"wrote {counted(len(targets) + global_model, 'model')} to {out}")
+    click.echo(f"wrote {pluralize(len(targets) + global_model, 'model')} to {out}")
 
 
 def _offer(models: Any, out: Path, more: bool) -> None:

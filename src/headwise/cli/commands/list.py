@@ -46,7 +46,7 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
         try:
             entry = registry.read_card(kind, name)
         except ConfigError as error:  # another package's, which must not hide the rest
-            broken.append({"name": name, "summary": str(error), "options": []})
+            broken.append({"name": name, "error": str(error)})
             continue
         facts = method_facts(entry) if kind == "method" else {}
         rows.append({"name": name, **facts, "summary": entry.summary, "options": list(entry.fields)})
@@ -100,13 +100,20 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 def _print(kind: str, rows: list[dict[str, Any]]) -> None:
     """Aligned columns without a frame, for cut and grep."""
-    texts = [{k: ", ".join(v) if isinstance(v, list) else str(v) for k, v in row.items()} for row in rows]
-    if kind == "methods":
-        texts = [{k: v for k, v in text.items() if k in METHOD_COLUMNS} for text in texts]
+    texts = [
+        {
+            k: ", ".join(v) if isinstance(v, list) else str(v)
+            for k, v in row.items()
+            if kind != "methods" or k in METHOD_COLUMNS
+        }
+        for row in rows
+        if "error" not in row
+    ]
     width = {k: max(len(k), *(len(t.get(k, "")) for t in texts)) for k in texts[0]}
     click.echo("  ".join(k.ljust(width[k]) for k in width).rstrip())
     for text in texts:
         line = "  ".join(text.get(k, "").ljust(width[k]) for k in width).rstrip()
-        click.echo(
-            f"{line[: WIDTH - 1]}…" if kind in KINDS and len(line) > WIDTH and "can't be imported" not in line else line
-        )
+        click.echo(f"{line[: WIDTH - 1]}…" if kind in KINDS and len(line) > WIDTH else line)
+    for row in rows:
+        if "error" in row:
+            click.echo(f"{row['name']}: {row['error']}")

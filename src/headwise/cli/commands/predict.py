@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ...errors import RunError, counted
+from ...errors import RunError, pluralize
 from ..options import OUTPUT_PATH, quiet_option
 
 MODEL = click.argument("model", type=click.Path(path_type=Path))
@@ -41,4 +41,6 @@ def command(model: Path, data: Path, out: Path, client: str, quiet: bool) -> Non
     if out.is_file():
         raise RunError(f"{out} exists already: choose another -o, or remove it.")
     n = predict_file(load_model(model), data, out, on_progress=print_progress(quiet), client=client)
-    click.echo(f"\nwrote {counted(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else ""))
+    click.echo(
+        f"\nwrote {pluralize(n, 'prediction')} to {out}".lstrip("\n" if quiet or not sys.stderr.isatty() else "")
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ...errors import ConfigError
 from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 
 
@@ -13,25 +14,44 @@ from ..options import INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER
 @click.argument("runs", nargs=-1, required=True, type=INPUT_FOLDER)
 @click.option("-o", "--out", type=OUTPUT_FILE, help="page to write  [report.html]")
 @click.option("--table", "form", help="print the table of results: latex, markdown or csv")
+@click.option("--columns", help="columns of a LaTeX table, words of their headings separated by semicolons  [all]")
+@click.option("--caption", help="caption of a LaTeX table")
+@click.option("--label", help="label of a LaTeX table, for example tab:results")
 @click.option("--figures", type=OUTPUT_FOLDER, help="folder for figures as SVG and PDF")
-def command(runs: tuple[Path, ...], out: Path | None, form: str | None, figures: Path | None) -> None:
+def command(
+    runs: tuple[Path, ...],
+    out: Path | None,
+    form: str | None,
+    columns: str | None,
+    caption: str | None,
+    label: str | None,
+    figures: Path | None,
+) -> None:
     """Make one page of RUNS, folders of runs or comparisons. Runs that differ only in their seed become one line.
 
     With --table or --figures, the page is written only if you give --out.
     """
+    if form != "latex" and (
+        given := [k for k, v in {"columns": columns, "caption": caption, "label": label}.items() if v]
+    ):
+        raise ConfigError(f"{given[0]} is given, but only --table latex has one.")
+    from ...app.citing import display_name
     from ...report.page import write_page
     from ...report.results import collect
-    from ...report.tables import tables
+    from ...report.tables import TableStyle, format_tables
 
-    damaged, lines = list[str](), list[object]()
+    damaged: list[str] = []
+    lines: list[object] = []
     settings = collect(runs, damaged)
     for sentence in damaged:
         click.echo(f"left out: {sentence}", err=True)
-    table = None if form is None else tables(settings, form)
+    names = {run.method: display_name(run.method) for s in settings for line in s.lines for run in line.runs}
+    style = TableStyle(names, [c.strip() for c in (columns or "").split(";") if c.strip()], caption or "", label or "")
+    table = None if form is None else format_tables(settings, form, style)
     if figures is not None:
         from ...report.figures import write_figures
 
-        lines += write_figures(settings, figures)
+        lines += write_figures(settings, figures, names)
     if out is not None or (form is None and figures is None):
         lines.append(f"The report is in {write_page(settings, out or Path('report.html'), damaged)}.")
     for line in lines:

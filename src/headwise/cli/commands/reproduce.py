@@ -78,9 +78,8 @@ def command(
             f"scale is {scale!r} and budget is {budget!r}, but a budget chooses the scale: give only one of them."
         )
     count = None if workers is None else Workers.parse(workers, "workers")
-
     from ...papers import reproduce
-    from ..display import watching
+    from ..display import show_progress
 
     folder = cells or reproduce.CELLS
     ask, seconds = _fit_budget(ask, folder, count, data_dir, budget)
@@ -96,10 +95,12 @@ def command(
         seconds=seconds,
         workers=count,
         data_dir=data_dir,
-        watch=partial(watching, quiet=quiet),
+        watch=partial(show_progress, quiet=quiet),
         command=shlex.join(["headwise", *sys.argv[1:]]),
     )
-    click.echo(to_json(done.plain()) if as_json else f"{_shown(done)}\nThe table is in {home}, its runs in {folder}.")
+    click.echo(
+        to_json(done.plain()) if as_json else f"{_format_result(done)}\nThe table is in {home}, its runs in {folder}."
+    )
 
 
 def _fit_budget(
@@ -143,7 +144,7 @@ def _plan_text(ask: Ask, cells: Path, seconds: list[float], as_json: bool) -> st
     return "\n".join([*lines, f"In all {cost.clock(sum(seconds))}." if runs else "There is nothing to train."])
 
 
-def _shown(result: Reproduction) -> str:
+def _format_result(result: Reproduction) -> str:
     from ..output import table_text
 
     head, rows = result.table()

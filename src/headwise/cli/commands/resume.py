@@ -31,11 +31,12 @@ def command(
 ) -> None:
     """Continue the run in folder RUN; the result has the same bits as without the interruption."""
     from ...app import launch
-    from ...trackers import trackers
-    from ..display import watching
+    from ...trackers import make_trackers
+    from ..display import show_progress
 
-    others, happened = trackers(tracked, run), set[type]()
-    with watching(run.name, quiet=quiet) as observers:
+    others = make_trackers(tracked, run)
+    happened: set[type] = set()
+    with show_progress(run.name, quiet=quiet) as observers:
         everyone = [*observers, *others, lambda event: happened.add(type(event))]
         ended = launch.resume(run, data_dir=data_dir, observers=everyone, verify=verify, with_new_code=with_new_code)
     if not happened and not quiet:

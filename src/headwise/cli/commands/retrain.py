@@ -23,13 +23,13 @@ def command(
 ) -> None:
     """Repeat RUN exactly as if these clients had never been there, and show what that changes for the others."""
     from ...app.retrain import PAGE, retrain
-    from ...report.page import forgotten_table
+    from ...report.page import tabulate_forgotten
     from ...runs.query import Run
-    from ..display import watching
+    from ..display import show_progress
 
-    with watching(run.name, quiet=quiet) as observers:
+    with show_progress(run.name, quiet=quiet) as observers:
         retrained = retrain(run, without, out, data_dir=data_dir, observers=observers)
     show(retrained, as_json)
     if not as_json:
-        click.echo(table_text(*forgotten_table(Run(run), retrained), numbers_from=1, width=100, wrapped=True))
+        click.echo(table_text(*tabulate_forgotten(Run(run), retrained), numbers_from=1, width=100, wrapped=True))
         click.echo(f"on a page: {retrained.path / PAGE}")

@@ -9,7 +9,7 @@ import click
 
 from ...app.registry import expect_workers
 from ...disk.jsontext import to_json
-from ...errors import counted
+from ...errors import pluralize
 from ...log.metrics import ACCURACY, CLIENT_MEAN, CLIENT_STD, extra_columns, is_majority
 from ...runs.query import JOINED_AS
 from ..options import INPUT_FILE, INPUT_FOLDER, experiment_of, experiment_options, values_from
@@ -49,14 +49,14 @@ def command(
     experiment = (
         experiment_of(config, changes, flags) if origin is None else _experiment_after(origin, config, changes, flags)
     )
-    expect_workers(experiment)  # before torch is imported here, too
+    expect_workers(experiment)  # before this process imports torch
     from ...app import launch
-    from ...trackers import trackers
-    from ..display import watching
+    from ...trackers import make_trackers
+    from ..display import show_progress
 
     folder = out or launch.default_folder(experiment)
-    others = trackers(tracked, folder)
-    with watching(experiment.method.name, quiet=quiet) as observers:
+    others = make_trackers(tracked, folder)
+    with show_progress(experiment.method.name, quiet=quiet) as observers:
         run = launch.run(experiment, folder, data_dir=data_dir, observers=[*observers, *others], overwrite=overwrite)
     show(run, as_json)
     if profile:
@@ -81,7 +81,7 @@ def show(run: Any, as_json: bool) -> None:
         click.echo(to_json({**summary, "ended": run.ended}))
         return
     method, data = (Path(summary[of]).name for of in ("method", "data"))  # of your own file.py, not where it is
-    click.echo(f"{method} on {data}, {counted(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
+    click.echo(f"{method} on {data}, {pluralize(summary['rounds'], 'round')}, {summary['seconds']:.1f} s")
     if summary["metric"] != ACCURACY.name:
         click.echo(f"  metric {run.metric.heading}")
     others = [m for m in extra_columns(run.metric, run.listed_metrics) if m.name != CLIENT_STD.name]
@@ -125,5 +125,5 @@ def _by_client(run: Any, moment: str) -> str:
 def _new_clients_text(new: dict[str, Any]) -> str:
     """Clients that never trained, after joining and after local training, by epochs on their own samples."""
     scores = {m: ", ".join(f"{a:.4f} after {e}" for e, a in new[m].items()) for m in JOINED_AS}
-    count = counted(len(new["clients"]), "client")
+    count = pluralize(len(new["clients"]), "client")
     return f"{count}, by epochs: joined {scores['joined']}; local training {scores['alone']}, {scores['standalone']}"

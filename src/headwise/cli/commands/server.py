@@ -9,7 +9,7 @@ import click
 
 from ...settings.experiment import experiment_from, read_toml
 from ...sites.transport.superlink import check_flower
-from ..options import INPUT_FILE, INPUT_FOLDER, KEPT_FILE, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
+from ..options import EXISTING_OR_NEW_FILE, INPUT_FILE, INPUT_FOLDER, OUTPUT_FILE, OUTPUT_FOLDER, PORT, json_option
 from ..output import show_status, stop_in
 
 HOME = click.argument("folder", type=INPUT_FOLDER)
@@ -33,16 +33,16 @@ def start(folder: Path, host: str, port: int, names: tuple[str, ...], insecure: 
     Creates a certificate if FOLDER has none; sites need FOLDER/ca.crt.
     """
     check_flower()
-    from ...disk.files import failing_clearly
+    from ...disk.files import explain_write_errors
+    from ...sites.keys import check_certificate, write_certificates
     from ...sites.server.control import run_server
-    from ...sites.site.signing import check_certificate, write_certificates
     from ...sites.transport.superlink import check_insecure, check_name
 
     check_insecure(host, insecure)
     for option, name in (("--host", host), *(("--name", name) for name in names)):
         check_name(option, name)
     home = folder.absolute()
-    with failing_clearly(home):
+    with explain_write_errors(home):
         home.mkdir(parents=True, exist_ok=True)
 
     def certify() -> None:
@@ -88,14 +88,14 @@ def register(folder: Path, keys: tuple[Path, ...]) -> None:
 
 @command.command(name="sign")
 @click.argument("configs", nargs=-1, required=True, type=INPUT_FILE)
-@click.option("--key", required=True, type=KEPT_FILE, help="Ed25519 key; created if it does not exist")
+@click.option("--key", required=True, type=EXISTING_OR_NEW_FILE, help="Ed25519 key; created if it does not exist")
 @click.option("--out", required=True, type=OUTPUT_FILE, help="file for the signed list, which sites need")
 def sign(configs: tuple[Path, ...], key: Path, out: Path) -> None:
     """Sign a list of the experiments CONFIGS; sites that require the list run no others."""
     check_flower()
     experiments = [experiment_from(read_toml(config)) for config in configs]
     from ...sites.facts import for_sites
-    from ...sites.site import signing
+    from ...sites.keys import sign_list
 
-    listed = signing.sign([for_sites(e) for e in experiments], key, out)
+    listed = sign_list([for_sites(e) for e in experiments], key, out)
     click.echo(f"{out} allows {len(listed)} experiments; sites need it and {key}.pub")

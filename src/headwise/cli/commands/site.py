@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ...disk.files import check_new_folder, failing_clearly, write_bytes
+from ...disk.files import check_new_folder, explain_write_errors, write_bytes
 from ...disk.jsontext import to_json, to_toml
-from ...errors import ConfigError, counted
+from ...errors import ConfigError, pluralize
 from ...settings.choices import Choice
 from ...settings.experiment import read_toml
 from ...settings.fields import field_help, field_types, type_words
@@ -90,20 +90,21 @@ def init(
     experiment = None if config is None else parse_foreign(read_toml(config))
     from ...engine.mechanism import UNPROTECTED
     from ...sites.facts import for_sites
+    from ...sites.keys import write_node_key
     from ...sites.site.own_data import report_facts
-    from ...sites.site.signing import write_node_key
-    from ...sites.site.site import OwnPolicy
+    from ...sites.site.policy import Policy
     from ...sites.site.site_file import check_site
 
     site = check_site(tomllib.loads(text), folder / "site.toml")
-    policy = OwnPolicy(site, folder.absolute())
+    policy = Policy(site, folder.absolute())
     view = policy.load_clients(None if experiment is None else for_sites(experiment), download=download)
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "site.toml", text.encode())
     write_node_key(folder / "site.key", site.name)
     for facts in report_facts(site, view, UNPROTECTED):
-        outputs, samples = counted(facts.classes, kind_of(facts.kind).noun), counted(sum(facts.sizes), "sample")
+        outputs = pluralize(facts.classes, kind_of(facts.kind).noun)
+        samples = pluralize(sum(facts.sizes), "sample")
         click.echo(f"client {facts.client}: {samples} of shape {list(facts.shape)}, {outputs}")
     checked = "" if experiment is None else f"; {config} can run here"
     click.echo(f"wrote {folder / 'site.toml'}{checked}; give {folder / 'site.key.pub'} to the server")
@@ -126,7 +127,7 @@ def start(folder: Path, superlink: str, ca: Path | None, insecure: bool, health:
 
     check_insecure(split_address(superlink)[0], insecure)
     home = folder.absolute()
-    read_toml(home / "site.toml")  # its worker reads it, too, but only after importing torch
+    read_toml(home / "site.toml")  # its worker also reads it, but only after importing torch
     trust = None if insecure else load_authority(ca)
     root = None if insecure or ca is None else ca.absolute()
 
@@ -281,7 +282,7 @@ def adapt(
         return
     for e, score in adapted.scores.items():
         if (value := score.get(adapted.metric.name)) is not None:
-            measured = f"{adapted.metric.label} {adapted.metric.form(value)} after {counted(e, 'epoch')}"
-            click.echo(f"{measured}, on {counted(int(score['n']), 'test sample')}")
-    click.echo(f"wrote {out}, trained on {counted(adapted.trained_on, 'sample')}")
+            measured = f"{adapted.metric.label} {adapted.metric.form(value)} after {pluralize(e, 'epoch')}"
+            click.echo(f"{measured}, on {pluralize(int(score['n']), 'test sample')}")
+    click.echo(f"wrote {out}, trained on {pluralize(adapted.trained_on, 'sample')}")
     click.echo(f"the offer's fingerprint is {adapted.fingerprint}")

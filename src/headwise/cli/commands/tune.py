@@ -12,8 +12,6 @@ from ...errors import ConfigError
 from ...settings.fields import Count, convert
 from ..options import INPUT_FILE, experiment_of, experiment_options, literal
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 @click.command(name="tune")
 @click.argument("config", type=INPUT_FILE, required=False, metavar="[CONFIG.toml]")
@@ -47,25 +45,17 @@ def command(
     count = None if trials is None else convert(literal(trials), Count, "trials")
     base = experiment_of(config, changes, flags)
 
+    from ...app.choose import parse_budget
     from ...app.tune import tune
-    from ..display import watching
+    from ..display import show_progress
     from ..output import table_text
 
-    watch = partial(watching, quiet=quiet)
-    result = tune(base, trials=count, budget=seconds(budget), space=space, out=out, data_dir=data_dir, watch=watch)
+    watch = partial(show_progress, quiet=quiet)
+    seconds = None if budget is None else parse_budget(budget)
+    result = tune(base, trials=count, budget=seconds, space=space, out=out, data_dir=data_dir, watch=watch)
     if as_json:
         click.echo(to_json(result.plain()))
         return
     click.echo(table_text(*result.table(), title=f"{len(result.trials)} trials", numbers_from=1, width=120))
     click.echo("\n".join(result.words()))
     click.echo(f"The best settings are in {result.out / 'best.toml'}: headwise run {result.out / 'best.toml'}")
-
-
-def seconds(text: str | None) -> float | None:
-    """From 90s, 30m or 2h."""
-    if text is None:
-        return None
-    number = literal(text[:-1])
-    if text[-1:] not in UNITS or isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
-        raise ConfigError(f"budget is {text!r}, but must be a time such as 90s, 30m or 2h.")
-    return number * UNITS[text[-1]]

@@ -1,0 +1,534 @@
+"""Which method for this data: a race on validation samples within a budget, whose answer is in words.
+
+The yardsticks and a portfolio of methods run on a first draw; those that are clearly behind, or for which there is no
+time, drop out. What is left is tuned, and races on further draws, which decide. A race that was killed continues in its
+folder: its decisions are in choose.json, its runs beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..disk.files import read_json, write_bytes, write_json
+from ..engine.events import Event, RoundEnded
+from ..errors import ConfigError, HeadwiseError, RunError, pluralize
+from ..report.page import render_recommendation
+from ..report.recommendation import YARDSTICKS, Recommendation, of_mean_client, practical_equality
+from ..report.results import Line, Setting
+from ..report.tables import Table, to_markdown
+from ..runs.manifest import INPUTS
+from ..runs.query import Run, title_of
+from ..settings.choices import Choice
+from ..settings.experiment import Experiment, experiment_from, put, read_toml
+from ..settings.fields import Natural, Seeds, convert, literal
+from ..settings.names import list_names
+from . import registry
+from .compare import Watch
+from .fit import experiment_on
+from .launch import data_folder, free_folder, run_or_resume
+from .prepare import plan_for, prepare
+from .tune import BudgetSpentError, experiment_toml, tune, with_validation
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+PORTFOLIO = Path(__file__).with_name("portfolio.toml")
+FIRST = 0
+"""the draw that decides who stays in the race"""
+SCREENING = 0.4
+"""share of the budget for the first draw"""
+TUNING = 0.3
+"""share of the budget for tuning"""
+RUNS = 30
+"""about how many runs of FedAvg's cost a race needs: fewer rounds are run where not even these fit"""
+LEAST_ROUNDS = 5
+MOST_KEPT = 8
+"""methods beside the yardsticks that race on further draws"""
+TRIALS = 20
+"""settings to try of each method that is tuned"""
+FEW_TRIALS = 5
+"""there must be time for so many, or nothing is tuned"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method with settings that differ from those that were given."""
+
+    name: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^\w.=-]+", "-", self.name)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A race that has ended."""
+
+    out: Path
+    answer: Recommendation
+    experiment: Experiment
+    """with the recommended method and settings, to go on with"""
+
+    @property
+    def report(self) -> Path:
+        return self.out / "choice.html"
+
+    @property
+    def method(self) -> str:
+        return self.experiment.method.name
+
+    def words(self) -> list[str]:
+        return self.answer.words()
+
+    def table(self) -> Table:
+        return self.answer.table()
+
+    def plain(self) -> dict[str, Any]:
+        return {"out": str(self.out), "experiment": str(self.out / "best.toml"), **self.answer.plain()}
+
+
+def choose(
+    base: Any,
+    *,
+    budget: str | float = "10m",
+    methods: Sequence[str] = (),
+    draws: int = 5,
+    trials: int = TRIALS,
+    only_sums: bool = False,
+    out: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    watch: Watch = lambda title: nullcontext(()),
+    **settings: Any,
+) -> Chosen:
+    """Find out which method suits this data, and whether learning together pays at all.
+
+    Args:
+        base: an `Experiment`, or data as `fit` takes it; `settings` are then those of `fit`.
+        budget: the time to spend, such as ``"90s"``, ``"30m"``, ``"2h"`` or a number of seconds.
+        methods: what to try beside local training, FedAvg and fine-tuned FedAvg; by default, a portfolio.
+        draws: how many draws decide, at most.
+        trials: how many settings to try of the best two and of local training, at most; 0: none is tuned.
+        only_sums: only methods whose server needs no more than sums of messages, which can be masked.
+        out: the folder of the race; that of an earlier one continues it.
+        data_dir: the folder of public data sets.
+        watch: returns observers that display the run with this title.
+        **settings: those of `fit`, such as ``client="hospital"`` or ``rounds=20``.
+
+    Returns:
+        The answer in words and numbers, and an experiment to go on with. Validation samples decide; test samples are
+        read once, at the end, for the methods that the answer names.
+
+    >>> choose(frame, client="hospital", target="ill", budget="5m").words()  # doctest: +SKIP
+    """
+    seconds = parse_budget(budget)
+    draws = convert(draws, Seeds, "draws")
+    trials = convert(trials, Natural, "trials")
+    if isinstance(base, Experiment):
+        if settings:
+            raise ConfigError(f"{next(iter(settings))} is given beside an Experiment: set it there.")
+        folder = Path(out) if out else free_folder(f"choose-{base.data.name}")
+    else:
+        if "method" in settings:
+            raise ConfigError("method is given, but choose tries several: name them in methods.")
+        folder = Path(out) if out else free_folder("choose-own")
+        base = experiment_on(base, folder / INPUTS, settings)
+    base = _prepare_base(base)
+    race = _Race(base, folder, data_folder(data_dir), watch, seconds, draws)
+    with race.open({"methods": [*methods], "draws": draws, "trials": trials, "only_sums": only_sums}):
+        entries = race.find_entries(methods, only_sums)
+        race.set_rounds(entries[0])
+        race.screen(entries)
+        race.keep_best()
+        race.tune_kept(trials)
+        race.decide()
+        return race.finish()
+
+
+def parse_budget(value: Any) -> float:
+    """Seconds, from a number or a text such as 90s, 30m or 2h."""
+    number = literal(value[:-1]) if isinstance(value, str) and value[-1:] in UNITS else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < 1e9:
+        raise ConfigError(f"budget is {value!r}, but must be a time such as 90s, 30m or 2h.")
+    return number * UNITS[value[-1]] if isinstance(value, str) else float(number)
+
+
+def _prepare_base(base: Experiment) -> Experiment:
+    """With validation samples, few evaluations, and, where clients are natural, the same test samples in all draws."""
+    if base.engine.kind == "flower":
+        raise ConfigError("engine.kind is 'flower', but choose runs on this machine: it must be local or flower-sim.")
+    base = with_validation(base)
+    natural = base.partition.name == "natural"
+    evaluate = dataclasses.replace(
+        base.evaluate,
+        moments=("pre",),
+        keep=(),
+        start=False,
+        test_draw=base.data_seed if natural and base.evaluate.test_draw is None else base.evaluate.test_draw,
+    )
+    return dataclasses.replace(base, evaluate=evaluate)
+
+
+def read_portfolio() -> list[str]:
+    """What to try, the most promising first; then all other methods."""
+    first = read_toml(PORTFOLIO)["methods"]
+    return [*dict.fromkeys([*first, *list_names("method")])]
+
+
+class _Race:
+    """The runs and decisions of a race, in its folder."""
+
+    def __init__(self, base: Experiment, folder: Path, data_dir: Path, watch: Watch, budget: float, draws: int) -> None:
+        self.base = base
+        self.folder = folder
+        self.data_dir = data_dir
+        self.watch = watch
+        self.budget = budget
+        self.draws = draws
+        self.began = time.monotonic()
+        self.runs: dict[str, dict[int, Run]] = {}
+        self.entries: dict[str, Entry] = {}
+        self.journal: dict[str, Any] = {}
+
+    # -- the journal
+
+    @contextmanager
+    def open(self, options: Mapping[str, Any]) -> Iterator[None]:
+        """Read what an earlier session decided; at the end, store how much time this one took."""
+        path = self.folder / "choose.json"
+        about = {"experiment": self.base.plain(), **options}
+        self.journal = {"about": about, "spent": 0.0, "seconds": {}}
+        if path.exists():
+            before = read_json(path)
+            if not isinstance(before, dict) or before.keys() < self.journal.keys():
+                raise RunError(f"{path} is damaged: it is not the journal of a choice.")
+            if keys := [k for k in about if before["about"].get(k) != about[k]]:
+                differ = f"its {', '.join(keys)} differ"
+                raise ConfigError(f"{self.folder} holds another choice ({differ}): choose another --out.")
+            again = self.budget > before.get("budget", 0.0)  # more time: decide again; finished runs are not repeated
+            self.journal = {k: before[k] for k in self.journal} if again else before
+        self.journal = {"left_out": {}, "behind": [], **self.journal, "budget": self.budget}
+        self.before = self.journal["spent"]
+        try:
+            yield
+        finally:
+            if path.exists():
+                self.note()
+
+    def note(self, **decisions: Any) -> None:
+        """Store decisions, and the time that was spent."""
+        self.journal |= decisions
+        self.journal["spent"] = self.before + time.monotonic() - self.began
+        write_json(self.folder / "choose.json", self.journal)
+
+    @property
+    def spent(self) -> float:
+        return self.before + time.monotonic() - self.began
+
+    @property
+    def left(self) -> float:
+        return self.budget - self.spent
+
+    @property
+    def rounds(self) -> int:
+        return self.journal["rounds"]
+
+    # -- who takes part
+
+    def find_entries(self, methods: Sequence[str], only_sums: bool) -> list[Entry]:
+        """The yardsticks, then what is to be tried; methods that can't run here are noted with the reason."""
+        prepared = prepare(self.base, self.data_dir)
+        if not prepared.summary.val:
+            raise ConfigError(
+                "no client has validation samples, on which choose decides: clients need two samples or more."
+            )
+        names = [*dict.fromkeys([*YARDSTICKS, *(methods or read_portfolio())])]
+        left_out = self.journal["left_out"]
+        entries: list[Entry] = []
+        for name in names:
+            try:
+                choice = registry.resolve("method", Choice.parse(name, "method"))
+                plan = plan_for(dataclasses.replace(prepared.experiment, method=choice), prepared.plan.data)
+            except HeadwiseError as error:
+                if name in methods:
+                    raise
+                left_out[name] = str(error)
+                continue
+            if only_sums and plan.method.needs() == "none" and name != YARDSTICKS[0]:
+                left_out[name] = "its server needs every message, not only sums"
+                continue
+            entries.append(Entry(name, name))
+        if not entries:
+            raise ConfigError(f"no method can run here: {next(iter(left_out.values()))}")
+        self.metric = prepared.plan.metric
+        self.costs = {e.method: float(registry.make("method", Choice.parse(e.method, "method")).cost) for e in entries}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.note()
+        return entries
+
+    def set_rounds(self, entry: Entry) -> None:
+        """Fewer rounds than asked for, if not even a short race would fit; measured on two rounds of this entry."""
+        if "rounds" in self.journal:
+            return
+        began = time.monotonic()
+        choice = registry.resolve("method", Choice.parse(entry.method, "method"))
+        probe = dataclasses.replace(self.base, method=choice, rounds=min(2, self.base.rounds))
+        try:
+            run = self._complete(entry, probe, self.folder / "probe")
+        except BudgetSpentError:
+            raise self._too_short() from None
+        each = run.rounds[-1]["seconds"]["round"]
+        fixed = max(time.monotonic() - began - sum(row["seconds"]["round"] for row in run.rounds), 0.0)
+        fitting = int((self.budget / RUNS - fixed) / max(each, 1e-6))
+        rounds = min(self.base.rounds, max(fitting, LEAST_ROUNDS))
+        self.journal["seconds"]["probe"] = fixed + rounds * each
+        self.note(rounds=rounds)
+
+    def predict(self, entry: Entry) -> float:
+        """How long a run will take: as long as on another draw, else as a yardstick's, times the method's cost."""
+        known = self._measured([entry])
+        usual = self._measured([Entry(name, name) for name in YARDSTICKS]) or [self.journal["seconds"]["probe"]]
+        return fmean(known) if known else fmean(usual) * self.costs[entry.method]
+
+    def _measured(self, entries: Sequence[Entry]) -> list[float]:
+        keys = [self.key(entry, draw) for entry in entries for draw in range(self.draws + 1)]
+        return [self.journal["seconds"][key] for key in keys if key in self.journal["seconds"]]
+
+    def key(self, entry: Entry, draw: int) -> str:
+        """A cell's name in the journal, and its folder below `runs`."""
+        return f"{self.rounds}-rounds/{entry.folder}-d{draw}"
+
+    def is_done(self, entry: Entry, draw: int) -> bool:
+        return self.key(entry, draw) in self.journal["seconds"]
+
+    # -- runs
+
+    def experiment_of(self, entry: Entry, draw: int) -> Experiment:
+        values = dataclasses.replace(
+            self.base, rounds=self.rounds, seed=self.base.seed + draw, data_seed=self.base.data_seed + draw
+        )
+        every = max(self.rounds // 4, 1)
+        values = dataclasses.replace(values, evaluate=dataclasses.replace(values.evaluate, every=every))
+        values = dataclasses.replace(values, method=registry.resolve("method", Choice.parse(entry.method, "method")))
+        plain = registry.resolve_all(values).plain() if entry.settings else {}
+        for name, value in entry.settings.items():
+            put(plain, name, value)
+        return experiment_from(plain) if plain else values
+
+    def run(self, entry: Entry, draw: int) -> None:
+        """Run or continue one cell; a method that fails is left out, with the reason."""
+        key = self.key(entry, draw)
+        self.entries[entry.name] = entry
+        if entry.name in self.journal["left_out"] or draw in self.runs.get(entry.name, {}):
+            return
+        began = time.monotonic()
+        try:
+            run = self._complete(entry, self.experiment_of(entry, draw), self.folder / "runs" / key)
+            self._check_measured(run)
+        except HeadwiseError as error:
+            if isinstance(error, _InterruptedError):
+                raise
+            self.journal["left_out"][entry.name] = str(error)
+            self.note()
+            return
+        self.runs.setdefault(entry.name, {})[draw] = run
+        self.journal["seconds"].setdefault(key, time.monotonic() - began)
+        self.note()
+
+    def _complete(self, entry: Entry, experiment: Experiment, folder: Path) -> Run:
+        def stop_in_time(event: Event) -> None:
+            if isinstance(event, RoundEnded) and self.left < 0:
+                raise BudgetSpentError
+
+        with self.watch(f"{entry.name}, draw {experiment.data_seed}") as observers:
+            run = run_or_resume(experiment, folder, data_dir=self.data_dir, observers=[*observers, stop_in_time])
+        if not run.complete:
+            raise _InterruptedError(
+                f"{run.path} ended early ({run.ended}): choose again into {self.folder} to continue."
+            )
+        return run
+
+    def _check_measured(self, run: Run) -> None:
+        if not run.last_scores("val").get("pre"):
+            raise RunError("it diverged: no client has a score on validation samples.")
+
+    # -- the race
+
+    def screen(self, entries: Sequence[Entry]) -> None:
+        """The first draw: the yardsticks, then as many others as a share of the budget allows."""
+        if "kept" in self.journal:
+            entries = [e for e in entries if self.is_done(e, FIRST)]
+        with suppress(BudgetSpentError):
+            for entry in entries:
+                room = SCREENING * self.budget - self.spent
+                if self.is_done(entry, FIRST) or entry.name in YARDSTICKS or self.predict(entry) < room:
+                    self.run(entry, FIRST)
+        if not self.runs:
+            raise self._too_short()
+
+    def _too_short(self) -> RunError:
+        return RunError(
+            f"budget is {self.budget:g} s, in which no method ended: choose again into {self.folder} with a larger one."
+        )
+
+    def setting(self, names: Sequence[str], draws: Sequence[int]) -> Setting:
+        """The lines of these entries on these draws."""
+        lines = tuple(Line(name, tuple(self.runs[name][d] for d in draws)) for name in names)
+        first = lines[0].runs[0]
+        return Setting(title_of(first.manifest["experiment"], first.metric), lines)
+
+    def rank(self, names: Sequence[str], draws: Sequence[int]) -> list[str]:
+        """Those that can't be told from the best, best first, then the others in their order."""
+        setting = self.setting(names, draws)
+        cells = setting.cells(setting.lines, "val")
+        assert cells is not None
+        cells = of_mean_client(cells)
+        return cells.not_worse_than_best(practical_equality(cells, self.metric))
+
+    def keep_best(self) -> None:
+        """The yardsticks, and of the others those that may be best, as many as there is time for on further draws."""
+        if "kept" not in self.journal:
+            near = self.rank([*self.runs], [FIRST])
+            yardsticks = [name for name in YARDSTICKS if name in self.runs]
+            each = sum(self.predict(self.entries[name]) for name in yardsticks)
+            room = max(self.left, 0.0) * (1 - TUNING) / self.draws - each
+            kept: list[str] = []
+            for name in [n for n in near if n not in YARDSTICKS][:MOST_KEPT]:
+                room -= self.predict(self.entries[name])
+                if room < 0 and kept:
+                    break
+                kept.append(name)
+            self.note(kept=[*kept, *yardsticks], near=near)
+
+    @property
+    def kept(self) -> list[Entry]:
+        """Those still in the race, the most promising first."""
+        tuned = [Entry(**values) for values in self.journal.get("tuned", {}).values() if values]
+        entries = [*tuned, *(self.entries[name] for name in self.journal["kept"])]
+        return [e for e in entries if e.name not in self.journal["left_out"] and e.name not in self.journal["behind"]]
+
+    def tune_kept(self, trials: int) -> None:
+        """Search the settings of the best two and of local training on the first draw, if there is time for it."""
+        tuned = self.journal.setdefault("tuned", {})
+        self.journal.pop("untuned", None)
+        names = [*dict.fromkeys([*self.journal["near"][:2], YARDSTICKS[0]])] if trials else []
+        share = min(TUNING * self.budget, max(self.left, 0.0) / 2) / 3
+        for name in names:
+            entry = self.entries.get(name)
+            if entry is None or name in tuned or name not in self.journal["kept"]:
+                continue
+            if self.predict(entry) * FEW_TRIALS > share:
+                self.note(untuned=f"There was no time to tune settings: train.lr is {self.base.train.lr:g}, as given.")
+                return
+            tuned[name] = self._tune(entry, trials, share)
+            self.note()
+
+    def _tune(self, entry: Entry, trials: int, seconds: float) -> dict[str, Any]:
+        """The entry with better settings; empty if none were better."""
+        try:
+            result = tune(
+                self.experiment_of(entry, FIRST),
+                trials=trials,
+                budget=seconds,
+                out=self.folder / "tuning" / f"{self.rounds}-rounds" / entry.folder,
+                data_dir=self.data_dir,
+                watch=lambda title: self.watch(f"{entry.name}, {title}"),
+            )
+        except HeadwiseError as error:
+            self.note(untuned=f"Settings were not tuned: {error}")
+            return {}
+        if result.best is result.start:
+            return {}
+        changed = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in result.best["settings"].items()}
+        return {"name": f"{entry.name}, tuned", "method": entry.method, "settings": changed}
+
+    def decide(self) -> None:
+        """Further draws for all that are left; whoever is clearly behind drops out."""
+        with suppress(BudgetSpentError):
+            for draw in range(FIRST + 1, self.draws + 1):
+                for entry in self.kept:
+                    if not self.is_done(entry, draw) and self.predict(entry) > self.left:
+                        return
+                    self.run(entry, draw)
+                if draw > FIRST + 1:
+                    self._drop_losers([*range(FIRST + 1, draw + 1)])
+
+    def _drop_losers(self, draws: Sequence[int]) -> None:
+        names = [e.name for e in self.kept if all(d in self.runs[e.name] for d in draws)]
+        near = self.rank(names, draws)
+        lost = [name for name in names if name not in near and self.entries[name].method not in YARDSTICKS]
+        self.note(behind=[*self.journal["behind"], *lost])
+
+    # -- the answer
+
+    def finish(self) -> Chosen:
+        names = [e.name for e in self.kept if e.name in self.runs]
+        draws = [d for d in range(FIRST + 1, self.draws + 1) if all(d in self.runs[name] for name in names)]
+        if len(draws) < 2:  # too little time: the first draw must decide, too
+            names = [name for name in names if FIRST in self.runs[name]]
+            if not draws:
+                names = [name for name in self.runs if FIRST in self.runs[name]]
+            draws = [d for d in range(self.draws + 1) if all(d in self.runs[name] for name in names)]
+        answer = Recommendation(
+            self.setting(names, draws),
+            {name: self.entries[name].settings for name in names},
+            self._limits(draws),
+            self._screened(),
+        )
+        experiment = dataclasses.replace(
+            self.experiment_of(self.entries[answer.pick], FIRST),
+            rounds=self.base.rounds,
+            evaluate=dataclasses.replace(self.base.evaluate, every=1),
+        )
+        chosen = Chosen(self.folder, answer, experiment)
+        toml = experiment_toml(experiment)
+        write_json(self.folder / "choice.json", chosen.plain())
+        write_bytes(self.folder / "best.toml", toml.encode())
+        write_bytes(
+            self.folder / "choice.md", "\n".join([*answer.words(), "", to_markdown(answer.table()), ""]).encode()
+        )
+        write_bytes(chosen.report, render_recommendation(answer, self.folder, self.spent).encode())
+        return chosen
+
+    def _limits(self, draws: Sequence[int]) -> list[str]:
+        """What was cut short, left out or not tried."""
+        sentences: list[str] = []
+        if self.rounds < self.base.rounds:
+            cut = f"The budget allowed {self.rounds} of {pluralize(self.base.rounds, 'round')}"
+            sentences.append(f"{cut}: with all of them, the order may be another.")
+        if FIRST in draws and len(draws) > 1:
+            sentences.append("The draw that decided who stays in the race is among those that decided the rest.")
+        if untuned := self.journal.get("untuned"):
+            sentences.append(untuned)
+        left_out = self.journal["left_out"]
+        failed = [f"{name} ({why.rstrip('.')})" for name, why in left_out.items() if name in self.entries]
+        sentences += [f"Failed: {'; '.join(failed)}."] if failed else []
+        able = len(list_names("method")) - sum(name not in self.entries for name in left_out)
+        tried = len({self.entries[name].method for name in self.runs})
+        if tried < able:
+            sentences.append(f"{tried} of {able} methods that can do this were tried.")
+        return sentences
+
+    def _screened(self) -> Table:
+        """The first draw of every method that was tried."""
+        form = self.metric.form
+        names = [name for name, by_draw in self.runs.items() if FIRST in by_draw]
+        setting = self.setting(names, [FIRST])
+        cells = setting.cells(setting.lines, "val")
+        assert cells is not None
+        cells = of_mean_client(cells)
+        ordered = sorted(names, key=lambda name: -self.metric.gain(cells.mean(name).value, 0.0))
+        rows = [[name, form(cells.mean(name).value), form(cells.worst_tenth(name).value)] for name in ordered]
+        return ["method", "validation, mean client", "worst tenth"], rows
+
+
+class _InterruptedError(RunError):
+    """A run was interrupted; the race continues in its folder."""

@@ -1,0 +1,160 @@
+"""Grids of settings for a comparison: some divide the data in other ways, others are chosen on validation samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from ..disk.files import digest
+from ..errors import ConfigError
+from ..log.metrics import Metric
+from ..report.results import FEDERATION, Line
+from ..report.tables import Table
+from ..settings.fields import literal
+from .fit import SHORT
+from .tune import validation_score
+
+Point = tuple[tuple[str, Any], ...]
+"""settings and their values"""
+FIXED = {
+    "seed": "--seeds repeats a comparison with other seeds",
+    "data_seed": "--draws repeats a comparison on other partitions",
+    "engine": "it must not change results",
+    "evaluate": "scores measured in different ways can't be compared",
+    "origin": "headwise run --from sets it",
+}
+"""settings that a grid can't vary, and why"""
+MOST = 1000
+"""points of a grid: all are listed before the first run starts"""
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One method with one choice of settings on one federation, over all draws and seeds."""
+
+    federation: Point
+    point: Point
+    line: Line
+    """named after the method"""
+
+    @property
+    def validation(self) -> float | None:
+        """Mean score on validation samples in the last round; None if a run diverged."""
+        scores = [validation_score(run.rounds[-1], run.metric) for run in self.line.runs]
+        known = [score for score in scores if score is not None]
+        return fmean(known) if len(known) == len(scores) else None
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "federation": dict(self.federation),
+            "method": self.line.name,
+            "settings": dict(self.point),
+            "validation": self.validation,
+            self.line.moment: self.line.score,
+            "runs": [str(run.path) for run in self.line.runs],
+        }
+
+
+def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """From ``train.lr=0.01,0.1``, or ``lr=0.01,0.1``."""
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, sign, values = (part.strip() for part in text.partition("="))
+        if not sign or not name or not values:
+            raise ConfigError(f"grid is {text!r}, but must look like train.lr=0.01,0.1.")
+        if name in grid:
+            raise ConfigError(f"grid names {name} twice: list all its values once.")
+        grid[name] = [literal(value.strip()) for value in values.split(",")]
+    return grid
+
+
+def split_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[list[Point], list[Point]]:
+    """The federations, and the settings to choose from: all combinations of the values of each kind."""
+    full = {SHORT.get(name, name): list(values) for name, values in grid.items()}
+    for name, values in full.items():
+        why = FIXED.get(name.partition(".")[0], "name the methods instead" if name == "method" else "")
+        if why:
+            raise ConfigError(f"grid names {name}, which it can't vary: {why}.")
+        if len(values) < 2 or len(set(map(repr, values))) < len(values):
+            raise ConfigError(f"grid has {name} = {values}, but must list at least two different values.")
+    federations = {name: values for name, values in full.items() if name.partition(".")[0] in FEDERATION}
+    choices = {name: values for name, values in full.items() if name not in federations}
+    points = [_list_points(federations), _list_points(choices)]
+    if len(points[0]) * len(points[1]) > MOST:
+        raise ConfigError(f"grid has {len(points[0]) * len(points[1]):,} points, but at most {MOST:,} are allowed.")
+    return points[0], points[1]
+
+
+def _list_points(values: Mapping[str, Sequence[Any]]) -> list[Point]:
+    return [tuple(zip(values, combination, strict=True)) for combination in product(*values.values())]
+
+
+def format_point(point: Point) -> str:
+    """For names and tables: ``train.lr=0.01, train.epochs=5``."""
+    return ", ".join(f"{name}={value}" for name, value in point)
+
+
+def folder_of(point: Point) -> str:
+    """The name of the folder of a point's runs; empty for the only point."""
+    text = format_point(point)
+    plain = re.sub(r"[^\w.=-]+", "-", text)[:80]
+    return f"{plain}-{digest(text.encode())[:6]}" if point else ""
+
+
+def choose_best(cells: Sequence[GridCell], metric: Metric) -> GridCell:
+    """The cell with the best score on validation samples; test samples decide nothing."""
+    if len(cells) == 1:
+        return cells[0]
+    known = [(cell, score) for cell in cells if (score := cell.validation) is not None]
+    if not known:
+        raise ConfigError(
+            f"{cells[0].line.name} has no validation score with any setting of the grid: all diverged, or "
+            "evaluate.moments has neither pre nor global."
+        )
+    return max(known, key=lambda pair: metric.gain(pair[1], 0.0))[0]
+
+
+def tabulate_grid(cells: Sequence[GridCell], chosen: Sequence[GridCell]) -> Table:
+    """Methods by settings: validation and test scores of every point, the chosen ones marked."""
+    metric: Metric = cells[0].line.metric
+    federated = any(cell.federation for cell in cells)
+    head = [
+        *["federation"] * federated,
+        "method",
+        "settings",
+        f"validation {metric.label}",
+        f"test {metric.label} ({cells[0].line.moment})",
+        "chosen",
+    ]
+    return head, [
+        [
+            *[format_point(cell.federation)] * federated,
+            cell.line.name,
+            format_point(cell.point),
+            "" if (score := cell.validation) is None else metric.form(score),
+            metric.form(cell.line.score),
+            "yes" if cell in chosen else "",
+        ]
+        for cell in cells
+    ]
+
+
+def describe_grid(cells: Sequence[GridCell], chosen: Sequence[GridCell], share: float | None) -> list[str]:
+    """How settings were chosen, and which are at the edge of what was tried."""
+    if len({cell.point for cell in cells}) == 1:
+        return []
+    sentences = ["Each method's settings were chosen on validation samples; test samples decided nothing."]
+    if share is not None:
+        sentences.append(f"Clients without validation samples set {share:.0%} of their training samples aside.")
+    for name in dict(cells[0].point):
+        values = [v for v in {dict(c.point)[name] for c in cells} if isinstance(v, (int, float))]
+        edges = {min(values), max(values)} if len(values) > 2 else set()
+        methods = [c.line.name for c in chosen if dict(c.point)[name] in edges]
+        if methods:
+            listed = ", ".join(dict.fromkeys(methods))
+            sentences.append(f"{name} is at the edge of the grid for {listed}: a wider grid may be better.")
+    return sentences

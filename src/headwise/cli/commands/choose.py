@@ -1,0 +1,73 @@
+"""``headwise choose``: which method for this data, and whether learning together pays."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ...disk.jsontext import to_json
+from ...errors import ConfigError
+from ...settings.fields import Natural, Seeds, convert
+from ..options import INPUT_FILE, experiment_of, experiment_options, literal
+
+
+@click.command(name="choose")
+@click.argument("config", type=INPUT_FILE, required=False, metavar="[CONFIG.toml]")
+@click.option("--budget", default="10m", show_default=True, help="time to spend, such as 90s, 30m or 2h")
+@click.option(
+    "--methods", default="", help="methods to try, separated by commas  [a portfolio, one of each family first]"
+)
+@click.option("--draws", default="5", show_default=True, help="draws of the partition that decide, at most")
+@click.option("--trials", default="20", show_default=True, help="settings to try of the best methods, at most; 0: none")
+@click.option(
+    "--only-sums", is_flag=True, help="only methods whose server needs no more than sums, which can be masked"
+)
+@experiment_options("new, or that of the same choice to continue")
+def command(
+    config: Path | None,
+    budget: str,
+    methods: str,
+    draws: str,
+    trials: str,
+    only_sums: bool,
+    changes: tuple[str, ...],
+    out: Path | None,
+    data_dir: Path | None,
+    tracked: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **flags: str | None,
+) -> None:
+    """Find out which method suits your data, and whether learning together pays at all.
+
+    Compares local training, FedAvg, fine-tuned FedAvg and a portfolio of methods on validation samples. Use the same
+    --out again to continue, with a larger --budget if it was spent.
+    """
+    if tracked:
+        raise ConfigError("--track is given, but choose makes many runs: track a run with what it recommends.")
+    if flags.pop("method") is not None:
+        raise ConfigError("--method is given, but choose tries several: name them in --methods.")
+    counts = {
+        "draws": convert(literal(draws), Seeds, "draws"),
+        "trials": convert(literal(trials), Natural, "trials"),
+    }
+    base = experiment_of(config, changes, flags)
+
+    from ...app.choose import choose
+    from ..display import show_progress
+    from ..output import table_text
+
+    names = [name for name in methods.split(",") if name]
+    watch = partial(show_progress, quiet=quiet)
+    chosen = choose(
+        base, budget=budget, methods=names, **counts, only_sums=only_sums, out=out, data_dir=data_dir, watch=watch
+    )
+    if as_json:
+        click.echo(to_json(chosen.plain()))
+        return
+    click.echo("\n".join(chosen.words()))
+    click.echo(table_text(*chosen.table(), title="What decided", numbers_from=1, width=140))
+    click.echo(f"Page: {chosen.report}")
+    click.echo(f"Go on with it: headwise run {chosen.out / 'best.toml'}")

@@ -1,0 +1,301 @@
+"""Which method to use, in words: what `headwise choose` answers, decided on validation samples.
+
+Test samples are read here, once, of the methods that the answer names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import pluralize
+from ..log.metrics import Metric, percent
+from ..log.schema import figures
+from ..stats.paired import EQUAL, FEW, Cells
+from .data import command_of
+from .results import Line, Setting
+from .tables import Table
+from .words import NAMED, describe_difference, points
+
+LOCAL = "standalone"
+GLOBAL = "fedavg"
+YARDSTICKS = (LOCAL, GLOBAL, "fedavg-ft")
+"""always compared: local training, one global model, and that model fine-tuned by each client"""
+SPREAD = 0.05
+"""share of the spread over clients that makes no difference in practice, of metrics that are not in per cent"""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer: the lines that were left at the end, on the draws that all of them have."""
+
+    setting: Setting
+    settings: Mapping[str, Mapping[str, Any]]
+    """by line, what differs from the experiment that was given"""
+    limits: Sequence[str]
+    """sentences about what was cut short, left out or not tried"""
+    screened: Table
+    """every method that was tried, on the first draw"""
+
+    @property
+    def metric(self) -> Metric:
+        return self.setting.metric
+
+    @cached_property
+    def lines(self) -> dict[str, Line]:
+        return {line.name: line for line in self.setting.lines}
+
+    @cached_property
+    def validation(self) -> Cells:
+        """Every line on validation samples: these decide."""
+        return self._cells(self.setting.lines, "val")
+
+    @cached_property
+    def test(self) -> Cells:
+        """The lines that the answer names, on test samples."""
+        named = {self.pick, self.local, self.one_model, self.for_worst_tenth, self.for_traffic, *YARDSTICKS}
+        return self._cells([line for line in self.setting.lines if line.name in named], "test")
+
+    def _cells(self, lines: Sequence[Line], part: str) -> Cells:
+        cells = self.setting.cells(lines, part)
+        assert cells is not None, "the lines have no draw in common"
+        return of_mean_client(cells)
+
+    @cached_property
+    def equal(self) -> float:
+        """A difference that makes no difference in practice."""
+        return practical_equality(self.validation, self.metric)
+
+    @cached_property
+    def validation_order(self) -> list[str]:
+        """All lines, best first."""
+        cells = self.validation
+        return sorted(cells.scores, key=lambda name: -self.metric.gain(cells.mean(name).value, 0.0))
+
+    @cached_property
+    def near(self) -> list[str]:
+        """The lines that can't be told from the best, which is the first."""
+        return self.validation.not_worse_than_best(self.equal)
+
+    @cached_property
+    def level(self) -> list[str]:
+        """The lines at most one standard error behind the best, or as little as makes no difference."""
+        cells, best = self.validation, self.validation_order[0]
+        slack = {name: max(cells.standard_error(best, name), self.equal) for name in self.near}
+        return [name for name in self.near if cells.difference(best, name).value <= slack[name]]
+
+    @cached_property
+    def pick(self) -> str:
+        """The simplest of those level with the best: local training, one model for everybody, then least traffic."""
+        return min(self.level, key=self._simplicity)
+
+    def _simplicity(self, name: str) -> tuple[int, float, float]:
+        rank = {LOCAL: 0, GLOBAL: 1}.get(self.method_of(name), 2)
+        return rank, self.traffic(name), self.lines[name].per_round("seconds")
+
+    def method_of(self, name: str) -> str:
+        return self.lines[name].runs[0].method
+
+    @cached_property
+    def local(self) -> str | None:
+        """The best line of local training, tuned or not; None if none was left."""
+        return self._best_of(LOCAL)
+
+    @cached_property
+    def one_model(self) -> str | None:
+        return self._best_of(GLOBAL)
+
+    def _best_of(self, method: str) -> str | None:
+        return next((name for name in self.validation_order if self.method_of(name) == method), None)
+
+    def traffic(self, name: str) -> float:
+        """Bytes per round over all clients, up and down."""
+        return self.lines[name].per_round("bytes_up") + self.lines[name].per_round("bytes_down")
+
+    @cached_property
+    def for_worst_tenth(self) -> str:
+        return max(self.lines, key=lambda name: self.metric.gain(self.validation.worst_tenth(name).value, 0.0))
+
+    @cached_property
+    def for_traffic(self) -> str:
+        """What sends least among those that can't be told from the best."""
+        return min(self.near, key=self.traffic)
+
+    @property
+    def draws(self) -> int:
+        return self.validation.draws
+
+    def plain(self) -> dict[str, Any]:
+        rows = dict(zip(self.lines, self.table()[1], strict=True))
+        return {
+            "pick": self.pick,
+            "settings": self.settings,
+            "near": self.near,
+            "for_worst_tenth": self.for_worst_tenth,
+            "for_traffic": self.for_traffic,
+            "draws": self.draws,
+            "metric": self.metric.name,
+            "validation": {name: self.validation.mean(name)._asdict() for name in rows},
+            "test": {name: self.test.mean(name)._asdict() for name in self.test.scores},
+            "best_probabilities": self.validation.best_probabilities(self.equal),
+            "words": self.words(),
+        }
+
+    def table(self) -> Table:
+        """A row per line: what decided, how sure that is, what it costs; test scores of those that are named."""
+        form, cells = self.metric.form, self.validation
+        likely = cells.best_probabilities(self.equal)
+        head = ["method", "validation, mean client", "worst tenth", "best, or as good", "worse off than alone"]
+        head += ["test, mean client", "KB / round", "s / round"]
+        rows: list[list[str]] = []
+        for name in self.validation_order:
+            alone = "" if self.local in (None, name) else f"{cells.worse_off(name, self.local).value:.0%}"
+            test = form(self.test.mean(name).value) if name in self.test.scores else ""
+            measured = [form(cells.mean(name).value), form(cells.worst_tenth(name).value), f"{likely[name]:.0%}"]
+            costs = [f"{self.traffic(name) / 1024:,.1f}", f"{self.lines[name].per_round('seconds'):.2f}"]
+            rows.append([name, *measured, alone, test, *costs])
+        return head, rows
+
+    def commands(self) -> list[str]:
+        """One per line, of its first draw."""
+        return [command_of(self.lines[name].runs[0]) for name in self.validation_order]
+
+    def words(self) -> list[str]:
+        """The answer."""
+        return [
+            self._verdict(),
+            *self._against_one_model(),
+            *self._apart(),
+            *self._others(),
+            *self._worse_off(),
+            *self._privacy(),
+            self._how_sure(),
+            *self._still_rising(),
+            *self.limits,
+        ]
+
+    def _verdict(self) -> str:
+        """Whether learning together pays."""
+        pick, local = self.pick, self.local
+        score = f"gives the mean client {self._tested(pick)}"
+        if pick == local:
+            others = [name for name in self.validation_order if self.method_of(name) != LOCAL]
+            if not others:
+                return f"Local training {score}; no other method ended."
+            lead = describe_difference(self.validation, self.metric, others[0], pick)
+            shown = self.validation.difference(others[0], pick).high <= self.equal
+            verdict = (
+                "Learning together does not pay here" if shown else "Nothing shows that learning together pays here"
+            )
+            return f"{verdict}: local training {score}; {others[0]} is {lead}, on validation samples."
+        if local is None:
+            return f"Use {pick}: it {score}. Local training did not end, so nothing can be compared with it."
+        lead = describe_difference(self.test, self.metric, pick, local)
+        alone = f"local training {self.metric.form(self.test.mean(local).value)}; {pick} is {lead}"
+        if self.test.difference(pick, local).low > 0:
+            how = "one model for everybody is enough" if pick == self.one_model else f"use {pick}"
+            return f"Learning together pays here: {how}. {pick} {score}, {alone}."
+        return f"Use {pick}, but these runs do not show that learning together pays: it {score}, {alone}."
+
+    def _tested(self, name: str) -> str:
+        value, low, high = self.test.mean(name)
+        form = self.metric.form
+        if form is percent:
+            low, high = max(low, 0.0), min(high, 1.0)
+        span = "" if np.isnan(low) else f", {form(low)} to {form(high)}"
+        return f"{form(value)} ({self.metric.label} on test samples{span})"
+
+    def _against_one_model(self) -> list[str]:
+        one = self.one_model
+        if one is None or self.pick in (one, self.local):
+            return []
+        lead = describe_difference(self.test, self.metric, self.pick, one)
+        value = self.metric.form(self.test.mean(one).value)
+        return [f"One global model for everybody ({one}) gives {value}: {self.pick} is {lead}."]
+
+    def _apart(self) -> list[str]:
+        others = [name for name in self.near if name != self.pick]
+        if not others:
+            return [f"Every other method is clearly behind {self.pick}."] if len(self.lines) > 1 else []
+        reason = (
+            "sends least of those within a standard error of the best" if len(self.level) > 1 else "has the best score"
+        )
+        if self.pick == self.local:
+            reason = "sends nothing"
+        elif self.pick == self.one_model:
+            reason = "is one model for everybody"
+        return [f"Can't be told apart: {', '.join([self.pick, *others])}. Take {self.pick}: it {reason}."]
+
+    def _others(self) -> list[str]:
+        """For whom another line is better."""
+        pick, worst, least = self.pick, self.for_worst_tenth, self.for_traffic
+        sentences = [f"{pick} is also best for the worst tenth of the clients."]
+        if worst != pick:
+            scores = [self.metric.form(self.test.worst_tenth(name).value) for name in (worst, pick)]
+            both = f"{worst} ({scores[0]} on test samples; {pick} {scores[1]})"
+            sentences = [f"Best for the worst tenth of the clients, by validation samples: {both}."]
+        if self.traffic(least) < self.traffic(pick):
+            sizes = [f"{self.traffic(name) / 1024:,.1f} KB" for name in (least, pick)]
+            sentences.append(f"Least traffic among those: {least}, {sizes[0]} per round; {pick} {sizes[1]}.")
+        return sentences
+
+    def _worse_off(self) -> list[str]:
+        pick, local, test = self.pick, self.local, self.test
+        if local in (None, pick):
+            return []
+        share, low, high = test.worse_off(pick, local)
+        span = "" if np.isnan(low) else f" ({low:.0%} to {high:.0%})"
+        sentence = f"Worse off with {pick} than with local training: {share:.0%} of the clients{span}"
+        if not self.setting.has_same_clients:
+            return [f"{sentence}."]
+        gains = (test.scores[pick] - test.scores[local]).mean((0, 1)) * self.metric.gain(1.0, 0.0)
+        losers = [int(c) for c in np.argsort(gains) if gains[c] < 0]
+        named = [f"{self.setting.label_of(c)} ({points(self.metric, gains[c], '+')})" for c in losers[:NAMED]]
+        return [f"{sentence}{': ' if named else ''}{', '.join(named)}{', ...' if len(losers) > NAMED else ''}."]
+
+    def _privacy(self) -> list[str]:
+        promised = self.lines[self.pick].runs[0].privacy
+        return [f"Differential privacy of {self.pick}: {promised}."] if promised else []
+
+    def _how_sure(self) -> str:
+        likely = self.validation.best_probabilities(self.equal)[self.pick]
+        if not self.validation.repeated or np.isnan(self.validation.mean(self.pick).low):
+            return "One run of each method: nothing says how sure this is."
+        over = pluralize(self.draws, "draw") if self.draws > 1 else "the clients of one draw; another draw may differ"
+        few = f", which are few: {FEW} or more say more" if 1 < self.draws < FEW else ""
+        close = f"best, or at most {points(self.metric, self.equal)} behind the best"
+        return f"{self.pick} is {close}, with a probability of {likely:.0%}, over {over}{few}."
+
+    def _still_rising(self) -> list[str]:
+        """Lines that were still learning when they ended: with more rounds, the order may be another."""
+        rising = [name for name, line in self.lines.items() if _is_rising(line, self.equal)]
+        if not rising:
+            return []
+        return [f"Still improving in the last round: {', '.join(rising)}. With more rounds, the order may change."]
+
+
+def of_mean_client(cells: Cells) -> Cells:
+    """The same cells, with every client counting the same."""
+    return replace(cells, weights=np.ones_like(cells.weights), aggregate=None)
+
+
+def practical_equality(cells: Cells, metric: Metric) -> float:
+    """Half a point of a metric in per cent, else a share of the spread over clients."""
+    if metric.form is percent:
+        return EQUAL
+    spreads = [np.nanstd(scores, axis=2).mean() for scores in cells.scores.values()]
+    return SPREAD * float(np.median(spreads))
+
+
+def _is_rising(line: Line, equal: float) -> bool:
+    """Whether validation scores improved by more than `equal` in the last quarter of the rounds."""
+    curves = [
+        [values[line.metric.validation] for row in run.rounds if (values := figures(row, line.moment, line.metric))]
+        for run in line.runs
+    ]
+    steps = [line.metric.gain(c[-1], c[-2]) for c in curves if len(c) > 1 and None not in c[-2:]]
+    return bool(steps) and float(np.mean(steps)) > equal

@@ -1,0 +1,194 @@
+"""A race on validation samples: answers that are known, within any budget, the same after it was killed."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise.app.choose import Chosen, choose, parse_budget, read_portfolio
+from headwise.app.prepare import prepare
+from headwise.engine.events import RoundEnded
+from headwise.errors import ConfigError, RunError
+from headwise.settings.experiment import read_toml
+from headwise.settings.names import list_names
+
+QUICK: dict[str, Any] = {"methods": ["fedper"], "draws": 2, "trials": 0, "rounds": 4, "workers": 1}
+
+
+def samples_of(client: int, samples: int, *, own_rule: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Two noisy classes; with `own_rule`, what separates them is another feature at each client."""
+    rng = np.random.default_rng(client)
+    x = rng.normal(size=(samples, 8)).astype(np.float32)
+    sides = x[:, client % 8] * (1 if client < 8 else -1) if own_rule else x[:, 0] + x[:, 1]
+    return x, (sides + 0.4 * rng.normal(size=samples) > 0).astype(int)
+
+
+def essence(chosen: Chosen) -> str:
+    """All that was measured and decided, without folders and times."""
+    plain = chosen.plain()
+    for name in ("out", "experiment"):
+        plain.pop(name)
+    return json.dumps(plain)
+
+
+def test_clients_that_are_alike_need_one_model(tmp_path: Path) -> None:
+    clients = {f"c{k}": samples_of(k, 40) for k in range(20)}
+    chosen = choose(clients, budget="1h", out=tmp_path / "alike", **QUICK | {"draws": 5, "rounds": 20, "lr": 0.2})
+    assert chosen.method == "fedavg", chosen.words()
+    assert chosen.words()[0].startswith("Learning together pays here: one model for everybody is enough.")
+
+
+def test_clients_with_nothing_in_common_train_alone(tmp_path: Path) -> None:
+    clients = {f"c{k}": samples_of(k, 200, own_rule=True) for k in range(16)}
+    chosen = choose(clients, budget="1h", out=tmp_path / "apart", **QUICK | {"draws": 3, "rounds": 10, "lr": 0.2})
+    assert chosen.method == "standalone", chosen.words()
+    assert "learning together" in chosen.words()[0].lower()
+    assert "pays here: local training gives" in chosen.words()[0] or "not pay here: local" in chosen.words()[0]
+
+
+def test_test_samples_decide_nothing(tmp_path: Path) -> None:
+    """Wrong labels for all test samples change no choice, no validation score and no file to go on with."""
+    chosen: list[Chosen] = []
+    for name, flipped in (("right", False), ("wrong", True)):
+        clients = {}
+        for k in range(4):
+            x, y = samples_of(k, 60)
+            clients[f"c{k}"] = ((x[:40], y[:40]), (x[40:], 1 - y[40:] if flipped else y[40:]))
+        more = QUICK | {"trials": 3, "draws": 3}
+        chosen.append(choose(clients, budget="1h", out=tmp_path / name, **more))
+    right, wrong = (c.plain() for c in chosen)
+    for key in ("pick", "near", "for_worst_tenth", "for_traffic", "validation", "best_probabilities", "settings"):
+        assert right[key] == wrong[key], key
+    assert right["test"] != wrong["test"]
+    assert chosen[0].answer.screened == chosen[1].answer.screened
+    lines = [re.sub(r"path. = [^,}]*", "", (c.out / "best.toml").read_text()) for c in chosen]
+    assert lines[0] == lines[1]
+
+
+def test_a_race_that_is_killed_ends_the_same(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=3, engine={"workers": 1})
+    more: dict[str, Any] = {"methods": ["fedper"], "draws": 2, "trials": 3, "budget": "1h"}
+    whole = choose(base, out=tmp_path / "whole", **more)
+    rounds = 0
+
+    def kill(event: object) -> None:
+        nonlocal rounds
+        rounds += isinstance(event, RoundEnded)
+        if isinstance(event, RoundEnded) and rounds % 4 == 3:
+            raise KeyboardInterrupt
+
+    for _ in range(60):
+        try:
+            killed = choose(base, out=tmp_path / "killed", watch=lambda title: nullcontext([kill]), **more)
+            break
+        except (KeyboardInterrupt, RunError):
+            continue
+    assert rounds > 20
+    assert essence(killed) == essence(whole)
+
+
+def test_the_answer_is_a_page_a_file_and_an_experiment(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=6, engine={"workers": 1})
+    chosen = choose(base, methods=["fedper"], draws=2, trials=4, budget="1h", out=tmp_path / "all")
+    again = hw.Experiment(**read_toml(chosen.out / "best.toml"))
+    assert (again.method.name, again.rounds) == (chosen.method, 6)
+    page = chosen.report.read_text()
+    assert all(name in page for name in ("standalone", "fedavg-ft", "fedper", "headwise run --set"))
+    assert json.loads((chosen.out / "choice.json").read_text())["words"] == chosen.words()
+    assert len(chosen.answer.screened[1]) == 4
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
+def test_every_task_in_a_table(task: str, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3))
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "who": [f"p{k % 4}" for k in range(160)]})
+    frame["target"] = x[:, 0] * 3 + 0.1 * rng.normal(size=160) if task == "regression" else (x[:, 0] > 0).astype(int)
+    frame["other"] = (x[:, 1] > 0).astype(int)
+    target: Any = ["target", "other"] if task == "multilabel" else "target"
+    features = None if task == "multilabel" else frame.drop(columns="other")
+    data = frame if features is None else features
+    chosen = choose(data, client="who", target=target, task=task, budget="1h", out=tmp_path / "table", **QUICK)
+    assert chosen.answer.draws == 2
+    assert chosen.answer.metric.name == {"regression": "rmse"}.get(task, "accuracy")
+
+
+def test_pixels(tmp_path: Path) -> None:
+    base = hw.Experiment(data="shapes", rounds=2, fraction=0.1, engine={"workers": 1})
+    chosen = choose(base, methods=["fedper"], draws=1, trials=0, budget="1h", out=tmp_path / "shapes")
+    assert chosen.answer.metric.name in chosen.plain()["metric"]
+
+
+def test_natural_clients_keep_their_test_samples_in_all_draws(tmp_path: Path) -> None:
+    base = hw.Experiment(data="synthetic", partition="natural", rounds=1, split="6:2:2", engine={"workers": 1})
+    base = hw.Experiment(**base.plain() | {"evaluate": {"test_draw": 0}})
+    data = [prepare(hw.Experiment(**base.plain() | {"data_seed": d}), tmp_path).plan.data for d in (0, 1)]
+    for c in range(4):
+        first, second = (each.client(c) for each in data)
+        assert first.test.x.tolist() == second.test.x.tolist()
+        assert first.val.x.tolist() != second.val.x.tolist()
+
+
+def test_made_clients_have_no_test_samples_to_keep(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", evaluate={"test_draw": 1})
+    with pytest.raises(ConfigError, match=r"evaluate\.test_draw is 1, but partition is 'dirichlet': only natural"):
+        prepare(base, tmp_path)
+
+
+def test_a_budget_that_is_too_short_says_so_and_can_be_continued(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=6, engine={"workers": 1})
+    more: dict[str, Any] = {"methods": ["fedper"], "draws": 2, "trials": 0, "out": tmp_path / "short"}
+    with pytest.raises(RunError, match=r"budget is 0\.001 s, in which no method ended"):
+        choose(base, budget=0.001, **more)
+    assert choose(base, budget="1h", **more).answer.draws == 2
+
+
+def test_little_time_gives_a_small_answer_that_says_so(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=5000, engine={"workers": 1})
+    chosen = choose(base, budget="6s", out=tmp_path / "small")
+    assert any("of 5,000 rounds" in sentence for sentence in chosen.words())
+    assert any("methods that can do this were tried" in sentence for sentence in chosen.words())
+
+
+def test_another_choice_needs_another_folder(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=1, engine={"workers": 1})
+    more: dict[str, Any] = {"methods": ["fedper"], "trials": 0, "out": tmp_path / "one", "budget": "1h"}
+    choose(base, draws=1, **more)
+    with pytest.raises(ConfigError, match=r"holds another choice \(its draws differ\)"):
+        choose(base, draws=2, **more)
+
+
+def test_a_method_that_is_asked_for_but_can_not_run_is_an_error(tmp_path: Path) -> None:
+    base = hw.Experiment(data="shapes", rounds=1, fraction=0.1)
+    with pytest.raises(ConfigError, match="fedgh"):
+        choose(base, methods=["fedgh"], out=tmp_path / "none")
+
+
+def test_only_sums_leaves_out_servers_that_need_every_message(tmp_path: Path) -> None:
+    base = hw.Experiment(data="digits", clients=4, fraction=0.2, rounds=1, engine={"workers": 1})
+    chosen = choose(
+        base, methods=["fedper", "fedfomo"], only_sums=True, draws=1, trials=0, budget="1h", out=tmp_path / "sums"
+    )
+    assert [row[0] for row in sorted(chosen.answer.screened[1])] == ["fedavg", "fedavg-ft", "fedper", "standalone"]
+
+
+@pytest.mark.parametrize("budget", ["", "10", "m", "-1s", "1d", "xs", 0, True, None, "1e99h"])
+def test_a_broken_budget_gets_a_sentence(budget: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^budget is .* but must be a time such as 90s, 30m or 2h"):
+        parse_budget(budget)
+
+
+def test_a_budget_is_a_time() -> None:
+    assert [parse_budget(b) for b in ("90s", "1.5m", "2h", 7)] == [90.0, 90.0, 7200.0, 7.0]
+
+
+def test_the_portfolio_has_every_method_once() -> None:
+    assert sorted(read_portfolio()) == list_names("method")
