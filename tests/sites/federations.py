@@ -18,7 +18,7 @@ from headwise.records import Record, encode, from_bytes, pack
 from headwise.runs.checkpoint import Checkpoints
 from headwise.sites.server.deployment import serve
 from headwise.sites.server.remote import LocalCopies, Remote
-from headwise.sites.site.site import SimulatedPolicy, Site, open_site
+from headwise.sites.site.site import OpenPolicy, Site, open_site
 from headwise.sites.states import SiteStates
 from headwise.sites.transport.envelope import Lost, NodeSeen, SiteMessage
 
@@ -111,7 +111,7 @@ def use_local_nodes(
     """Run the nodes of flower-sim in this process, without Flower."""
 
     def make(setup: Setup) -> Remote:
-        site = Site(setup.folder / "sites", SimulatedPolicy(setup.data_dir))
+        site = Site(setup.folder / "sites", OpenPolicy(setup.data_dir))
         kept = SiteStates(site.folder, "run")
         return Remote(
             setup.plan, setup.experiment, "run", LocalLink(site, meddle, nodes), LocalCopies(setup.states, kept)
@@ -145,7 +145,7 @@ class LocalTransport:
         if node not in self.sites:
             return None
         self.sent.append((node, kind, message))
-        reply = open_site(self.sites[node])[0].answer(kind, message)
+        reply = open_site(self.sites[node]).answer(kind, message)
         number = str(len(self.sent))
         if (changed := self.meddle(node, kind, reply)) is not None:
             self.replies[number] = changed

@@ -15,7 +15,7 @@ from pathlib import Path
 from federations import write_site
 
 import headwise as hw
-from headwise.sites.site.signing import write_node_key
+from headwise.sites.keys import write_node_key
 from waiting import PATIENCE, until
 
 HEADWISE = (sys.executable, "-m", "headwise")

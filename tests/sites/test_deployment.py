@@ -16,7 +16,7 @@ from laboratory import SITES, Laboratory, laboratory, processes_of
 import headwise as hw
 from headwise.cli import main
 from headwise.settings.names import list_names
-from headwise.sites.site.signing import write_certificates, write_node_key
+from headwise.sites.keys import write_certificates, write_node_key
 from headwise.sites.transport.superlink import flower_environment, run_flwr
 from waiting import PATIENCE, until
 

@@ -45,7 +45,7 @@ import headwise as hw
 from headwise.sites.transport.grid import Simulation, client_app
 from headwise.sites.server.remote import LocalCopies, Remote
 from headwise.sites.simulation import backend
-from headwise.sites.site.site import SimulatedPolicy, Site
+from headwise.sites.site.site import OpenPolicy, Site
 from headwise.sites.states import SiteStates
 from headwise.disk.jsontext import to_json
 from headwise.app.launch import Backend, data_folder, run
@@ -60,7 +60,7 @@ def executor(experiment, plan, states, folder):
     return RoundSecrets(plan, to_json(experiment.plain()), folder.name, link, copies, workers=2)
 
 asked, data = json.loads(sys.argv[1]), data_folder(None)
-site = Site(Path("sites").absolute(), SimulatedPolicy(data))
+site = Site(Path("sites").absolute(), OpenPolicy(data))
 engine = hw.Experiment(**asked[0][0]).engine
 with closing(Simulation(client_app(lambda config: site.answer), 3, backend(engine, 2))) as link:
     for values, out in asked:

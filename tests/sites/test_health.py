@@ -72,7 +72,7 @@ def test_a_server_is_well_once_it_listens(tmp_path: Path, monkeypatch: pytest.Mo
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(superlink, "_bind_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(1000)"])
-    monkeypatch.setattr(control, "is_listening", listens)
+    monkeypatch.setattr(superlink, "is_listening", listens)
     assert control.run_server(tmp_path, "127.0.0.1", free_port(), True, say, port) == 0
     assert seen == [(503, "does not listen yet\n"), (200, "ok\n")]
 

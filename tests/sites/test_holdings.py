@@ -20,7 +20,7 @@ from headwise.methods.fedper import FedPer
 from headwise.sites.server import nodes
 from headwise.sites.site.models import export, list_holdings
 from headwise.sites.site.own_data import own_data
-from headwise.sites.site.site import open_site
+from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site_file import read_site
 
 
@@ -74,7 +74,7 @@ def test_an_exported_model_predicts_what_the_client_would(site: Path, tmp_path: 
     """Its accuracy on the site's own test samples is the one in the run."""
     (each,) = list_holdings(site / "site.toml")
     export(site / "site.toml", each.run, 3, tmp_path / "model.safetensors")
-    plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
+    plan = read_policy(site / "site.toml").plan((site / "states" / each.run / "experiment.json").read_text())
     model = plan.models[0]
     model.load_state_dict(safetensors.torch.load_file(tmp_path / "model.safetensors"))
     test = plan.data.client(3).test
@@ -93,7 +93,7 @@ def test_a_folder_of_a_sites_model_needs_no_headwise_to_train(
     said(capsys, "site", "export", str(site), *flags)
     loaded = load_model(tmp_path / "out")
     settings, home = read_site(site / "site.toml"), site
-    plan = open_site(site / "site.toml")[1].plan((site / "states" / each.run / "experiment.json").read_text())
+    plan = read_policy(site / "site.toml").plan((site / "states" / each.run / "experiment.json").read_text())
     data = own_data(settings, home, plan.experiment)
     test = data.parts[3].test
     right = (loaded.infer(data.dataset.x[test]).scores.argmax(1) == data.dataset.y[test]).mean()
@@ -164,9 +164,13 @@ def test_init_makes_a_site_that_only_its_owner_can_read(tmp_path: Path, capsys: 
     flags = ("--client", "2", "--data", f"{DATA}:only=2", "--method", "fedper", "--tell-labels")
     text = said(capsys, "site", "init", str(tmp_path / "here"), *flags)
     assert "client 2:" in text
-    policy = open_site(tmp_path / "here" / "site.toml")[1]
-    assert (policy.site.name, policy.site.data, policy.site.allow.methods) == ("here", "synthetic", ("fedper",))
-    assert policy.site.allow.labels
+    policy = read_policy(tmp_path / "here" / "site.toml")
+    assert (policy.name, policy.settings.data, policy.allow.methods) == (
+        "here",
+        "synthetic",
+        ("fedper",),
+    )
+    assert policy.settings.allow.labels
     assert (tmp_path / "here" / "site.key").stat().st_mode & 0o077 == 0
     assert (tmp_path / "here" / "site.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
     assert "is not an empty folder" in said(capsys, "site", "init", str(tmp_path / "here"), *flags, code=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from superlink import SuperLink, connected, echo, identity  # noqa: F401 (the la
 
 from headwise.disk.jsontext import to_json
 from headwise.errors import ConfigError
+from headwise.sites.keys import write_node_key
 from headwise.sites.site.running import RunningSite, site_status
-from headwise.sites.site.signing import write_node_key
 from headwise.sites.site.worker import Activity, update_activity
 from headwise.sites.transport import node
 from headwise.sites.transport.envelope import SiteMessage
@@ -180,7 +179,7 @@ def test_the_status_shows_no_escape_and_keeps_only_sense(tmp_path: Path) -> None
     home = write_site(tmp_path / "site", [0]).parent
     experiment = {"method": {"name": "fed\x1b[2Jper" + "x" * 9999}, "data": {"name": "d"}, "rounds": 3}
     order = {"run": "run\x1b-1", "experiment": to_json(experiment), "site_jobs": [{"t": 2}]}
-    done = update_activity(Activity(), SiteMessage(to_json(order), []), SiteMessage("{}", []), "a line")
+    done = update_activity(Activity(), order, 2, "a line")
     assert (done.run, done.round) == ("run -1", 2)
     assert len(done.method) == 2000
     (home / "activity.json").write_text(to_json(vars(done)))
@@ -188,7 +187,7 @@ def test_the_status_shows_no_escape_and_keeps_only_sense(tmp_path: Path) -> None
     for wrong in ("two", -1, None, [2]):
         order["site_jobs"] = [{"t": wrong}]
         with pytest.raises(ConfigError):
-            update_activity(Activity(), SiteMessage(json.dumps(order), []), SiteMessage("{}", []), "")
+            update_activity(Activity(), order, 2, "")
 
 
 def test_a_key_that_is_none_is_one_sentence(tmp_path: Path) -> None:

@@ -26,12 +26,11 @@ from headwise.packed import Packed, from_bytes, to_bytes
 from headwise.runs.checkpoint import Checkpoints
 from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
-from headwise.sites.facts import for_sites
+from headwise.sites.facts import experiment_hash, for_sites
 from headwise.sites.offers import read_offer, write_offer
 from headwise.sites.server import nodes
 from headwise.sites.site.models import adapt
-from headwise.sites.site.signing import experiment_hash
-from headwise.sites.site.site import OwnPolicy
+from headwise.sites.site.policy import Policy
 from headwise.sites.site.site_file import read_site
 
 SOME = ("fedftha", "fedgmh")
@@ -75,7 +74,7 @@ def test_it_gets_what_joining_gives_where_all_data_are(method: str, tmp_path: Pa
     write_offer(Models(run), tmp_path / "offer")
     late = tmp_path / "late" / "site.toml"
     here = {e: adapt(late, tmp_path / "offer", None, e) for e in (0, 2)}
-    plan = OwnPolicy(read_site(write_site(tmp_path / "all", range(5))), tmp_path / "all").plan(
+    plan = Policy(read_site(write_site(tmp_path / "all", range(5))), tmp_path / "all").plan(
         json.dumps(hw.Experiment(**{**run.manifest["experiment"], "clients": 5}).plain())
     )
     plan = replace(plan, data=replace(plan.data, absent=frozenset({4})))

@@ -19,10 +19,12 @@ from headwise.engine.client.jobs import Job
 from headwise.engine.executors.serial import Serial
 from headwise.errors import ConfigError
 from headwise.sites.facts import for_sites
+from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site import open_site
 from headwise.sites.site.site_file import read_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Order, SiteJob, SiteMessage, pack_order
+from headwise.sites.transport.envelope import SiteMessage
+from headwise.sites.transport.messages import Order, SiteJob, pack_order
 
 DATA = "synthetic:60:4:6:sites=1"
 NOISE = 2.0
@@ -44,13 +46,13 @@ def order(
     path: Path, run: str, *rounds: int, text: str | None = None, task: Any = "fit", state: str = ""
 ) -> SiteMessage:
     text = text or asked()
-    down = Shared(open_site(path)[1].plan(text).models[0].params())
+    down = Shared(read_policy(path).plan(text).models[0].params())
     return pack_order(Order(run, text, [SiteJob(Job(task, 0, t, down), state) for t in rounds]))
 
 
 def answer(path: Path, *args: Any, **changes: Any) -> str | None:
     """Why the site refuses; None if it answers. The site is reopened, so it only knows what is on disk."""
-    found = open_site(path)[0].answer("train", order(path, *args, **changes))
+    found = open_site(path).answer("train", order(path, *args, **changes))
     said = json.loads(found.text)
     assert bool(found.records) is ("error" not in said and changes.get("task", "fit") == "fit")
     return said.get("error")
@@ -134,7 +136,7 @@ def test_a_run_that_could_not_be_ended_is_not_begun_and_the_server_hears_so(tmp_
     path = at(tmp_path, "epsilon = 3.5")
     assert answer(path, "run-1", 1) is None
     assert "the rounds ahead (2) would bring it to 4" in str(answer(path, "run-2", 1, text=asked(rounds=2)))
-    introduced = json.loads(open_site(path)[1].introduce(asked(rounds=2)).text)
+    introduced = json.loads(read_policy(path).introduce(asked(rounds=2)).text)
     assert "the rounds ahead (2) would bring it to 4" in introduced["refusal"]
     assert introduced["facts"] == []
 
@@ -142,9 +144,9 @@ def test_a_run_that_could_not_be_ended_is_not_begun_and_the_server_hears_so(tmp_
 def test_a_run_that_was_begun_may_be_gone_on_with(tmp_path: Path) -> None:
     path, text = at(tmp_path, "epsilon = 4.5"), asked(rounds=3)
     assert answer(path, "run-1", 1, text=text) is None
-    assert json.loads(open_site(path)[1].introduce(text).text)["refusal"] is None
+    assert json.loads(read_policy(path).introduce(text).text)["refusal"] is None
     assert [answer(path, "run-1", t, text=text) for t in (2, 3)] == [None, None]
-    assert "the rounds ahead (3)" in json.loads(open_site(path)[1].introduce(text).text)["refusal"]
+    assert "the rounds ahead (3)" in json.loads(read_policy(path).introduce(text).text)["refusal"]
 
 
 def test_what_a_client_tells_is_charged_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +188,7 @@ def test_an_order_that_is_refused_costs_nothing(tmp_path: Path) -> None:
 def test_two_orders_at_the_same_time_are_charged_one_after_the_other(tmp_path: Path) -> None:
     path = at(tmp_path)
     messages = [order(path, f"run-{k}", 1) for k in range(6)]
-    sites = [open_site(path)[0] for _ in messages]
+    sites = [open_site(path) for _ in messages]
     with ThreadPoolExecutor(6) as pool:
         said = list(pool.map(lambda site, message: site.answer("train", message), sites, messages))
     assert ["error" in json.loads(s.text) for s in said].count(False) == 1
@@ -208,7 +210,7 @@ def test_scores_are_beyond_epsilon_and_stay_unless_the_site_says_otherwise(
 ) -> None:
     path = at(tmp_path, f"epsilon = 3.0\n{allow}")
     for task in ("fit", "pre", "global"):
-        (said,) = json.loads(open_site(path)[0].answer("train", order(path, "run-1", 1, task=task)).text)["answers"]
+        (said,) = json.loads(open_site(path).answer("train", order(path, "run-1", 1, task=task)).text)["answers"]
         assert (said["test"] is not None, said["val"] is not None) == (told, told)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,18 @@ from headwise.settings.experiment import experiment_from
 from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites
 from headwise.sites.secagg import masking
+from headwise.sites.secagg.protocol import SCALAR, SEED
 from headwise.sites.server import nodes
+from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site import open_site
-from headwise.sites.transport.messages import Lost, SiteMessage
+from headwise.sites.transport.envelope import Lost, SiteMessage
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
 DATA = "synthetic:160:4:6:sites=5"
 MASKED = {"sums": True}
+SEED_DIGITS = 2 * SEED
+KEY_DIGITS = 2 * SCALAR
+"""hexadecimal digits of a share: a share is as long as its secret"""
 STAGES = ("keys", "shares", "fit", "help")
 METHODS = {name: registry.find("method", name) for name in list_names("method")}
 MASKABLE = [m for m, cls in METHODS.items() if cls.sums in ("samples", "clients") and cls.census is Nothing]
@@ -284,7 +289,7 @@ def transcript(folder: Path, **changes: Any) -> tuple[LocalTransport, Path]:
 
 
 def say(transport: LocalTransport, node: int, message: SiteMessage) -> dict[str, Any]:
-    return json.loads(open_site(transport.sites[node])[0].answer("train", message).text)
+    return json.loads(open_site(transport.sites[node]).answer("train", message).text)
 
 
 def changed(message: SiteMessage, **changes: Any) -> SiteMessage:
@@ -297,36 +302,24 @@ def sent(transport: LocalTransport, node: int, stage: str) -> SiteMessage:
     return next(p for n, kind, p in transport.sent if kind == "train" and n == node and stage_of(p) == stage)
 
 
-def again(
-    transport: LocalTransport, survivors: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-) -> dict[int, dict[str, Any]]:
-    """Replay the first round, like a server that wants another sum; return the sites' answers."""
+def again(transport: LocalTransport, leave_out: Sequence[int] = ()) -> dict[int, dict[str, Any]]:
+    """Replay the first round, like a server that wants a sum without these nodes; return the others' answers."""
     ready = {n: say(transport, n, sent(transport, n, "keys")) for n in HOMES}
-    shares = {n: json.loads(sent(transport, n, "shares").text)["request"] for n in HOMES}
-    roster = shares[101]["roster"]
-    order = [next(n for n, own in HOMES.items() if own == entry["clients"]) for entry in roster]
-    keys = [
-        {**entry, **{k: ready[n][k] for k in ("cipher", "mask", "seed")}}
-        for n, entry in zip(order, roster, strict=True)
-    ]
-    dealt = {n: say(transport, n, changed(sent(transport, n, "shares"), roster=keys))["sealed"] for n in HOMES}
+    old = json.loads(sent(transport, 101, "shares").text)["request"]["roster"]
+    order = [next(n for n, own in HOMES.items() if own == entry["clients"]) for entry in old]
+    roster = [ready[n]["member"] for n in order]
+    dealt = {n: say(transport, n, changed(sent(transport, n, "shares"), roster=roster))["sealed"] for n in HOMES}
     for me, n in enumerate(order):
-        sealed = [
-            {"party": u, "text": next(x["text"] for x in dealt[m] if x["party"] == me)}
-            for u, m in enumerate(order)
-            if m != n
-        ]
-        values = json.loads(sent(transport, n, "fit").text) | {"sealed": sealed}
+        values = json.loads(sent(transport, n, "fit").text) | {"sealed": [dealt[m][me] for m in order]}
         assert "masked" in say(transport, n, SiteMessage(json.dumps(values), sent(transport, n, "fit").records))
-    everybody = json.loads(sent(transport, 101, "help").text)["request"]["survivors"]
-    wanted = survivors(everybody)
-    named = {order[each["party"]] for each in wanted}
-    return {n: say(transport, n, changed(sent(transport, n, "help"), survivors=wanted)) for n in sorted(named)}
+    survivors = [[] if n in leave_out else HOMES[n] for n in order]
+    left = sorted(set(HOMES) - set(leave_out))
+    return {n: say(transport, n, changed(sent(transport, n, "help"), survivors=survivors)) for n in left}
 
 
 def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) -> None:
     transport, _ = transcript(tmp_path)
-    for said in again(transport, lambda everybody: [each for each in everybody if each["clients"] != [1]]).values():
+    for said in again(transport, [102]).values():
         assert said["error"] == (
             "this site has helped to open round 1 for the clients ((0, 4), (1,), (2,), (3,)), and helps no others."
         )
@@ -334,9 +327,8 @@ def test_a_site_helps_to_open_one_sum_of_a_round_and_no_other(tmp_path: Path) ->
 
 def test_the_same_sum_may_be_opened_again(tmp_path: Path) -> None:
     transport, _ = transcript(tmp_path)
-    for said in again(transport, lambda everybody: everybody).values():
-        assert set(said) == {"keys", "seeds"}
-        assert said["keys"] == [] and len(said["seeds"]) == 4
+    for said in again(transport).values():
+        assert [len(share) for share in said["shares"]] == [SEED_DIGITS] * 4
 
 
 def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
@@ -358,8 +350,7 @@ def test_a_site_never_gives_both_shares_of_a_party(tmp_path: Path) -> None:
     run_deployment(transport, asked(policy="skip", rounds=1), tmp_path / "other" / "run")
     assert len(said) == 3
     for one in said:
-        keys, seeds = ({letter["party"] for letter in one[part]} for part in ("keys", "seeds"))
-        assert len(keys) == 1 and len(seeds) == 3 and not keys & seeds
+        assert sorted(len(share) for share in one["shares"]) == [SEED_DIGITS] * 3 + [KEY_DIGITS]
 
 
 class Killed(BaseException):
@@ -440,7 +431,7 @@ def test_masks_are_used_once(tmp_path: Path) -> None:
         "must have this one and at least 3 in all" in say(transport, 102, shares)["error"]
     )  # the roster has its old keys
     roster = json.loads(shares.text)["request"]["roster"]
-    mine = [{**e, **{k: said[k] for k in ("cipher", "mask", "seed")}} if e["clients"] == [1] else e for e in roster]
+    mine = [said["member"] if e["clients"] == [1] else e for e in roster]
     assert "sealed" in say(transport, 102, changed(shares, roster=mine))
     assert (
         say(transport, 102, changed(shares, roster=mine))["error"]
@@ -489,7 +480,6 @@ def test_no_stage_is_answered_where_nothing_is_masked(tmp_path: Path) -> None:
         ("help", {"survivors": []}, "the sum of round 1 does not match what this site sent."),
         ("help", {"survivors": "few"}, "round 1 has 2 sites in its sum, but needs 3 that dealt shares."),
         ("help", {"survivors": "other clients"}, "the sum of round 1 does not match what this site sent."),
-        ("help", {"survivors": "twice"}, "the sum of round 1 does not match what this site sent."),
         ("help", {"survivors": "strangers"}, "round 1 has 5 sites in its sum, but needs 3 that dealt shares."),
     ],
 )
@@ -513,25 +503,32 @@ def test_a_stage_outside_the_rules_is_refused(stage: str, change: dict[str, Any]
 
 def made(real: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """The change, in which words stand for values derived from the real message."""
-    (name, value), mine = next(iter(change.items())), [1]
-    if not isinstance(value, str):
-        return change
-    own = next(e for e in real[name] if e["clients"] == mine)
-    others = [e for e in real[name] if e["clients"] != mine]
-    return {
-        name: {
-            "mine*4": [own] * 4,
-            "twice": [own, *others, others[0]] if name == "survivors" else [own, others[0], others[0]],
-            "bad key": [own, *({**e, "cipher": "02" + "ff" * 48} for e in others[:1]), *others[1:]],
-            "few": [own, others[0]],
-            "other clients": [{**own, "clients": [1, 2]}, *others],
-            "strangers": [own, *others, {"party": 9, "clients": [9]}],
-        }[value]
-    }
+    ((name, value),) = change.items()
+    if name == "survivors" and isinstance(value, str):
+        clients: list[list[int]] = real[name]
+        few = [[1], next(each for each in clients if each != [1])]
+        return {
+            name: {
+                "few": [each if each in few else [] for each in clients],
+                "other clients": [[1, 2] if each == [1] else each for each in clients],
+                "strangers": [*clients, [9]],
+            }[value]
+        }
+    if isinstance(value, str):
+        own = next(e for e in real[name] if e["clients"] == [1])
+        others = [e for e in real[name] if e["clients"] != [1]]
+        return {
+            name: {
+                "mine*4": [own] * 4,
+                "twice": [own, others[0], others[0]],
+                "bad key": [own, *({**e, "cipher": "02" + "ff" * 48} for e in others[:1]), *others[1:]],
+            }[value]
+        }
+    return change
 
 
 def test_a_site_can_insist_on_masks(tmp_path: Path) -> None:
-    site = open_site(write_site(tmp_path / "site", [0], "plain = false"))[1]
+    site = read_policy(write_site(tmp_path / "site", [0], "plain = false"))
     with pytest.raises(RunError) as error:
         site.plan(json.dumps(for_sites(asked(secure={})).plain()))
     assert str(error.value) == "site only sends masked sums, but secure.sums is false in the experiment."
@@ -591,9 +588,12 @@ def test_a_client_that_raises_is_not_in_the_sum_and_its_neighbour_is(
 @pytest.mark.parametrize(
     ("stage", "change"),
     [
-        ("keys", {"cipher": 7}),
+        ("keys", {"member": 7}),
+        ("keys", {"member": {"clients": [1], "cipher": 7, "mask": "", "seed": ""}}),
         ("keys", {"more": 1}),
         ("shares", {"sealed": []}),
+        ("shares", {"sealed": ["", "", "", ""]}),
+        ("shares", {"sealed": [7, 7, 7, 7]}),
         ("shares", {"sealed": "first twice"}),
         ("fit", {"masked": 9}),
         ("fit", {"masked": None}),
@@ -622,18 +622,14 @@ def test_a_site_that_lies_is_left_out(stage: str, change: dict[str, Any], tmp_pa
     assert failures(run) == [{"refused": [1]}] * 3
 
 
-@pytest.mark.parametrize("change", [{"seeds": []}, {"keys": [{"party": 0, "text": "00"}]}, {"seeds": "of another"}])
-def test_a_site_that_lies_when_it_helps_is_done_without(change: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("shares", [[], [""] * 4, [7] * 4, ["00"] * 5])
+def test_a_site_that_lies_when_it_helps_is_done_without(shares: list[Any], tmp_path: Path) -> None:
     transport = four(tmp_path / "a")
 
     def lie(node: int, kind: str, reply: SiteMessage) -> SiteMessage:
         if node != 102 or kind != "train" or stage_of(transport.sent[-1][2]) != "help":
             return reply
-        said = json.loads(reply.text)
-        if change["seeds" if "seeds" in change else "keys"] == "of another":
-            wrong = [{**letter, "party": letter["party"] + 7} for letter in said["seeds"]]
-            return SiteMessage(json.dumps(said | {"seeds": wrong}), [])
-        return SiteMessage(json.dumps(said | change), [])
+        return SiteMessage(json.dumps({"shares": shares}), [])
 
     transport.meddle = lie
     run = run_deployment(transport, asked(policy="skip"), tmp_path / "masked")

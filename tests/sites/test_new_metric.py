@@ -17,9 +17,9 @@ from headwise.errors import ConfigError
 from headwise.log.metrics import Metric, mean, metrics
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.report.tables import results
-from headwise.sites.transport.messages import Lost, SiteMessage
-from headwise.trackers import numbers
+from headwise.report.tables import tabulate_results
+from headwise.sites.transport.envelope import Lost, SiteMessage
+from headwise.trackers import flatten_row
 
 PACKAGE = """
 from headwise.log.metrics import Metric, weighted
@@ -66,10 +66,10 @@ def test_a_new_metric_is_everywhere(
     assert row["pre"]["top2"] == pytest.approx(over_clients(tests)["top2"])
     assert row["pre"]["accuracy"] < row["pre"]["top2"] <= 1
     assert line["pre"]["test"]["top2"] <= 1
-    assert numbers(row)["pre/top2"] == row["pre"]["top2"]
+    assert flatten_row(row)["pre/top2"] == row["pre"]["top2"]
     assert json.loads((run.path / "result.json").read_text())["accuracy"]["pre"]["top2"] == row["pre"]["top2"]
     [setting] = collect([run.path])
-    head, cells = results(setting.lines, setting.floor)
+    head, cells = tabulate_results(setting.lines, setting.floor)
     assert cells[0][head.index("top-2 accuracy")] == f"{row['pre']['top2'] * 100:.1f} %"
     assert "top-2 accuracy" in render([setting])
     with pytest.raises(SystemExit):  # nothing left to do but print the summary
@@ -126,7 +126,7 @@ def test_a_run_that_began_without_a_metric_goes_on_with_it_and_back(
     ours = [{k: v for k, v in row["stale"].items() if not k.startswith("top2")} for row in run.rounds]
     assert ours == [row["stale"] for row in whole.rounds]
     [setting] = collect([run.path])
-    assert "top-2 accuracy" not in results(setting.lines, None)[0]
+    assert "top-2 accuracy" not in tabulate_results(setting.lines, None)[0]
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,14 @@ from headwise.settings.choices import Choice
 from headwise.settings.foreign import read_foreign
 from headwise.settings.names import list_names
 from headwise.sites.facts import for_sites, write_for_sites
+from headwise.sites.keys import sign_list
 from headwise.sites.server import nodes
 from headwise.sites.server.nodes import Nodes, Roster
-from headwise.sites.site.signing import sign
+from headwise.sites.site.policy import Policy, read_policy
 from headwise.sites.site.site import open_site
-from headwise.sites.site.site_file import permit, read_site
+from headwise.sites.site.site_file import read_site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Lost, SiteMessage
+from headwise.sites.transport.envelope import Lost, SiteMessage
 from headwise.testing.nervous import Nervous
 
 HOMES = {101: [0, 4], 102: [1], 103: [2], 104: [3]}
@@ -75,7 +76,7 @@ def test_a_method_that_asks_for_labels_needs_sites_that_tell(tmp_path: Path) -> 
 
 
 def refusal(folder: Path, allow: str = "", **changes: Any) -> str:
-    site = open_site(write_site(folder, [0], allow))[1]
+    site = read_policy(write_site(folder, [0], allow))
     asked = {**for_sites(experiment()).plain(), **changes}
     with pytest.raises(RunError) as error:
         site.plan(json.dumps(asked))
@@ -108,7 +109,7 @@ def test_a_site_refuses_what_it_does_not_allow(allow: str, changes: dict[str, An
 
 @pytest.mark.parametrize(("noise", "allowed"), [(50.0, True), (1.0, False)])
 def test_a_site_reckons_privacy_itself(noise: float, allowed: bool, tmp_path: Path) -> None:
-    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
+    site = read_policy(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
     asked = json.dumps(for_sites(experiment("fedavg", privacy={"clip": 1.0, "noise": noise})).plain())
     if allowed:
         assert site.plan(asked).privacy.noise == noise
@@ -141,7 +142,7 @@ def test_under_privacy_no_round_is_answered_twice(tmp_path: Path) -> None:
     )
     run_deployment(transport, private, tmp_path / "run")
     fit = next(p for _, kind, p in transport.sent if kind == "train" and '"fit"' in p.text)
-    again = open_site(tmp_path / "site1" / "site.toml")[0].answer("train", fit)
+    again = open_site(tmp_path / "site1" / "site.toml").answer("train", fit)
     assert "has already answered round 1 or later for client 0" in json.loads(again.text)["error"]
 
 
@@ -171,7 +172,7 @@ def hostile(path: Path, word: str) -> list[dict[str, Any]]:
 
 def test_a_server_can_not_learn_of_files_through_an_experiment(tmp_path: Path) -> None:
     """The refusal is the same sentence, whether the file exists or not, and whatever it defines."""
-    policy = open_site(write_site(tmp_path / "site", [0]))[1]
+    policy = read_policy(write_site(tmp_path / "site", [0]))
     usual = for_sites(experiment()).plain()
     answers: dict[str, list[str]] = {}
     for name, text in (("absent", None), ("secret", "DB_PASSWORD = 1\n"), ("code", "raise SystemExit('it ran')\n")):
@@ -190,7 +191,7 @@ def test_a_server_can_not_learn_of_files_through_an_experiment(tmp_path: Path) -
 def test_what_is_no_experiment_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     site = read_site(write_site(tmp_path / "site", [0]))
     with pytest.raises(RunError, match=r"^site can't read this experiment: "):
-        permit(site, tmp_path, text)
+        Policy(site, tmp_path).permit(text)
 
 
 def test_what_is_sent_to_sites_holds_no_path_of_the_server(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def named(run: Any) -> SiteMessage:
     ],
 )
 def test_an_order_outside_the_rules_is_refused(message: SiteMessage, said: str, tmp_path: Path) -> None:
-    site, _ = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
+    site = open_site(write_site(tmp_path / "site", [0], "largest = 1"))
     assert said in json.loads(site.answer("train", message).text)["error"]
     assert [p.name for p in (tmp_path / "site").iterdir()] == ["site.toml"]
 
@@ -253,7 +254,7 @@ def test_noise_that_is_next_to_nothing_is_reckoned_and_refused(noise: float, lev
     """Opacus divides by zero at some of these, and never ends at others."""
     privacy = {"clip": 1.0, "noise": noise, "level": level}
     asked = for_sites(experiment("fedavg", privacy=privacy, train={"batch": 2})).plain()
-    site = open_site(write_site(tmp_path / "site", [0], "epsilon = 3.0"))[1]
+    site = read_policy(write_site(tmp_path / "site", [0], "epsilon = 3.0"))
     with pytest.raises(HeadwiseError, match=r"but the experiment has|below 1e-100 there is no epsilon to reckon"):
         site.plan(json.dumps(asked))
 
@@ -265,7 +266,7 @@ def test_what_nobody_thought_of_is_said_to_be_a_bug_and_tells_nothing_of_the_dat
         raise ZeroDivisionError("a patient's name")
 
     monkeypatch.setattr(SiteStates, "put_download", fails)
-    site, _ = open_site(write_site(tmp_path / "site", [0]))
+    site = open_site(write_site(tmp_path / "site", [0]))
     said = json.loads(site.answer("train", order()).text)
     assert said == {"error": "this is a bug in Headwise (ZeroDivisionError): see the site's log."}
 
@@ -292,17 +293,17 @@ def test_only_experiments_on_the_signed_list_run(tmp_path: Path) -> None:
     allow = 'experiments = "allowed.json"\nsigner = "board.key.pub"'
     site = read_site(write_site(tmp_path, [0], allow))
     asked, other = (for_sites(experiment(rounds=r)) for r in (3, 4))
-    assert len(sign([asked], tmp_path / "board.key", tmp_path / "allowed.json")) == 1
-    assert permit(site, tmp_path, json.dumps(asked.plain())).rounds == 3
+    assert len(sign_list([asked], tmp_path / "board.key", tmp_path / "allowed.json")) == 1
+    assert Policy(site, tmp_path).permit(json.dumps(asked.plain())).rounds == 3
     with pytest.raises(RunError, match=r"does not allow the experiment [0-9a-f]{12}: it is not on the signed list"):
-        permit(site, tmp_path, json.dumps(other.plain()))
+        Policy(site, tmp_path).permit(json.dumps(other.plain()))
     listed = json.loads((tmp_path / "allowed.json").read_text())
     (tmp_path / "allowed.json").write_text(json.dumps({**listed, "experiments": [*listed["experiments"], "0" * 64]}))
     with pytest.raises(RunError, match=r"allowed.json is not signed by .*board.key.pub, so nothing on it is allowed"):
-        permit(site, tmp_path, json.dumps(asked.plain()))
-    sign([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
+        Policy(site, tmp_path).permit(json.dumps(asked.plain()))
+    sign_list([asked, other], tmp_path / "another.key", tmp_path / "allowed.json")
     with pytest.raises(RunError, match="is not signed by"):
-        permit(site, tmp_path, json.dumps(asked.plain()))
+        Policy(site, tmp_path).permit(json.dumps(asked.plain()))
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,11 @@ from headwise.exports.quality import measure_quality
 from headwise.exports.run_models import Models
 from headwise.exports.samples import _name_classes
 from headwise.records import same
+from headwise.sites.facts import experiment_hash
 from headwise.sites.offers import write_offer
 from headwise.sites.site.models import adapt
 from headwise.sites.site.own_data import own_data
-from headwise.sites.site.signing import experiment_hash
-from headwise.sites.site.site import OwnPolicy
+from headwise.sites.site.policy import Policy
 from headwise.sites.site.site_file import read_site
 
 HOSPITALS = {"lima": "ab", "oslo": "bc", "rome": "ad"}
@@ -130,7 +130,7 @@ def test_sites_with_other_preprocessing_are_refused(tmp_path: Path) -> None:
 
 def test_under_privacy_no_sums_leave_a_site(tmp_path: Path) -> None:
     path = site(tmp_path, 0, "", "--tell-sums")
-    policy = OwnPolicy(read_site(path), path.parent)
+    policy = Policy(read_site(path), path.parent)
     for privacy, tells in ((None, True), ({"clip": 1.0}, False)):
         changes: dict[str, Any] = {"privacy": privacy} if privacy else {}
         said = json.loads(policy.introduce(json.dumps(asked(**changes).plain())).text)

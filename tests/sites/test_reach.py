@@ -17,7 +17,7 @@ from laboratory import free_port
 
 from headwise.cli import main
 from headwise.errors import ConfigError
-from headwise.sites.site.signing import check_certificate, write_certificates
+from headwise.sites.keys import check_certificate, write_certificates
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import find_problem, load_authority
 
@@ -204,5 +204,5 @@ def test_no_wait_depends_on_a_clock_that_can_jump() -> None:
     assert users == {
         "superlink.py": {"time.time"},
         "envelope.py": {"datetime.now"},
-        "signing.py": {"datetime.datetime.now"},
+        "keys.py": {"datetime.datetime.now"},
     }

@@ -90,7 +90,7 @@ def test_findings_are_those_of_the_page() -> None:
     assert spec is not None and spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
-    assert known_audits() == bench.quoted(bench.PAGE.read_text(encoding="utf-8"))
+    assert known_audits() == bench.quote(bench.PAGE.read_text(encoding="utf-8"))
     assert all(len(known_audits()[method]["attacks"]) > 3 for method in bench.METHODS)
 
 

@@ -17,8 +17,8 @@ from laboratory import free_port
 from headwise.cli import main
 from headwise.disk.files import write_json
 from headwise.errors import ConfigError, RunError
+from headwise.sites.keys import write_node_key
 from headwise.sites.server import control
-from headwise.sites.site.signing import write_node_key
 from headwise.sites.transport import superlink
 from headwise.sites.transport.superlink import is_listening
 from headwise.sites.transport.supervisor import STATUS, claim_folder
@@ -124,11 +124,14 @@ def test_the_status_says_who_is_here_and_how_far_the_run_is(
 
 
 def test_deploy_tells_what_the_server_says_and_each_round(tmp_path: Path) -> None:
-    out, told = ran(tmp_path), list[str]()
+    out = ran(tmp_path)
+    told: list[str] = []
     control.progress_file(out).write_text('{"line": "1 of 2 sites are here; b is missing"}\n')
     follower = control.Follower(out, told.append, rounds=1)
-    follower.look()
-    follower.look()
+    assert follower.look() is None
+    with control.progress_file(out).open("a") as file:
+        file.write('{"ended": "client 1 gave no answer"}\n')
+    assert follower.look() == follower.look() == "client 1 gave no answer"
     assert told[0] == "1 of 2 sites are here; b is missing"
     assert [line.split(",")[0] for line in told[1:]] == ["round 2: 2 of 2 clients"], "each once, and none of before"
 

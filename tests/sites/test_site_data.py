@@ -137,7 +137,7 @@ def test_a_table_of_one_client(
     assert "one_client = true" in Path("data.toml").read_text()
     assert load(read_description(Path("data.toml"))).dataset.owners == ("patients",)
     both = ("data", "init", str(table), "--target", "ill", "--one-client", "--clients", "who", "-o", "b.toml")
-    assert "--clients is 'who', but --one-client is given, too" in told(capsys, *both, code=2)
+    assert "--clients is 'who', but --one-client is also given" in told(capsys, *both, code=2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from federations import LocalTransport, bits, run_deployment
 import headwise as hw
 from headwise.errors import RunError
 from headwise.sites.facts import ClientFacts
-from headwise.sites.site.site import OwnPolicy
+from headwise.sites.site.policy import Policy
 from headwise.sites.site.site_file import read_site
 
 PART = """
@@ -142,7 +142,7 @@ def test_sites_without_sums_need_a_range_that_all_declare_alike(tmp_path: Path) 
 
 def test_private_quantities_at_sites_need_a_range(tmp_path: Path) -> None:
     path = hospitals(tmp_path)[0]
-    policy = OwnPolicy(read_site(path), path.parent)
+    policy = Policy(read_site(path), path.parent)
     for declared, refused in (({}, True), ({"target_range": [0, 20]}, False)):
         asked = hw.Experiment(**OWN, **declared, data="own", privacy={"clip": 1.0})
         said = json.loads(policy.introduce(json.dumps(asked.plain())).text)

@@ -17,9 +17,10 @@ from headwise.engine.events import Event, RoundEnded, RoundStarted
 from headwise.errors import ClientError, RunError
 from headwise.methods.fedper import FedPer
 from headwise.settings.names import list_names
-from headwise.sites.site.site import SimulatedPolicy, Site
+from headwise.sites.site.site import OpenPolicy, Site
 from headwise.sites.states import SiteStates
-from headwise.sites.transport.messages import Lost, SiteMessage, pack_error, unpack_report
+from headwise.sites.transport.envelope import Lost, SiteMessage
+from headwise.sites.transport.messages import pack_error, unpack_report
 from headwise.testing.nervous import Nervous
 
 SIM = {"kind": "flower-sim"}
@@ -150,7 +151,7 @@ def test_a_method_that_fails_is_told_as_in_one_process(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["", "[", "7", "{}", '{"experiment": 7}', '{"experiment": "{}", "run": "a"}'])
 def test_a_message_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    said = json.loads(Site(tmp_path, SimulatedPolicy(tmp_path)).answer("train", SiteMessage(text, [])).text)
+    said = json.loads(Site(tmp_path, OpenPolicy(tmp_path)).answer("train", SiteMessage(text, [])).text)
     assert set(said) == {"error"}
     assert list(tmp_path.iterdir()) == []
 

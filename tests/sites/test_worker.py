@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
+from typing import Any
 
 import pytest
 from federations import experiment, write_site
@@ -21,8 +22,9 @@ from headwise.disk.jsontext import to_json
 from headwise.engine.client.jobs import Job
 from headwise.sites.facts import for_sites
 from headwise.sites.server.nodes import Nodes, Roster
+from headwise.sites.site.policy import forget_data, read_policy
 from headwise.sites.site.running import site_status
-from headwise.sites.site.site import forget_data, open_site
+from headwise.sites.site.site import open_site
 from headwise.sites.site.worker import Activity, SiteWorker, describe_order
 from headwise.sites.transport import envelope
 from headwise.sites.transport.envelope import SOCKET, WORKER_TRIES, NodeSeen, SiteMessage, WorkerLine
@@ -33,6 +35,7 @@ from headwise.sites.transport.supervisor import Supervisor
 DATA = """
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headwise.data.sources.synthetic import Synthetic
 
@@ -51,7 +54,7 @@ class Own(Synthetic):
 def order(path: Path, t: int = 1) -> SiteMessage:
     """A training order for client 1, from the initial state."""
     text = to_json(for_sites(experiment("fedavg", rounds=3)).plain())
-    down = Shared(open_site(path)[1].plan(text).models[0].params())
+    down = Shared(read_policy(path).plan(text).models[0].params())
     return pack_order(Order("run-1", text, [SiteJob(Job("fit", 1, t, down), "")]))
 
 
@@ -117,7 +120,7 @@ def test_the_worker_answers_and_its_death_changes_no_bit(home: Path, keeper: Kee
     again = asked.ask("train", message)  # the same connection object: it finds the new worker
     assert json.loads(again.text)["process"] != worker
     assert without_process(again) == without_process(first)
-    assert without_process(open_site(home / "site.toml")[0].answer("train", message)) == without_process(first)
+    assert without_process(open_site(home / "site.toml").answer("train", message)) == without_process(first)
     found = site_status(home)
     assert (found.activity.run, found.activity.round, found.activity.rounds) == ("run-1", 1, 3)
     assert found.activity.sent == first.size + again.size, "it goes on counting from the disk"
@@ -196,20 +199,19 @@ def test_messages_that_are_none_do_not_end_the_worker(tmp_path: Path, monkeypatc
     assert said[-1] == "the server does not use this site: it claims client 1."
 
 
-def reply(**values: object) -> SiteMessage:
+def describe(order: dict[str, Any] | None = None, **values: object) -> str:
+    """The line about a round in which a client's answer had these values."""
     answer = {"kind": "fit", "n": 120, "samples": 360, "failure": None}
-    return SiteMessage(to_json({"answers": [answer | values]}), [b"x" * 1700])
+    return describe_order(order or {"site_jobs": [{"t": 2}]}, {"answers": [answer | values]}, 1800)
 
 
 def test_each_round_has_one_line() -> None:
-    asked = SiteMessage(to_json({"site_jobs": [{"t": 2}]}), [])
-    assert describe_order(asked, reply()) == "round 2: trained on 120 samples, sent 1.8 KB"
-    assert describe_order(asked, reply(n=1, samples=0)) == "round 2: trained, sent 1.8 KB"  # sizes are private here
-    assert describe_order(asked, reply(kind="pre")) == "round 2: evaluated, sent 1.8 KB"
-    assert describe_order(asked, reply(failure=["error", "no memory"])) == "round 2: failed (no memory), sent 1.8 KB"
-    assert describe_order(asked, SiteMessage('{"error": "not here"}', [])) == "round 2: refused: not here"
-    stage = SiteMessage(to_json({"stage": "keys", "request": {"t": 2}}), [])
-    assert describe_order(stage, SiteMessage("{}", [])) == ""
+    assert describe() == "round 2: trained on 120 samples, sent 1.8 KB"
+    assert describe(n=1, samples=0) == "round 2: trained, sent 1.8 KB"  # sizes are private here
+    assert describe(kind="pre") == "round 2: evaluated, sent 1.8 KB"
+    assert describe(failure=["error", "no memory"]) == "round 2: failed (no memory), sent 1.8 KB"
+    assert describe_order({"site_jobs": [{"t": 2}]}, {"error": "not here"}, 20) == "round 2: refused: not here"
+    assert describe({"stage": "keys", "request": {"t": 2}}) == ""
 
 
 def test_the_status_says_what_was_done(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from .transport.envelope import AnswerMessage
 def _open(node_config: Mapping[str, Any]) -> AnswerMessage:
     from .site.site import open_site
 
-    return open_site(Path(str(node_config["site"])))[0].answer
+    return open_site(Path(str(node_config["site"]))).answer
 
 
 def _serve(transport: grid.FlowerTransport, config: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..app import registry
 from ..data.dataset import Source
 from ..data.preprocessing import add_sums, describe_difference, sums_from_json
+from ..disk.files import digest
 from ..disk.jsontext import to_json
 from ..errors import ConfigError, DataError
 from ..models.base import Task
@@ -139,3 +140,12 @@ def for_sites(experiment: Experiment) -> Experiment:
     model = experiment.model or (Choice(source.default_model),)
     resolved = registry.resolve_all(replace(experiment, model=model))
     return replace(resolved, engine=Engine(kind="flower", kernels=resolved.engine.kernels))
+
+
+def experiment_hash(experiment: Experiment) -> str:
+    """Identifies an experiment on a signed list: covers every setting except those of the machine."""
+    plain = without_files(experiment).plain()
+    plain["data"].pop(STATISTICS, None)  # which, like the task, the server only knows once sites have reported it
+    plain.pop("task")  # a site refuses any other than that of its data
+    plain["engine"] = {"kernels": experiment.engine.kernels}
+    return digest(to_json(plain, sort_keys=True).encode())

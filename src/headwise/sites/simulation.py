@@ -8,7 +8,7 @@ from typing import Any
 from ..engine.executors.base import Setup
 from ..settings.options import Engine
 from .server.remote import LocalCopies, Remote
-from .site.site import SimulatedPolicy, Site
+from .site.site import OpenPolicy, Site
 from .states import SiteStates
 
 RUN = "run"  # fixed: the nodes' folder belongs to a single run
@@ -18,7 +18,7 @@ def make(setup: Setup) -> Remote:
     """The executor for ``engine.kind = "flower-sim"``; nodes keep their states in the run folder."""
     from .transport.grid import Simulation, client_app  # imported here so that the rest can be tested without Flower
 
-    site = Site((setup.folder / "sites").absolute(), SimulatedPolicy(setup.data_dir.absolute()))
+    site = Site((setup.folder / "sites").absolute(), OpenPolicy(setup.data_dir.absolute()))
     clients = len(setup.plan.data)
     nodes = min(setup.engine.flower.nodes or clients, clients)
     link = Simulation(client_app(lambda _: site.answer), nodes, backend(setup.engine, setup.workers))

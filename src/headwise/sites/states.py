@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..disk.files import digest as digest_of
-from ..disk.files import failing_clearly, read_bytes, write_bytes
+from ..disk.files import explain_write_errors, read_bytes, write_bytes
 from ..errors import RunError
 
 RUN = re.compile(r"[0-9a-z-]{1,64}")
@@ -99,7 +99,7 @@ class SiteStates:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with failing_clearly(path.parent):
+    with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ...disk.files import failing_clearly, read_json, write_json
+from ...disk.files import explain_write_errors, read_json, write_json
 from ...engine.answers import judge
 from ...engine.client.jobs import Answer, Failure
 from ...engine.plan import Plan
@@ -20,39 +20,24 @@ from ...errors import ClientError, RunError
 from ...records import Packed
 from ...settings.fields import Natural, build
 from ..states import SiteStates
-from ..transport.messages import (
+from ..transport.messages import Order
+from .fixed_point import add_up, find_misfit, flatten, unflatten
+from .protocol import Member, Secrets, deal_shares, mask_vector, new_secrets, parties_needed, read_share
+from .stages import (
     HelpReply,
     HelpRequest,
     KeysReply,
     KeysRequest,
-    Letter,
-    Order,
-    PartyKeys,
+    Opened,
     SharesReply,
     SharesRequest,
     StageReply,
     StageRequest,
-    pack_letters,
-    unhex,
-    unpack_letters,
-)
-from .fixed_point import add_up, find_misfit, flatten, unflatten
-from .protocol import (
-    Member,
-    Secrets,
-    Share,
-    deal_shares,
-    mask_vector,
-    new_secrets,
-    parties_needed,
-    read_share,
 )
 
 ROUND = re.compile(r"round-(\d{7,10})-\d{1,10}\.json", re.ASCII)
 AnswerAndState = tuple[Answer, str]
 """an answer, and the digest of the client's new state"""
-Opened = tuple[tuple[int, ...], ...]
-"""whose sum was opened: the clients of each site in it"""
 
 
 @dataclass(frozen=True)
@@ -63,21 +48,24 @@ class RoundSecrets:
     cipher: str
     mask: str
     seed: str
-    roster: tuple[PartyKeys, ...] = ()
+    roster: tuple[Member, ...] = ()
     me: Natural = 0
     """this site's index in the roster"""
     enough: Natural = 0
     """shares needed to restore a secret"""
-    share: tuple[str, ...] = ()
-    """this site's share of its own key and seed"""
-    sealed: tuple[Letter, ...] = ()
-    """the shares that other sites sealed for this one"""
+    sealed: tuple[str, ...] = ()
+    """the share that each party sealed for this site"""
     counted: tuple[Natural, ...] = ()
     """the clients in this site's masked vector"""
 
     @property
     def secrets(self) -> Secrets:
-        return Secrets(unhex(self.cipher), unhex(self.mask), unhex(self.seed))
+        return Secrets(self.cipher, self.mask, self.seed)
+
+    @property
+    def dealt(self) -> dict[int, str]:
+        """The sealed shares by party, without parties that dealt none."""
+        return {party: letter for party, letter in enumerate(self.sealed) if letter}
 
 
 class Masking:
@@ -93,28 +81,26 @@ class Masking:
     def answer(self, request: StageRequest) -> StageReply:
         if not request.clients:
             raise RunError("a masked sum needs clients, but this message names none.")
-        if isinstance(request, KeysRequest):
-            return self._make_keys(request)
-        return self._deal(request) if isinstance(request, SharesRequest) else self._help(request)
+        if isinstance(request, SharesRequest):
+            return self._deal(request)
+        return self._help(request) if isinstance(request, HelpRequest) else self._make_keys(request)
 
-    def _make_keys(self, request: KeysRequest) -> KeysReply:
+    def _make_keys(self, request: StageRequest) -> KeysReply:
         """Make fresh keys; what is left of earlier attempts and rounds is deleted, so it can never be opened."""
         for path in self._folder.glob("round-*.json"):
             name = ROUND.fullmatch(path.name)
             if name and (int(name[1]) < request.t or path == self._path("round", request)):
                 path.unlink(missing_ok=True)
         secrets = new_secrets()
-        self._write(
-            request, RoundSecrets(request.clients, secrets.cipher.hex(), secrets.mask.hex(), secrets.seed.hex())
-        )
-        return KeysReply(*(part.hex() for part in secrets.member), opened=self._read_opened(request))
+        self._write(request, RoundSecrets(request.clients, *secrets))
+        return KeysReply(secrets.member(request.clients), self._read_opened(request))
 
     def _deal(self, request: SharesRequest) -> SharesReply:
         """Deal shares of this site's secrets, once per round."""
         kept = self._read(request)
         if kept.roster:
             raise RunError(f"this site has already dealt its shares of round {request.t}.")
-        mine = PartyKeys(kept.clients, *(part.hex() for part in kept.secrets.member))
+        mine = kept.secrets.member(kept.clients)
         enough = parties_needed(self._plan.experiment.secure.threshold, request.sites)
         if request.roster.count(mine) != 1 or not enough <= len(request.roster) <= request.sites:
             raise RunError(
@@ -126,30 +112,30 @@ class Masking:
         if len(set(clients)) < len(clients) or len(set(keys)) < len(keys):
             raise RunError(f"the roster of round {request.t} names a client or a key twice.")
         me = request.roster.index(mine)
-        share, sealed = deal_shares(kept.secrets, me, members(request.roster), enough)
-        own = tuple(part.hex() for part in share)
-        self._write(request, replace(kept, roster=request.roster, me=me, enough=enough, share=own))
-        return SharesReply(pack_letters(sealed))
+        sealed = deal_shares(kept.secrets, me, request.roster, enough)
+        self._write(request, replace(kept, roster=request.roster, me=me, enough=enough))
+        return SharesReply(sealed)
 
     def mask(self, order: Order, answers: Sequence[AnswerAndState]) -> tuple[list[AnswerAndState], Packed | None]:
         """The answers without their uploads, and the masked sum of the uploads; None if there are none."""
         request = self.check_order(order)
         kept = self._read(request)
-        dealt = unpack_letters(order.sealed or ())
-        if not set(dealt) <= set(range(len(kept.roster))) - {kept.me} or len(dealt) + 1 < kept.enough:
-            raise RunError(f"round {request.t} has shares of {len(dealt)} other sites, but needs {kept.enough - 1}.")
-        roster = members(kept.roster)
-        for u, letter in dealt.items():  # fail now rather than in the last stage
-            read_share(kept.secrets.cipher, kept.me, u, roster, letter)
+        used = replace(kept, mask="", seed="", sealed=order.sealed or ())
+        if len(used.sealed) != len(kept.roster) or len(used.dealt) < kept.enough:
+            raise RunError(f"round {request.t} has shares of {len(used.dealt)} sites, but needs {kept.enough}.")
+        for u, letter in used.dealt.items():  # fail now rather than in the last stage
+            read_share(kept.cipher, kept.me, u, kept.roster, letter)
         judged = [(self._check_answer(order, a, len(kept.roster) * len(answers)), digest) for a, digest in answers]
         ups = {a.client: a.up for a, _ in judged if a.failure is None and a.up is not None}
         bare = [(replace(a, up=None), digest) for a, digest in judged]
-        used = replace(kept, mask="", seed="", sealed=order.sealed or (), counted=tuple(sorted(ups)))
-        self._write(request, used)  # before anything leaves: these secrets must never mask anything else
+        self._write(
+            request, replace(used, counted=tuple(sorted(ups)))
+        )  # before anything leaves: these secrets must never mask anything else
         if not ups:
             return bare, None
         total = add_up(ups, self._plan.method.needs(), {a.client: a.n for a, _ in judged})
-        hidden = mask_vector(flatten(total), kept.secrets, kept.me, roster, dealt, mask_context(self._run, request.t))
+        where = mask_context(self._run, request.t)
+        hidden = mask_vector(flatten(total), kept.secrets, kept.me, kept.roster, used.dealt, where)
         return bare, unflatten(hidden, total)
 
     def check_order(self, order: Order) -> KeysRequest:
@@ -182,28 +168,25 @@ class Masking:
     def _help(self, request: HelpRequest) -> HelpReply:
         """Shares that open the survivors' sum: of their seeds, and of the other parties' keys; never both."""
         kept = self._read(request)
-        survivors = {each.party: each.clients for each in request.survivors}
-        dealt = {kept.me, *(letter.party for letter in kept.sealed)}
-        if not kept.counted or survivors.get(kept.me) != kept.counted or len(survivors) < len(request.survivors):
+        survivors = dict(enumerate(request.survivors))
+        if not kept.counted or survivors.get(kept.me) != kept.counted:
             raise RunError(f"the sum of round {request.t} does not match what this site sent.")
-        if not survivors.keys() <= dealt or len(survivors) < kept.enough:
+        in_sum = {party for party, clients in survivors.items() if clients}
+        if not in_sum <= kept.dealt.keys() or len(in_sum) < kept.enough:
             raise RunError(
-                f"round {request.t} has {len(survivors)} sites in its sum, but needs {kept.enough} that dealt shares."
+                f"round {request.t} has {len(in_sum)} sites in its sum, but needs {kept.enough} that dealt shares."
             )
-        now: Opened = tuple(sorted(survivors.values()))
+        now: Opened = tuple(sorted(filter(None, request.survivors)))
         before = self._read_opened(request)
         if before not in (None, now):
             raise RunError(
                 f"this site has helped to open round {request.t} for the clients {before}, and helps no others."
             )
         write_json(self._path("opened", request), now)
-        roster = members(kept.roster)
-        sealed = unpack_letters(kept.sealed)
-        shares = {u: read_share(unhex(kept.cipher), kept.me, u, roster, letter) for u, letter in sealed.items()}
-        shares[kept.me] = Share(*map(unhex, kept.share))
+        shares = {u: read_share(kept.cipher, kept.me, u, kept.roster, letter) for u, letter in kept.dealt.items()}
         self._path("round", request).unlink()
-        keys = {v: share.key for v, share in shares.items() if v not in survivors}
-        return HelpReply(pack_letters(keys), pack_letters({u: shares[u].seed for u in survivors}))
+        parts = {u: share.seed if u in in_sum else share.key for u, share in shares.items()}
+        return HelpReply(tuple(parts.get(u, "") for u in range(len(kept.roster))))
 
     def _path(self, what: str, request: StageRequest) -> Path:
         """Named by client as well, because the nodes of a simulation share a folder."""
@@ -221,17 +204,13 @@ class Masking:
         return kept
 
     def _write(self, request: StageRequest, kept: RoundSecrets) -> None:
-        with failing_clearly(self._folder):
+        with explain_write_errors(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(self._path("round", request), asdict(kept), private=True)
 
     def _read_opened(self, request: StageRequest) -> Opened | None:
         path = self._path("opened", request)
         return tuple(tuple(map(int, clients)) for clients in read_json(path)) if path.exists() else None
-
-
-def members(roster: Sequence[PartyKeys]) -> list[Member]:
-    return [Member(unhex(entry.cipher), unhex(entry.mask), unhex(entry.seed)) for entry in roster]
 
 
 def mask_context(run: str, t: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...contract.method import record_types
 from ...engine.client.jobs import Answer
@@ -13,39 +13,39 @@ from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import Packed, Record, RecordError
 from ..transport.envelope import Lost, SiteMessage
-from ..transport.messages import (
+from ..transport.messages import Order, Report, SiteJob, pack_order
+from .fixed_point import flatten, layout_of, mean_of, unflatten, weight_of
+from .masking import mask_context
+from .protocol import SEED, Member, open_sum, parties_needed, read_public_key
+from .stages import (
     HelpReply,
     HelpRequest,
     KeysReply,
     KeysRequest,
-    Order,
-    PartyKeys,
-    Report,
+    Opened,
     SharesReply,
     SharesRequest,
-    SiteJob,
     StageRequest,
-    Survivor,
-    UnopenedError,
-    pack_letters,
-    pack_order,
     pack_request,
-    unhex,
-    unpack_letters,
     unpack_reply,
 )
-from .fixed_point import flatten, layout_of, mean_of, unflatten, weight_of
-from .masking import Opened, mask_context, members
-from .protocol import SEED, Help, open_sum, parties_needed, read_public_key
 
 T = TypeVar("T")
 
-Exchange = Callable[
-    [str, Mapping[int, SiteMessage]], Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]
-]
-"""sends the messages of a stage; each reply comes with a function that logs it"""
-ReadReply = Callable[[int, SiteMessage], T]
-"""parses a node's reply"""
+Read = Callable[[Sequence[SiteJob], SiteMessage], T]
+"""parses the reply of the node with these jobs; a `ClientError` or `RecordError` refuses it"""
+
+
+class Exchange(Protocol):
+    def __call__(
+        self, task: str, messages: Mapping[int, SiteMessage], site_jobs: Mapping[int, Sequence[SiteJob]], read: Read[T]
+    ) -> Iterator[tuple[int, T | Lost]]:
+        """Send the messages of a stage; yield the nodes' replies as `read` understands them."""
+        ...
+
+
+class UnopenedError(ClientError):
+    """A masked sum stays closed: too few sites, or unusable shares."""
 
 
 class MaskedRound:
@@ -57,7 +57,7 @@ class MaskedRound:
         self._experiment = experiment
         self._site_jobs = site_jobs
         self._t = next(iter(site_jobs.values()))[0].job.t
-        self._clients = {n: tuple(sorted(v.job.client for v in each)) for n, each in site_jobs.items()}
+        self._clients = {n: _clients_of(jobs) for n, jobs in site_jobs.items()}
         self._sites = len(site_jobs)
         self._before: Opened | None = None
         """whose sum an earlier attempt at this round opened: no other may be"""
@@ -68,7 +68,7 @@ class MaskedRound:
         self.refused: dict[int, str] = {}
         """nodes whose answer was an error or unusable"""
 
-    def play(self, exchange: Exchange, read: ReadReply[Report]) -> list[tuple[Answer, str]]:
+    def play(self, exchange: Exchange, read: Read[Report]) -> list[tuple[Answer, str]]:
         """Run all stages; return the answers of the nodes that stayed, with the mean in place of each upload.
 
         Raises `UnopenedError` if too few stayed.
@@ -76,7 +76,7 @@ class MaskedRound:
         self._exchange = exchange
         keys = self._collect_keys()
         nodes = sorted(keys, key=self._clients.__getitem__)
-        roster = tuple(PartyKeys(self._clients[n], keys[n].cipher, keys[n].mask, keys[n].seed) for n in nodes)
+        roster = tuple(keys[n].member for n in nodes)
         dealt = self._relay_shares(nodes, roster)
         reports = self._fit(nodes, dealt, read)
         sums = self._most_alike({n: r.masked for n, r in reports.items() if r.masked is not None})
@@ -92,9 +92,10 @@ class MaskedRound:
 
     def _collect_keys(self) -> dict[int, KeysReply]:
         requests = {n: KeysRequest(self._t, clients) for n, clients in self._clients.items()}
-        keys = self._ask("keys", self._pack(requests), _read_keys)
-        counts = Counter(key for reply in keys.values() for key in (reply.cipher, reply.mask, reply.seed))
-        for node in [n for n, r in keys.items() if max(counts[k] for k in (r.cipher, r.mask, r.seed)) > 1]:
+        keys = self._ask("keys", self._pack(requests), self._read_keys)
+        own = {n: (r.member.cipher, r.member.mask, r.member.seed) for n, r in keys.items()}
+        counts = Counter(key for each in own.values() for key in each)
+        for node in [n for n, each in own.items() if max(counts[key] for key in each) > 1]:
             del keys[node]
             self._refuse(node, "these keys are not a site's own: they were sent twice")
         before = {reply.opened for reply in keys.values()} - {None}
@@ -110,30 +111,37 @@ class MaskedRound:
         self._check_enough("keys", len(keys))
         return keys
 
-    def _relay_shares(self, nodes: Sequence[int], roster: tuple[PartyKeys, ...]) -> dict[int, dict[int, bytes]]:
-        """Shares by dealer and recipient, both as indices in the roster."""
+    def _read_keys(self, jobs: Sequence[SiteJob], message: SiteMessage) -> KeysReply:
+        """A site's keys, checked here: no honest site can deal its shares to a party whose keys are none."""
+        reply = unpack_reply(message, KeysReply)
+        for key in (reply.member.cipher, reply.member.mask):
+            read_public_key(key)
+        if len(reply.member.seed) != 2 * SEED or reply.member.clients != _clients_of(jobs):
+            raise RecordError("the hash of the seed has another length, or these keys are for other clients")
+        return reply
+
+    def _relay_shares(self, nodes: Sequence[int], roster: tuple[Member, ...]) -> dict[int, tuple[str, ...]]:
+        """Each dealer's sealed shares for all parties, both as indices in the roster."""
         requests = {n: SharesRequest(self._t, self._clients[n], self._sites, roster) for n in nodes}
 
-        def read(node: int, message: SiteMessage) -> dict[int, bytes]:
-            shares = unpack_letters(unpack_reply(message, SharesReply).sealed)
-            if shares.keys() != set(range(len(nodes))) - {nodes.index(node)}:
-                raise RecordError("these shares are not for all other sites")
-            return shares
+        def read(jobs: Sequence[SiteJob], message: SiteMessage) -> tuple[str, ...]:
+            sealed = unpack_reply(message, SharesReply).sealed
+            if len(sealed) != len(roster) or not all(sealed):
+                raise RecordError("these shares are not for all sites")
+            return sealed
 
-        dealt = {nodes.index(n): shares for n, shares in self._ask("shares", self._pack(requests), read).items()}
+        dealt = {nodes.index(n): sealed for n, sealed in self._ask("shares", self._pack(requests), read).items()}
         self._check_enough("shares", len(dealt))
         return dealt
 
-    def _fit(
-        self, nodes: Sequence[int], dealt: Mapping[int, Mapping[int, bytes]], read: ReadReply[Report]
-    ) -> dict[int, Report]:
+    def _fit(self, nodes: Sequence[int], dealt: Mapping[int, tuple[str, ...]], read: Read[Report]) -> dict[int, Report]:
         orders: dict[int, SiteMessage] = {}
         for me in dealt:
-            sealed = pack_letters({u: shares[me] for u, shares in dealt.items() if u != me})
+            sealed = tuple(dealt[u][me] if u in dealt else "" for u in range(len(nodes)))
             orders[nodes[me]] = pack_order(Order(self._run, self._experiment, self._site_jobs[nodes[me]], sealed))
 
-        def read_masked(node: int, message: SiteMessage) -> Report:
-            report = read(node, message)
+        def read_masked(jobs: Sequence[SiteJob], message: SiteMessage) -> Report:
+            report = read(jobs, message)
             if any(a.up is not None for a, _ in report.answers):
                 raise RecordError("this report contains unmasked messages")
             if (report.masked is None) != all(a.failure for a, _ in report.answers):
@@ -155,7 +163,7 @@ class MaskedRound:
     def _open(
         self,
         nodes: Sequence[int],
-        roster: tuple[PartyKeys, ...],
+        roster: tuple[Member, ...],
         dealt: Mapping[int, Any],
         reports: Mapping[int, Report],
         sums: Mapping[int, Packed],
@@ -163,17 +171,15 @@ class MaskedRound:
         """The mean message of all clients in `sums`."""
         samples = {n: {a.client: a.n for a, _ in reports[n].answers if not a.failure} for n in sums}
         parties = {n: nodes.index(n) for n in sums}
-        survivors = tuple(Survivor(parties[n], tuple(sorted(samples[n]))) for n in sums)
-        now = tuple(sorted(each.clients for each in survivors))
+        survivors = tuple(tuple(sorted(samples.get(n, ()))) for n in nodes)
+        now = tuple(sorted(filter(None, survivors)))
         if self._before not in (None, now):
             raise UnopenedError(f"round {self._t} can be opened for the clients {self._before} only, not for {now}")
         requests = {n: HelpRequest(self._t, self._clients[n], survivors) for n in sums}
-        gone = dealt.keys() - set(parties.values())
 
-        def read(node: int, message: SiteMessage) -> Help:
-            reply = unpack_reply(message, HelpReply)
-            shares = Help(unpack_letters(reply.keys), unpack_letters(reply.seeds))
-            if shares.keys.keys() != gone or shares.seeds.keys() != set(parties.values()):
+        def read(jobs: Sequence[SiteJob], message: SiteMessage) -> tuple[str, ...]:
+            shares = unpack_reply(message, HelpReply).shares
+            if len(shares) != len(nodes) or not all(shares[u] for u in dealt):
                 raise RecordError("these are not the shares that were requested")
             return shares
 
@@ -188,7 +194,7 @@ class MaskedRound:
         method = self._plan.method
         context = mask_context(self._run, self._t)
         try:
-            row = open_sum(vectors, members(roster), dealt, helpers, self._enough, context)
+            row = open_sum(vectors, roster, dealt, helpers, self._enough, context)
             total = unflatten(row, next(iter(sums.values())))
             weight = sum(weight_of(method.needs(), n) for each in samples.values() for n in each.values())
             return mean_of(record_types(type(method)).up, total, method.needs(), weight)
@@ -198,19 +204,16 @@ class MaskedRound:
     def _pack(self, requests: Mapping[int, StageRequest]) -> dict[int, SiteMessage]:
         return {n: pack_request(self._run, self._experiment, request) for n, request in requests.items()}
 
-    def _ask(self, stage: str, messages: Mapping[int, SiteMessage], read: ReadReply[T]) -> dict[int, T]:
+    def _ask(self, stage: str, messages: Mapping[int, SiteMessage], read: Read[T]) -> dict[int, T]:
         """The nodes' parsed answers, without nodes that are lost or refused."""
         answers: dict[int, T] = {}
-        for node, reply, note in self._exchange(stage, messages):
-            if isinstance(reply, Lost):
+        for node, reply in self._exchange(stage, messages, self._site_jobs, read):
+            if not isinstance(reply, Lost):
+                answers[node] = reply
+            elif reply.reason == "refused":
+                self._refuse(node, reply.why)
+            else:
                 self.lost[node] = reply
-                continue
-            try:
-                answers[node] = read(node, reply)
-                note(None)
-            except (ClientError, RecordError) as error:
-                note(str(error))
-                self._refuse(node, str(error))
         return answers
 
     def _refuse(self, node: int, why: str) -> None:
@@ -234,11 +237,5 @@ class MaskedRound:
             )
 
 
-def _read_keys(node: int, message: SiteMessage) -> KeysReply:
-    """A site's keys, checked here: no honest site can deal its shares to a party whose keys are none."""
-    reply = unpack_reply(message, KeysReply)
-    for key in (reply.cipher, reply.mask):
-        read_public_key(unhex(key))
-    if len(unhex(reply.seed)) != SEED:
-        raise RecordError("the hash of the seed has another length")
-    return reply
+def _clients_of(jobs: Sequence[SiteJob]) -> tuple[int, ...]:
+    return tuple(sorted(site_job.job.client for site_job in jobs))

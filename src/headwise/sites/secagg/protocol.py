@@ -12,9 +12,9 @@ Vectors are integers modulo 2**64. Each is masked with the stream of b_u, and wi
 (s_u, s_v); the pairwise streams cancel in the sum. Every party in U1 holds a share of each s and b. To open a sum, the
 server needs b of U3, to remove their own masks, and s of U2 without U3, whose pairwise masks did not cancel.
 
-All primitives are from libraries. From Flower's SecAgg+: ECDH on P-384 with HKDF, Fernet, and Shamir's secret sharing
-(PyCryptodome). Not its generator, a Mersenne Twister with a 28-bit seed: masks are ChaCha20 keystreams from the
-`cryptography` package. Invalid bytes from other parties raise a `RecordError`.
+All primitives are from libraries: ECDH on P-384 with HKDF, Fernet and ChaCha20 keystreams from `cryptography`, Shamir's
+secret sharing from PyCryptodome. Keys, seeds and shares are hexadecimal strings, as messages and files have them.
+Invalid ones from other parties raise a `RecordError`.
 """
 
 from __future__ import annotations
@@ -26,70 +26,66 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from Crypto.Protocol.SecretSharing import Shamir
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.fernet import InvalidToken
+from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
-from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
 from ...disk.jsontext import to_json
 from ...records import RecordError
+from ...settings.fields import Natural
 
 Vector = npt.NDArray[np.uint64]
 
 LEAST = 3
 """fewest sites in a sum: with two, each would learn the other's part"""
-CURVE = ec.SECP384R1()  # Flower's
+CURVE = ec.SECP384R1()
 SCALAR = 48
 """bytes of a private key"""
 SEED = 32
 """bytes of a seed, and of every other symmetric key"""
+BLOCK = 16
+"""bytes that Shamir's scheme shares at a time"""
 
 
-class Member(NamedTuple):
-    """A party's public keys, and the hash of its seed, by which wrong shares of the seed are noticed."""
+@dataclass(frozen=True)
+class Member:
+    """A roster entry: a site's clients in this round and its public keys."""
 
-    cipher: bytes
-    mask: bytes
-    seed: bytes
+    clients: tuple[Natural, ...]
+    cipher: str
+    mask: str
+    seed: str
+    """the hash of its seed, by which wrong shares of the seed are noticed"""
 
 
 class Secrets(NamedTuple):
     """A party's private keys and seed."""
 
-    cipher: bytes
-    mask: bytes
-    seed: bytes
+    cipher: str
+    mask: str
+    seed: str
 
-    @property
-    def member(self) -> Member:
-        return Member(public_key(self.cipher), public_key(self.mask), hashlib.sha256(self.seed).digest())
+    def member(self, clients: tuple[int, ...] = ()) -> Member:
+        """What others may know of them."""
+        return Member(clients, public_key(self.cipher), public_key(self.mask), _hash(self.seed))
 
 
 class Share(NamedTuple):
     """One share each of a party's private mask key and of its seed."""
 
-    key: bytes
-    seed: bytes
-
-
-class Help(NamedTuple):
-    """What a party gives to open a sum: never both shares of one other party."""
-
-    keys: Mapping[int, bytes]
-    """of lost parties"""
-    seeds: Mapping[int, bytes]
-    """of parties in the sum"""
+    key: str
+    seed: str
 
 
 def parties_needed(threshold: float, parties: int) -> int:
@@ -98,26 +94,24 @@ def parties_needed(threshold: float, parties: int) -> int:
 
 
 def new_secrets() -> Secrets:
-    return Secrets(new_private_key(), new_private_key(), os.urandom(SEED))
+    return Secrets(new_private_key(), new_private_key(), os.urandom(SEED).hex())
 
 
-def deal_shares(secrets: Secrets, me: int, roster: Sequence[Member], enough: int) -> tuple[Share, dict[int, bytes]]:
-    """My own share of my secrets, and the shares of all others, sealed for them."""
-    parts = (create_shares(secret, enough, len(roster)) for secret in (secrets.mask, secrets.seed))
-    shares = [Share(*both) for both in zip(*parts, strict=True)]
-    letters: dict[int, bytes] = {}
+def deal_shares(secrets: Secrets, me: int, roster: Sequence[Member], enough: int) -> tuple[str, ...]:
+    """A share of my secrets for each party, myself included, sealed for it."""
+    letters: list[str] = []
+    shares = zip(*(split_secret(secret, enough, len(roster)) for secret in (secrets.mask, secrets.seed)), strict=True)
     for v, (key, seed) in enumerate(shares):
-        if v != me:
-            text = to_json({"from": me, "to": v, "key": key.hex(), "seed": seed.hex()}).encode()
-            letters[v] = seal(agree(secrets.cipher, roster[v].cipher), text)
-    return shares[me], letters
+        text = to_json({"from": me, "to": v, "key": key, "seed": seed}).encode()
+        letters.append(seal(agree(secrets.cipher, roster[v].cipher), text))
+    return tuple(letters)
 
 
-def read_share(cipher: bytes, me: int, u: int, roster: Sequence[Member], letter: bytes) -> Share:
+def read_share(cipher: str, me: int, u: int, roster: Sequence[Member], letter: str) -> Share:
     """Open the letter with my share of u's secrets."""
     try:
         values = json.loads(unseal(agree(cipher, roster[u].cipher), letter))
-        share = Share(bytes.fromhex(values["key"]), bytes.fromhex(values["seed"]))
+        share = Share(*(bytes.fromhex(values[name]).hex() for name in Share._fields))
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"the share of party {u} can't be read: {error}") from error
     if (values.get("from"), values.get("to")) != (u, me):
@@ -142,23 +136,26 @@ def open_sum(
     vectors: Mapping[int, Vector],
     roster: Sequence[Member],
     dealt: Iterable[int],
-    helpers: Mapping[int, Help],
+    shares: Mapping[int, Sequence[str]],
     enough: int,
     where: str,
 ) -> Vector:
-    """The unmasked sum of the vectors of U3; a `RecordError` unless enough of those parties help."""
-    if len(vectors) < enough or len(helpers) < enough:
-        raise RecordError(f"{len(vectors)} vectors and {len(helpers)} helpers, but {enough} of each are needed")
-    chosen = sorted(helpers)[:enough]
+    """The unmasked sum of the vectors of U3; a `RecordError` unless enough of those parties help.
+
+    `shares` has, from each party that helps, its share of every party's secret: the seed of one in U3, else the key.
+    """
+    if len(vectors) < enough or len(shares) < enough:
+        raise RecordError(f"{len(vectors)} vectors and {len(shares)} helpers, but {enough} of each are needed")
+    chosen = sorted(shares)[:enough]
     size = len(next(iter(vectors.values())))
     total = np.zeros(size, np.uint64)
     for u, y in vectors.items():
-        seed = restore_secret([_check_holder(h, helpers[h].seeds[u]) for h in chosen])
-        if hashlib.sha256(seed).digest() != roster[u].seed:
+        seed = restore_secret({h: shares[h][u] for h in chosen})
+        if _hash(seed) != roster[u].seed:
             raise RecordError(f"the shares of party {u} do not restore its seed")
         total = total + y - _own_mask(seed, size, where)
     for v in sorted(set(dealt) - vectors.keys()):
-        private = restore_secret([_check_holder(h, helpers[h].keys[v]) for h in chosen])
+        private = restore_secret({h: shares[h][v] for h in chosen})
         if public_key(private) != roster[v].mask:
             raise RecordError(f"the shares of party {v} do not restore its key")
         for u in vectors:
@@ -166,18 +163,11 @@ def open_sum(
     return total
 
 
-def _check_holder(holder: int, share: bytes) -> bytes:
-    """Check that a share starts with its holder's number: any other would restore a wrong secret."""
-    if int.from_bytes(share[:4], "little") != holder + 1:
-        raise RecordError(f"the share that party {holder} gave is not its own")
-    return share
+def _own_mask(seed: str, size: int, where: str) -> Vector:
+    return _stream(bytes.fromhex(seed), f"own mask, {where}", size)
 
 
-def _own_mask(seed: bytes, size: int, where: str) -> Vector:
-    return _stream(seed, f"own mask, {where}", size)
-
-
-def _pair_mask(private: bytes, u: int, v: int, public: bytes, size: int, where: str) -> Vector:
+def _pair_mask(private: str, u: int, v: int, public: str, size: int, where: str) -> Vector:
     """What u adds for v, from either party's private key and the other's public key."""
     stream = _stream(agree(private, public), f"mask of a pair, {where}", size)
     return stream if u < v else np.zeros(size, np.uint64) - stream
@@ -194,50 +184,70 @@ def keystream(key: bytes, size: int) -> bytes:
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(size))
 
 
-def new_private_key() -> bytes:
-    private, _ = generate_key_pairs()
-    return private.private_numbers().private_value.to_bytes(SCALAR, "big")
+def _hash(secret: str) -> str:
+    return hashlib.sha256(bytes.fromhex(secret)).hexdigest()
 
 
-def public_key(private: bytes) -> bytes:
-    return _private_key(private).public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+def new_private_key() -> str:
+    return ec.generate_private_key(CURVE).private_numbers().private_value.to_bytes(SCALAR, "big").hex()
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def public_key(private: str) -> str:
+    return _private_key(private).public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint).hex()
+
+
+def agree(private: str, public: str) -> bytes:
     """The Diffie-Hellman secret of one party's private and the other's public key."""
-    return base64.urlsafe_b64decode(generate_shared_key(_private_key(private), read_public_key(public)))
+    secret = _private_key(private).exchange(ec.ECDH(), read_public_key(public))
+    return HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=None).derive(secret)
 
 
-def read_public_key(public: bytes) -> ec.EllipticCurvePublicKey:
-    with _reading("key"):
-        return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)  # refuses points off the curve
+def read_public_key(public: str) -> ec.EllipticCurvePublicKey:
+    with _refuse_invalid("key"):
+        return ec.EllipticCurvePublicKey.from_encoded_point(
+            CURVE, bytes.fromhex(public)
+        )  # refuses points off the curve
 
 
-def seal(secret: bytes, text: bytes) -> bytes:
+def seal(secret: bytes, text: bytes) -> str:
     """Encrypt and authenticate with the secret."""
-    return encrypt(base64.urlsafe_b64encode(secret), text)
+    return Fernet(base64.urlsafe_b64encode(secret)).encrypt(text).decode()
 
 
-def unseal(secret: bytes, token: bytes) -> bytes:
-    with _reading("sealed message"):
-        return decrypt(base64.urlsafe_b64encode(secret), token)
+def unseal(secret: bytes, letter: str) -> bytes:
+    with _refuse_invalid("sealed message"):
+        return Fernet(base64.urlsafe_b64encode(secret)).decrypt(letter)
 
 
-def restore_secret(shares: Sequence[bytes]) -> bytes:
-    with _reading("share"):
-        if not shares or len({len(share) for share in shares}) > 1 or len(shares[0]) % 16 != 4:
+def split_secret(secret: str, enough: int, count: int) -> list[str]:
+    """A share for each of so many parties; any `enough` of them restore the secret, and fewer tell nothing."""
+    data = bytes.fromhex(secret)
+    blocks = [Shamir.split(enough, count, data[k : k + BLOCK], ssss=False) for k in range(0, len(data), BLOCK)]
+    return [b"".join(part for _, part in parts).hex() for parts in zip(*blocks, strict=True)]
+
+
+def restore_secret(shares: Mapping[int, str]) -> str:
+    """From the shares of these parties."""
+    with _refuse_invalid("share"):
+        parts = {party: bytes.fromhex(share) for party, share in shares.items()}
+        sizes = {len(part) for part in parts.values()}
+        if len(sizes) != 1 or sizes & {0} or max(sizes) % BLOCK:
             raise ValueError("the shares differ in length")
-        return combine_shares(list(shares))
+        starts = range(0, sizes.pop(), BLOCK)
+        return b"".join(
+            Shamir.combine([(party + 1, part[k : k + BLOCK]) for party, part in parts.items()], ssss=False)
+            for k in starts
+        ).hex()
 
 
-def _private_key(number: bytes) -> ec.EllipticCurvePrivateKey:
-    with _reading("key"):
-        return ec.derive_private_key(int.from_bytes(number, "big"), CURVE)
+def _private_key(number: str) -> ec.EllipticCurvePrivateKey:
+    with _refuse_invalid("key"):
+        return ec.derive_private_key(int(number, 16), CURVE)
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def _refuse_invalid(what: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, InvalidToken, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, InvalidToken, UnsupportedAlgorithm) as error:
         raise RecordError(f"this is not a valid {what}: {error or type(error).__name__}") from error

@@ -19,35 +19,16 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from ... import __version__
-from ...disk.files import failing_clearly, read_json, write_json
+from ...disk.files import explain_write_errors, read_json, write_json
 from ...disk.jsontext import to_json
 from ...errors import ConfigError, RunError
 from ...log.schema import Round
 from ...runs.query import Run
 from ...settings.experiment import Experiment
+from ..transport import superlink
 from ..transport.envelope import now, printable, readable
-from ..transport.superlink import (
-    APPS,
-    NAME,
-    bind_server_app,
-    flower_environment,
-    is_listening,
-    local_address,
-    run_flwr,
-    superexec_command,
-    superlink_command,
-    wait_until_free,
-    write_flower_config,
-)
-from ..transport.supervisor import (
-    STATUS,
-    Health,
-    Supervisor,
-    claim_folder,
-    describe_exit,
-    read_status,
-    serve_health,
-)
+from ..transport.superlink import NAME, run_flwr
+from ..transport.supervisor import STATUS, Health, Supervisor, claim_folder, describe_exit, read_status, serve_health
 
 LOG = "flower.log"
 SITES = "sites.json"
@@ -97,14 +78,14 @@ def run_server(
     `certify` is called once folder and port are ours.
     """
     with claim_folder(home, "server"):
-        wait_until_free("--port", host, port)
+        superlink.wait_until_free("--port", host, port)
         certify()
-        write_flower_config(home, host, port, insecure)
-        bind_server_app(home)
+        superlink.write_flower_config(home, host, port, insecure)
+        superlink.bind_server_app(home)
         status = {"pid": os.getpid(), "since": now(), "address": f"{host}:{port}", "version": __version__}
         write_json(home / STATUS, status)
         supervisor = Supervisor(home / LOG)
-        environment = flower_environment(home)
+        environment = superlink.flower_environment(home)
         ready = False
 
         def check() -> Health:
@@ -112,12 +93,12 @@ def run_server(
 
         with supervisor.supervise(), serve_health(health, check):
             say("Flower's SuperLink starts")
-            supervisor.start("superlink", superlink_command(home, host, port, insecure), environment)
-            supervisor.start("superexec", superexec_command(home, host, port, insecure), environment)
+            supervisor.start("superlink", superlink.superlink_command(home, host, port, insecure), environment)
+            supervisor.start("superexec", superlink.superexec_command(home, host, port, insecure), environment)
             while True:
                 event = supervisor.next_event(None if ready else START_SECONDS)
                 if event is None:
-                    ready = is_listening(local_address(host).strip("[]"), port)
+                    ready = superlink.is_listening(superlink.local_address(host).strip("[]"), port)
                     if ready:
                         say(f"listens on {host}:{port}; Flower's log is in {home / LOG}")
                 elif "stop" in event.values:
@@ -149,7 +130,7 @@ def _check_running(home: Path) -> None:
 
 def _site_name(key: Path) -> str:
     """The comment of a public key, which `headwise site init` sets to the site's name; else the file's own name."""
-    with failing_clearly(key), key.open("rb") as file:
+    with explain_write_errors(key), key.open("rb") as file:
         data = file.read(MOST_KEY)
     try:
         load_ssh_public_key(data)
@@ -169,8 +150,7 @@ def _site_names(home: Path) -> dict[str, str]:
 def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Callable[[str], None]) -> Run:
     """Start or resume a run and wait until it ends; `home` is the server's folder."""
     _check_running(home)
-    for path in (end_file(out), progress_file(out)):
-        path.unlink(missing_ok=True)
+    progress_file(out).unlink(missing_ok=True)
     write_json(home / LATEST, {"out": str(out)})
     before = len(Run(out).rounds) if (out / "manifest.json").exists() else 0
     with tempfile.TemporaryDirectory() as folder:
@@ -180,16 +160,14 @@ def submit(home: Path, experiment: Experiment, out: Path, wait: float, tell: Cal
     follower = Follower(out, tell, before)
     for k in itertools.count(1):
         time.sleep(POLL_SECONDS)
-        follower.look()
-        if end_file(out).exists():
+        if follower.look() is not None:
             break
         status = _run_status(home, number, query=k % POLLS_PER_QUERY == 0)
-        if status.startswith("finished") and not end_file(out).exists():
+        if status.startswith("finished") and follower.look() is None:
             raise RunError(f"the run is {status}: run flwr log {number} {NAME} --show to see why.")
-    follower.look()
     progress_file(out).unlink(missing_ok=True)
-    if why := end_file(out).read_text(encoding="utf-8"):
-        raise RunError(printable(why))
+    if follower.ended:
+        raise RunError(printable(follower.ended))
     return Run(out)
 
 
@@ -197,7 +175,7 @@ def write_app(folder: Path, experiment: Experiment, out: Path, wait: float, site
     """Write the one-file app for `flwr run`: no code, only names and the experiment."""
     order = {"experiment": experiment.plain(), "out": str(out.absolute()), "wait": wait, "sites": sites}
     text = to_json(to_json(order))  # TOML accepts JSON's escapes
-    (folder / "pyproject.toml").write_text(APP.format(order=text, **APPS), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(APP.format(order=text, **superlink.APPS), encoding="utf-8")
 
 
 def _run_status(home: Path, number: str, *, query: bool) -> str:
@@ -221,18 +199,25 @@ class Follower:
         self._tell = tell
         self._lines = 0
         self._rounds = rounds
+        self.ended: str | None = None
+        """why the run has ended, empty if it has finished; None until then"""
 
-    def look(self) -> None:
-        if progress_file(self._out).exists():
-            lines = progress_file(self._out).read_text(encoding="utf-8").splitlines()
-            for line in lines[self._lines :]:
-                self._tell(printable(json.loads(line)["line"]))
-            self._lines = len(lines)
+    def look(self) -> str | None:
+        """Print what is new; return `ended`."""
+        path = progress_file(self._out)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for text in lines[self._lines :]:
+            line = json.loads(text)
+            self.ended = line.get("ended", self.ended)
+            if "line" in line:
+                self._tell(printable(line["line"]))
+        self._lines = len(lines)
         if (self._out / "manifest.json").exists():
             rows = Run(self._out).rounds
             for row in rows[self._rounds :]:
                 self._tell(_describe_round(row))
             self._rounds = len(rows)
+        return self.ended
 
 
 def _describe_round(row: Round) -> str:
@@ -242,13 +227,8 @@ def _describe_round(row: Round) -> str:
     return f"round {row['round']}: {clients - failed} of {clients} clients, {row['seconds']['round']:.1f} s, {traffic}"
 
 
-def end_file(out: Path) -> Path:
-    """Where the server process leaves its final error, or nothing: its output goes to Flower's log."""
-    return out.with_name(f".{out.name}.ended")
-
-
 def progress_file(out: Path) -> Path:
-    """Where the server process writes lines for whoever follows the run."""
+    """Where the run's process writes a `line` for whoever follows the run, and at last why it has `ended`."""
     return out.with_name(f".{out.name}.progress")
 
 

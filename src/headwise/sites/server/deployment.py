@@ -15,8 +15,8 @@ from ...app.launch import Backend, run_or_resume
 from ...app.prepare import Prepared, floors_of, plan_for
 from ...contract.method import record_types
 from ...data.federated import clients_at_sites, task_at_sites
-from ...data.splits import Floor, Spread, Summary, majority_floor
-from ...disk.files import append_lines, digest, failing_clearly, read_json, write_bytes, write_json
+from ...data.splits import Floor, Spread, Summary, measure_floor
+from ...disk.files import append_lines, digest, explain_write_errors, read_json, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.state import States
 from ...engine.plan import Plan
@@ -29,7 +29,7 @@ from ...settings.choices import OWN
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
 from ..facts import PARTS, STATISTICS, ClientFacts, for_sites, pool_sums, write_for_sites
-from .control import end_file, progress_file
+from .control import progress_file
 from .nodes import Nodes, Roster, Transport
 from .remote import Remote
 
@@ -59,22 +59,25 @@ class Digests:
 
 
 def serve(transport: Transport, config: dict[str, Any]) -> None:
-    """Start or resume a run with clients at sites; how it ended goes to `end_file`."""
+    """Start or resume a run with clients at sites; what happens goes to `progress_file`."""
     order = json.loads(config["order"])
     out = Path(order["out"])
     why = "the server process failed: see Flower's log."
-    with failing_clearly(out):
+
+    def say(line: str) -> None:
+        append_lines(progress_file(out), [{"line": line}])
+
+    with explain_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     try:
         experiment = for_sites(experiment_from(order["experiment"]))
-        say = partial(_append_progress, progress_file(out))
         _serve(transport, experiment, out, float(order["wait"]), order["sites"], say)
         why = ""
     except HeadwiseError as error:
         why = str(error)
         raise
     finally:
-        write_bytes(end_file(out), why.encode())
+        append_lines(progress_file(out), [{"ended": why}])
 
 
 def _serve(
@@ -116,15 +119,8 @@ def _serve(
         index = Digests(states, type(plan.method))
         return Remote(plan, text, run, nodes, index, workers=len(clients), note=note)
 
-    def make_prepared(experiment: Experiment) -> Prepared:
-        return prepare_from(experiment, nodes.roster)
-
-    run_or_resume(experiment, out, backend=Backend(make_prepared, make_executor))
-
-
-def _append_progress(path: Path, line: str) -> None:
-    """Add a line for `headwise deploy` to print."""
-    append_lines(path, [{"line": line}])
+    backend = Backend(lambda experiment: prepare_from(experiment, nodes.roster), make_executor)
+    run_or_resume(experiment, out, backend=backend)
 
 
 def _write_roster(path: Path, roster: Roster) -> None:
@@ -179,7 +175,7 @@ def _summarize(
     floor = Floor(None, None)
     if histograms["train"]:
         classes = (counts["train"] + counts["val"] + counts["test"] > 0).sum(1).tolist()
-        floor = majority_floor(counts["train"], counts["test"])
+        floor = measure_floor(counts["train"], counts["test"])
     form = digest(to_json([count, task.shape, task.classes, task.vocabulary, task.kind]).encode())
     sizes = _spread([sum(each.sizes) for each in facts.values()])
     return Summary(count, train, val, test, sizes, _spread(classes), floor, form)

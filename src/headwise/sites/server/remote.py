@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ...contract.method import record_types
 from ...disk.files import digest
@@ -15,18 +14,12 @@ from ...engine.host.clock import Clock
 from ...engine.plan import Plan
 from ...errors import ClientError
 from ...records import RecordError
+from ..secagg.opening import MaskedRound, UnopenedError
 from ..states import SiteStates
-from ..transport.messages import (
-    Link,
-    Lost,
-    Order,
-    Report,
-    SiteJob,
-    SiteMessage,
-    UnopenedError,
-    pack_order,
-    unpack_report,
-)
+from ..transport.envelope import Lost, SiteMessage
+from ..transport.messages import Order, Report, SiteJob, pack_order, unpack_report
+
+T = TypeVar("T")
 
 ATTEMPTS = 3
 """times a job is sent before the run stops for lack of an answer"""
@@ -35,6 +28,26 @@ START = 60.0
 
 Note = Callable[[dict[str, Any]], None]
 """receives a row about each node's reply"""
+
+
+class Link(Protocol):
+    """How the server reaches nodes."""
+
+    def node_of(self, client: int) -> int | None:
+        """The node with this client; None if no node has claimed it yet."""
+        ...
+
+    def exchange(
+        self, messages: Mapping[int, SiteMessage], seconds: float | None
+    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
+        """Send each node its message, which expires after `seconds`; yield replies as they arrive."""
+        ...
+
+    def renew(self, clients: Sequence[int], patiently: bool) -> None:
+        """After a loss, look for the nodes of these clients again; `patiently` also waits for them."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class StateIndex(Protocol):
@@ -141,33 +154,24 @@ class Remote:
         begun = time.perf_counter()
         orders = {node: pack_order(Order(self._run, self._experiment, v)) for node, v in site_jobs.items()}
         self.clock.add({"transport": time.perf_counter() - begun})
-        for node, reply, note in self._exchange(site_jobs, next(iter(jobs.values())).kind, orders):
-            if isinstance(reply, Lost):
-                self._lost |= {site_job.job.client: reply for site_job in site_jobs[node]}
-                continue
-            try:
-                report = self._read(site_jobs[node], reply)
-            except (ClientError, RecordError) as error:
-                note(str(error))
-                if self._faults.reaction == "stop":
-                    raise ClientError(str(error)) from error
-                for site_job in site_jobs[node]:
-                    yield report_failure(site_job.job, "refused", str(error))
-                continue
-            note(next((a.failure.detail for a, _ in report.answers if a.failure), None))
-            yield from self._take(report.answers)
+        for node, report in self._exchange(next(iter(jobs.values())).kind, orders, site_jobs, self._read):
+            if not isinstance(report, Lost):
+                yield from self._take(report.answers)
+            elif report.reason != "refused":
+                self._lost |= {site_job.job.client: report for site_job in site_jobs[node]}
+            elif self._faults.reaction == "stop":
+                raise ClientError(report.why)
+            else:
+                yield from (report_failure(site_job.job, "refused", report.why) for site_job in site_jobs[node])
 
     def _ask_masked(self, jobs: dict[int, Job], site_jobs: dict[int, list[SiteJob]]) -> Iterator[Answer]:
         """`_ask` in the stages of a masked sum: yields nothing if the sum stays closed.
 
         Once it is open, nobody is asked again: a second sum, over few sites, would tell too much.
         """
-        from ..secagg.opening import MaskedRound  # imported here because it needs Flower
-
         masked = MaskedRound(self._plan, self._run, self._experiment, site_jobs)
         try:
-            exchange = partial(self._exchange, site_jobs)
-            answers = masked.play(exchange, lambda node, message: self._read(site_jobs[node], message))
+            answers = masked.play(self._exchange, self._read)
         except UnopenedError as error:
             self._lost |= dict.fromkeys(jobs, Lost(str(error)))
             return
@@ -181,9 +185,13 @@ class Remote:
         yield from self._take(answers)
 
     def _exchange(
-        self, site_jobs: Mapping[int, Sequence[SiteJob]], task: str, messages: Mapping[int, SiteMessage]
-    ) -> Iterator[tuple[int, SiteMessage | Lost, Callable[[str | None], None]]]:
-        """Send the messages; yield each reply with a function that logs it, with or without a failure."""
+        self,
+        task: str,
+        messages: Mapping[int, SiteMessage],
+        site_jobs: Mapping[int, Sequence[SiteJob]],
+        read: Callable[[Sequence[SiteJob], SiteMessage], T],
+    ) -> Iterator[tuple[int, T | Lost]]:
+        """Send the messages; log each reply, and yield it as `read` understands it."""
         begun = time.perf_counter()
         deadline = self._faults.deadline
         most = max((len(site_jobs[node]) for node in messages), default=0)
@@ -192,13 +200,15 @@ class Remote:
             row = {"round": jobs[0].t, "task": task, "node": node, "clients": sorted(job.client for job in jobs)}
             row |= {"seconds": round(time.perf_counter() - begun, 3), "bytes_down": messages[node].size}
             row |= {"bytes_up": 0 if isinstance(reply, Lost) else reply.size}
-
-            def note(failure: str | None, row: dict[str, Any] = row) -> None:
-                self._note({**row, "failure": failure} if failure else row)
-
-            if isinstance(reply, Lost):
-                note(reply.why)
-            yield node, reply, note
+            try:
+                result = reply if isinstance(reply, Lost) else read(site_jobs[node], reply)
+            except (ClientError, RecordError) as error:
+                result = Lost(str(error), "refused")
+            failure = result.why if isinstance(result, Lost) else None
+            if isinstance(result, Report):
+                failure = next((a.failure.detail for a, _ in result.answers if a.failure), None)
+            self._note({**row, "failure": failure} if failure else row)
+            yield node, result
 
     def _read(self, site_jobs: Sequence[SiteJob], message: SiteMessage) -> Report:
         """A node's report; a `RecordError` if it does not match the order."""

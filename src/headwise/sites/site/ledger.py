@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk.files import digest, failing_clearly, write_json
+from ...disk.files import digest, explain_write_errors, write_json
 from ...disk.jsontext import to_json
 from ...engine.client.jobs import Job
 from ...engine.mechanism import Releases
@@ -74,6 +74,28 @@ class Book:
         return sum(e.answers for e in self.runs if e.unit is None)
 
 
+class PrivacySpent(NamedTuple):
+    """The privacy budget of one client over all runs."""
+
+    client: int
+    epsilon: float
+    """of all answers under differential privacy, composed"""
+    delta: float
+    total: float | None
+    """the site's limit, if it sets one"""
+    left: float | None
+    unit: str | None
+    """what epsilon protects: the client, or a single example as soon as one run protected only those"""
+    unprotected: int
+    """answers without differential privacy"""
+
+    def line(self) -> str:
+        limit = "no limit" if self.left is None else f"{self.left:.3g} of {self.total:g} left"
+        bare = f"; {self.unprotected} answers without privacy" if self.unprotected else ""
+        unit = f" (of {'an example' if self.unit == 'example' else 'the client'})" if self.unit else ""
+        return f"client {self.client}  spent epsilon {self.epsilon:.3g}{unit} at delta {self.delta:g}, {limit}{bare}"
+
+
 @dataclass(frozen=True)
 class Ledger:
     site: SiteSettings
@@ -115,6 +137,18 @@ class Ledger:
             book = self.book(own.id)
             begun = any(e.experiment == experiment and 0 < e.last < plan.experiment.rounds for e in book.runs)
             self._check_left(plan, book, 1 if begun else plan.experiment.rounds)
+
+    def list_spent(self) -> list[PrivacySpent]:
+        """What each client has spent, in the order of their numbers."""
+        allow = self.site.allow
+        rows: list[PrivacySpent] = []
+        for client in sorted(own.id for own in self.site.clients):
+            book = self.book(client)
+            epsilon = book.epsilon(allow.delta)
+            left = None if allow.total is None else max(0.0, allow.total - epsilon)
+            unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" sorts after "client"
+            rows.append(PrivacySpent(client, epsilon, allow.delta, allow.total, left, unit, book.bare))
+        return rows
 
     def _add_charge(self, plan: Plan, experiment: str, kept: SiteStates, book: Book, job: Job) -> Book:
         run = kept.folder.name
@@ -168,7 +202,7 @@ class Ledger:
     def _hold_lock(self) -> Iterator[None]:
         """Concurrent orders are charged one at a time."""
         path = self.home / "ledger.lock"
-        with failing_clearly(path):
+        with explain_write_errors(path):
             file = path.open("w")
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -179,38 +213,6 @@ def _digest(book: Book) -> str:
     return digest(to_json(asdict(book), sort_keys=True).encode())
 
 
-class PrivacySpent(NamedTuple):
-    """The privacy budget of one client over all runs."""
-
-    client: int
-    epsilon: float
-    """of all answers under differential privacy, composed"""
-    delta: float
-    total: float | None
-    """the site's limit, if it sets one"""
-    left: float | None
-    unit: str | None
-    """what epsilon protects: the client, or a single example as soon as one run protected only those"""
-    unprotected: int
-    """answers without differential privacy"""
-
-    def line(self) -> str:
-        limit = "no limit" if self.left is None else f"{self.left:.3g} of {self.total:g} left"
-        bare = f"; {self.unprotected} answers without privacy" if self.unprotected else ""
-        unit = f" (of {'an example' if self.unit == 'example' else 'the client'})" if self.unit else ""
-        return f"client {self.client}  spent epsilon {self.epsilon:.3g}{unit} at delta {self.delta:g}, {limit}{bare}"
-
-
 def privacy_spent(path: Path) -> list[PrivacySpent]:
     """What each client of the site with this site.toml has spent."""
-    settings = read_site(path)
-    allow = settings.allow
-    ledger = Ledger(settings, path.absolute().parent)
-    rows: list[PrivacySpent] = []
-    for own in sorted(settings.clients, key=lambda each: each.id):
-        book = ledger.book(own.id)
-        epsilon = book.epsilon(allow.delta)
-        left = None if allow.total is None else max(0.0, allow.total - epsilon)
-        unit = max((e.unit for e in book.runs if e.unit), default=None)  # "example" sorts after "client"
-        rows.append(PrivacySpent(own.id, epsilon, allow.delta, allow.total, left, unit, book.bare))
-    return rows
+    return Ledger(read_site(path), path.absolute().parent).list_spent()

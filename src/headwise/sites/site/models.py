@@ -18,7 +18,7 @@ from torch import nn
 
 from ...app.prepare import plan_for
 from ...contract.method import record_types
-from ...disk.files import failing_clearly, write_bytes
+from ...disk.files import explain_write_errors, write_bytes
 from ...engine.client.jobs import make_personal_model, restore_trained_model
 from ...engine.client.state import decode_state
 from ...engine.host.process import one_thread
@@ -35,8 +35,8 @@ from ..offers import read_offer
 from ..states import SiteStates, runs_in
 from .ledger import privacy_spent
 from .own_data import own_data
-from .site import OwnPolicy, open_site
-from .site_file import OwnClient, SiteSettings, check_networks, check_privacy, permit, read_site
+from .policy import read_policy
+from .site_file import OwnClient, SiteSettings
 
 
 class Holding(NamedTuple):
@@ -58,7 +58,7 @@ class Holding(NamedTuple):
 
 def list_holdings(path: Path) -> list[Holding]:
     """What the site keeps, in the order in which it was last trained."""
-    folder = open_site(path)[0].folder
+    folder = read_policy(path).states
     rows: list[Holding] = []
     for run in runs_in(folder):
         kept = SiteStates(folder, run)
@@ -86,8 +86,8 @@ def export(
     """Write a client's current personal model: its weights as a safetensors file, or with a `format` a whole folder."""
     if format is not None:
         check_format(format)
-    site, policy = open_site(path)
-    kept = _find(site.folder, run, client)
+    policy = read_policy(path)
+    kept = _find(policy.states, run, client)
     plan = policy.plan(kept.experiment())
     types = record_types(type(plan.method))
     versions = kept.versions(client)
@@ -104,18 +104,18 @@ def export(
     if format is None:
         write_bytes(out, to_bytes(Packed(dict(module.state_dict()), {})))
         return
-    data = own_data(policy.site, policy.home, plan.experiment)
-    source = next(each.source for each in policy.site.clients if each.id == client)
+    data = own_data(policy.settings, policy.home, plan.experiment)
+    source = next(each.source for each in policy.settings.clients if each.id == client)
     of = {"kind": "personal", "client": client, "name": str(client), "moment": moment, "round": t, "which": "last"}
     card = make_card(plan.experiment, Choice.parse(source, "data"), data.dataset, of, licence)
-    card["training"] |= {"run": run, "site": policy.site.name, "samples": len(data.parts[client].train)}
+    card["training"] |= {"run": run, "site": policy.settings.name, "samples": len(data.parts[client].train)}
     card["privacy"] = next(each._asdict() for each in privacy_spent(path) if each.client == client)
     make_model(plan, data, module, card, client).save(out, format)
 
 
 def erase(path: Path, run: str, client: int) -> None:
-    kept = _find(open_site(path)[0].folder, run, client)
-    with failing_clearly(kept.folder):
+    kept = _find(read_policy(path).states, run, client)
+    with explain_write_errors(kept.folder):
         shutil.rmtree(kept.folder / f"client-{client}")
         if not kept.clients():
             shutil.rmtree(kept.folder)
@@ -153,16 +153,16 @@ def adapt(
     path: Path, folder: Path, client: int | None, epochs: int, licence: str = "", expected: str = ""
 ) -> OfferedModel:
     """The model of one of the site's clients after so many epochs on its training samples."""
-    settings = read_site(path)
-    home = path.absolute().parent
+    policy = read_policy(path)
+    settings = policy.settings
     own = _choose_client(settings, client)
-    given = read_offer(folder, expected, OwnPolicy(settings, home).admit)
-    permitted = permit(_only(settings, own, 0), home, given.experiment)  # as in a round, where its number is known
-    experiment = replace(permitted, clients=given.client + 1)
-    data = own_data(_only(settings, own, given.client), home, experiment)
-    check_networks(settings, experiment, data.task)
+    given = read_offer(folder, expected, policy.admit)
+    first = replace(policy, settings=_only(settings, own, 0))  # as in a round, where its number is known
+    experiment = replace(first.permit(given.experiment), clients=given.client + 1)
+    data = own_data(_only(settings, own, given.client), policy.home, experiment)
+    policy.check_networks(experiment, data.task)
     plan = plan_for(experiment, data)
-    check_privacy(settings, plan)
+    policy.check_privacy(plan)
     plan = replace(plan, data=replace(plan.data, absent=frozenset({given.client})))
     offer = given.offer(record_types(type(plan.method)).down)
     models = {e: _accept(plan, offer, given.client, given.t, e, folder) for e in sorted({0, epochs})}

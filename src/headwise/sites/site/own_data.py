@@ -15,7 +15,7 @@ from ...data.federated import Clients, FederatedData
 from ...data.files import offline
 from ...data.preprocessing import measure, sums_for, sums_to_json
 from ...data.sources.own import Own
-from ...data.splits import divide_own, hold_out, parse_split
+from ...data.splits import divide_own, hold_out, parse_split, redraw
 from ...engine.mechanism import Mechanism
 from ...errors import DataError
 from ...seeds import seed_of
@@ -52,8 +52,11 @@ def own_data(
         owner=None,
     ).with_range(target_range)
     sizes = {c: len(d.y) for c, d in datasets.items()}
-    seed = seed_of(experiment.data_seed, "partition")
+    test_draw = experiment.data_seed if experiment.evaluate.test_draw is None else experiment.evaluate.test_draw
+    seed = seed_of(test_draw, "partition")
     parts = divide_own(merged, sizes, parse_split(experiment.split), experiment.clients or 0, seed)
+    if test_draw != experiment.data_seed:
+        parts = redraw(merged, parts, seed_of(experiment.data_seed, "partition"))
     parts = hold_out(parts, experiment.evaluate.validation, seed_of(experiment.data_seed, "validation"))
     statistics = str(experiment.data.options.get(STATISTICS, ""))
     sums = sums_for(merged.recipe, statistics) if statistics and merged.recipe is not None else None

@@ -6,32 +6,47 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from ...app import registry
 from ...audit.findings import KnownAttack, known_audits, strongest
 from ...contract.method import record_types
+from ...data.federated import Clients
+from ...engine.client.jobs import Answer, Job
+from ...engine.driver import drive
+from ...engine.executors.serial import Serial
+from ...engine.host.process import one_thread
 from ...engine.plan import Plan
-from ...errors import HeadwiseError, counted
+from ...errors import HeadwiseError, pluralize
+from ...params import Params
 from ...privacy.accountant import account
-from ...records import fields_of
+from ...records import Record, fields_of, nbytes, nbytes_by_field, pack
 from ...settings.choices import Choice
 from ...settings.experiment import Experiment
 from ...settings.fields import field_help
 from ...tasks.registry import kind_of
-from ..facts import for_sites, write_for_sites
+from ..facts import experiment_hash, for_sites, write_for_sites
 from .ledger import Ledger, PrivacySpent, privacy_spent
 from .own_data import own_data, report_facts
-from .signing import experiment_hash
-from .site import OwnPolicy
-from .site_file import Allow, SiteSettings, check_networks, check_privacy, permit, read_site
-from .trial import ClientTraffic, kind_of_message, rehearse_client
+from .policy import Policy
+from .site_file import Allow, SiteSettings, read_site
 
 TOGETHER = (("experiments", "signer"), ("epsilon", "delta", "epsilon_total"))
 """settings of a site that only mean something together"""
+ROUNDS = 2
+"""that are rehearsed: some messages grow after the first"""
+OTHERS = 20
+"""most clients in a rehearsal"""
+SAMPLES = 16
+"""of each client at another site, in a rehearsal"""
+MASKED = 8
+"""bytes of a masked number, whatever its type was"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,21 @@ class Refusal:
     setting: str
     """of site.toml; empty if no change of what is allowed would help"""
     why: str
+
+
+@dataclass(frozen=True)
+class ClientTraffic:
+    """What one client would exchange with the server."""
+
+    client: int
+    fields: Mapping[str, int]
+    """bytes of each field of its upload in a round, the largest seen"""
+    census: int
+    """bytes of its answer before the first round"""
+    down: int
+    """bytes that it gets in a round, the largest seen"""
+    varies: bool
+    """whether rounds differed, or there are more clients than were rehearsed: these numbers are then no limit"""
 
 
 @dataclass(frozen=True)
@@ -96,11 +126,11 @@ def review(study: Experiment, home: Path | None) -> Review:
         return bare
     site = read_site(home / "site.toml")
     text = write_for_sites(experiment)
-    opened = replace(site, allow=Allow(largest=site.allow.largest))
+    opened = Policy(replace(site, allow=Allow(largest=site.allow.largest)), home)
     try:
-        plan = OwnPolicy(opened, home).plan(text)
+        plan = opened.plan(text)
     except HeadwiseError as error:
-        return replace(bare, refusals=(Refusal(_find_refusing_setting(opened, home, text), str(error)),))
+        return replace(bare, refusals=(Refusal(_find_refusing_setting(opened, text), str(error)),))
     promise = account(plan)
     rehearsed = [rehearse_client(plan, own.id) for own in site.clients]
     like = like or kind_of_message(plan, rehearsed[0].message)
@@ -118,15 +148,15 @@ def review(study: Experiment, home: Path | None) -> Review:
     )
 
 
-def _find_refusing_setting(opened: SiteSettings, home: Path, text: str) -> str:
+def _find_refusing_setting(opened: Policy, text: str) -> str:
     """Which setting refuses although all others are open: only the limit on networks can."""
     try:
-        experiment = permit(opened, home, text)
-        task = own_data(opened, home, experiment).task
+        experiment = opened.permit(text)
+        task = own_data(opened.settings, opened.home, experiment).task
     except HeadwiseError:
         return ""
     try:
-        check_networks(opened, experiment, task)
+        opened.check_networks(experiment, task)
     except HeadwiseError:
         return "allow.largest"
     return ""
@@ -136,9 +166,10 @@ def _refusals(site: SiteSettings, plan: Plan, home: Path, text: str, needs_class
     """Each setting that refuses, tried alone."""
     for group in (("methods",), ("fields",), ("plain",), *TOGETHER):
         alone = replace(site, allow=Allow(**{name: getattr(site.allow, name) for name in group}))
+        policy = Policy(alone, home)
         try:
-            permit(alone, home, text)
-            check_privacy(alone, plan)
+            policy.permit(text)
+            policy.check_privacy(plan)
             Ledger(alone, home).check_left(plan, experiment_hash(plan.experiment))
         except HeadwiseError as error:
             yield Refusal(f"allow.{group[0]}", str(error))
@@ -152,7 +183,7 @@ def _list_announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iter
     for facts in report_facts(site, plan.data, plan.privacy):
         train, val, test = facts.sizes
         sizes = "no sizes" if plan.privacy.hides_sizes else f"{train} training, {val} validation, {test} test samples"
-        outputs = counted(facts.classes, kind_of(facts.kind).noun)
+        outputs = pluralize(facts.classes, kind_of(facts.kind).noun)
         yield f"client {facts.client}: {sizes}; samples of shape {list(facts.shape)}, {outputs}"
         if facts.labels is not None:
             yield f"client {facts.client}: how many samples of each class it has (allow.labels)"
@@ -166,6 +197,93 @@ def _list_announced(site: SiteSettings, plan: Plan, needs_classes: bool) -> Iter
     if site.allow.sends_scores and moments:
         yield f"scores of models on the clients' own samples, at {', '.join(moments)} (allow.scores)"
     yield "in which rounds the site took part, and how long it took"
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    traffic: ClientTraffic
+    message: Record
+    asks: bool
+    """whether the server must know which classes clients have"""
+
+
+def rehearse_client(plan: Plan, client: int) -> Rehearsed:
+    """Train this client on its own samples, among clients with a few copies of them in place of the other sites'."""
+    count = min(len(plan.data), max(OTHERS, len(plan.models)))
+    own = client if client < count else client % len(plan.models)
+    train = replace(plan.experiment.train, epochs=1, drop_last=False)
+    data = _among(plan.data, client, own, count)
+    small = replace(plan, data=data, epochs_accounted=None).with_settings(train=train).for_rehearsal()
+    recorder = _MessageRecorder(small, own)
+    with one_thread():
+        drive(small, recorder, rounds=ROUNDS)
+    ups = recorder.messages
+    sizes = [_sizes(plan, up) for up in ups]
+    largest = {name: max(each[name] for each in sizes) for name in sizes[0]}
+    varies = count < len(plan.data) or any(each != largest for each in sizes)
+    traffic = ClientTraffic(client, largest, recorder.census, max(map(nbytes, recorder.downloads)), varies)
+    return Rehearsed(traffic, ups[-1], bool(data.requests))
+
+
+class _MessageRecorder(Serial):
+    """Keeps what one client is sent and what it sends."""
+
+    def __init__(self, plan: Plan, client: int) -> None:
+        super().__init__(plan)
+        self.client = client
+        self.census = 0
+        self.downloads: list[Record] = []
+        self.messages: list[Record] = []
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Answer]:
+        jobs = list(jobs)
+        self.downloads += [job.down for job in jobs if job.kind == "fit" and job.client == self.client]
+        for answer in super().run(jobs):
+            if answer.client == self.client and answer.up is not None:
+                if answer.kind == "census":
+                    self.census = nbytes(answer.up)
+                else:
+                    self.messages.append(answer.up)
+            yield answer
+
+
+@dataclass(frozen=True)
+class _WatchedClients(Clients):
+    """Clients that record whose labels the server needs."""
+
+    requests: list[int] = field(default_factory=list[int])
+
+    def labels(self, c: int) -> tuple[int, ...]:
+        self.requests.append(c)
+        return super().labels(c)
+
+
+def _among(data: Clients, client: int, own: int, count: int) -> _WatchedClients:
+    mine = data.client(client).train
+    kept = [len(mine) if c == own else min(len(mine), SAMPLES) for c in range(count)]
+    x, y = (torch.cat([part[:n] for n in kept]) for part in (mine.x, mine.y))
+    return _WatchedClients(data.task, x, y, np.cumsum(kept).repeat(3).reshape(-1, 3))
+
+
+def _sizes(plan: Plan, up: Record) -> dict[str, int]:
+    sizes = nbytes_by_field(up)
+    if plan.experiment.secure.sums:
+        sizes = dict.fromkeys(sizes, 0)
+        for name, t in pack(up).tensors.items():
+            sizes[name.split("/")[0]] += MASKED * t.numel()
+    return sizes
+
+
+def kind_of_message(plan: Plan, up: Record) -> str:
+    """The audited method that sends the same kind of thing: a head, only a body, or class means."""
+    head = {f"head.{name}" for name, _ in plan.common.head.named_parameters()}
+    sent = [value for value in vars(up).values() if isinstance(value, Params)]
+    network = [set(value) for value in sent if set(value) <= set(plan.common.state())]
+    if any(names & head for names in network):
+        return "fedavg"
+    if any(network):
+        return "fedper"
+    return "fedgh" if {"labels", "means"} <= vars(up).keys() else ""
 
 
 def _indent(lines: Iterator[str]) -> Iterator[str]:

@@ -18,20 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...disk.files import read_json, write_json
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, HeadwiseError, RunError, counted
+from ...errors import ConfigError, HeadwiseError, RunError, pluralize
 from ...settings.fields import Natural, build
+from ..transport import supervisor
 from ..transport.envelope import now, printable, readable
 from ..transport.superlink import Problem, find_problem, flower_environment, split_address
-from ..transport.supervisor import (
-    STATUS,
-    ChildEvent,
-    Health,
-    Supervisor,
-    claim_folder,
-    describe_exit,
-    read_status,
-    serve_health,
-)
 
 if TYPE_CHECKING:
     from .ledger import PrivacySpent
@@ -84,7 +75,7 @@ class RunningSite:
     say: Callable[[str], None]
     health: int | None = None
     """port of /healthz and /metrics, on loopback"""
-    _supervisor: Supervisor = field(init=False)
+    _supervisor: supervisor.Supervisor = field(init=False)
     _status: dict[str, Any] = field(init=False)
     _secret: str = field(default_factory=lambda: secrets.token_hex(32))
     _problem: str = ""
@@ -93,18 +84,18 @@ class RunningSite:
 
     def run(self) -> int:
         """Work until stopped; return the exit code."""
-        with claim_folder(self.home, "site"):
-            self._supervisor = Supervisor(self.home / LOG)
+        with supervisor.claim_folder(self.home, "site"):
+            self._supervisor = supervisor.Supervisor(self.home / LOG)
             self._status = {"pid": os.getpid(), "since": now(), "server": self.superlink, "version": __version__}
             self._update_status(connected=None, why="is starting")
-            with self._supervisor.supervise(), serve_health(self.health, self.check_health):
+            with self._supervisor.supervise(), supervisor.serve_health(self.health, self.check_health):
                 return self._loop()
 
-    def check_health(self) -> Health:
+    def check_health(self) -> supervisor.Health:
         activity = read_activity(self.home)
         gauges = {f"headwise_site_{name}": (float(getattr(activity, name)), what) for name, what in GAUGES.items()}
         trouble = "" if self._status.get("connected") else f"not connected: {self._status.get('why')}"
-        return Health(trouble, gauges)
+        return supervisor.Health(trouble, gauges)
 
     def _loop(self) -> int:
         self._tell(f"connecting to {self.superlink}")
@@ -121,7 +112,7 @@ class RunningSite:
                 self._update_status(connected=None)
                 retry_at = time.monotonic() + (RETRY_SECONDS if self._problem else 0.5)
                 if not self._problem:
-                    ended = describe_exit(event.values["ended"])
+                    ended = supervisor.describe_exit(event.values["ended"])
                     self._report(f"the node {ended}: starting it again (see {self.home / LOG}).")
             else:
                 self._handle(event)
@@ -142,7 +133,7 @@ class RunningSite:
         self._supervisor.start("node", command, flower_environment(self.home), self._secret)
         return True
 
-    def _handle(self, event: ChildEvent) -> None:
+    def _handle(self, event: supervisor.ChildEvent) -> None:
         values: dict[str, Any] = {k: printable(v) if isinstance(v, str) else v for k, v in event.values.items()}
         if "say" in values:
             self._tell(values["say"])
@@ -160,7 +151,7 @@ class RunningSite:
             self._deaths = 0
         elif event.child == "worker" and "ended" in values:
             self._deaths += 1
-            ended = describe_exit(values["ended"])
+            ended = supervisor.describe_exit(values["ended"])
             if self._deaths > MOST_DEATHS:
                 raise RunError(f"the worker {ended} {self._deaths} times: see {self.home / LOG}.")
             self._tell(f"the worker {ended}: starting another one, which continues from the disk")
@@ -184,7 +175,7 @@ class RunningSite:
 
     def _update_status(self, **changes: Any) -> None:
         self._status |= changes
-        write_json(self.home / STATUS, self._status)
+        write_json(self.home / supervisor.STATUS, self._status)
 
 
 @dataclass(frozen=True)
@@ -210,7 +201,7 @@ class SiteStatus:
         if done.run:
             latest = f"round {done.round} of {done.rounds} at {readable(done.at)}"
             yield f"{done.run}: {done.method} on {done.data}, {latest}"
-            yield f"sent {done.sent / 1000:,.1f} KB in {counted(done.messages, 'message')} of this run"
+            yield f"sent {done.sent / 1000:,.1f} KB in {pluralize(done.messages, 'message')} of this run"
         else:
             yield "no orders yet, and nothing sent"
         yield from (each.line() for each in self.spent)
@@ -219,4 +210,4 @@ class SiteStatus:
 def site_status(home: Path) -> SiteStatus:
     from .ledger import privacy_spent  # imported here because it needs torch
 
-    return SiteStatus(read_status(home), read_activity(home), tuple(privacy_spent(home / "site.toml")))
+    return SiteStatus(supervisor.read_status(home), read_activity(home), tuple(privacy_spent(home / "site.toml")))

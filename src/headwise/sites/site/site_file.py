@@ -1,40 +1,18 @@
-"""``site.toml``: what a site decides for itself, and the checks of an experiment against it.
-
-From the server's experiment a site takes only numbers and the names of methods and models in its own Headwise. It
-never takes a path: only site.toml says which data are read, and from where.
-"""
+"""``site.toml``: what a site decides for itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-from torch import nn
-
-from ...app import registry
-from ...contract.method import Method, record_types
-from ...engine.plan import Plan
-from ...errors import ConfigError, RunError, nearest
-from ...models.base import Task
-from ...privacy.accountant import account
-from ...records import fields_of
-from ...settings.choices import OWN, Choice
-from ...settings.experiment import Experiment, read_toml
+from ...errors import ConfigError, nearest
+from ...settings.experiment import read_toml
 from ...settings.fields import Count, Natural, Positive, Range, build
-from ...settings.foreign import read_foreign
-from ...settings.names import Kind, list_names
-from ...settings.options import Engine
-from ..facts import CLASSES, STATISTICS
+from ...settings.names import list_names
 from ..transport.envelope import LARGEST_MEGABYTES
-from .signing import experiment_hash, read_signed_list
-
-MOST_CLIENTS = 100_000
-MOST_MODELS = 100
-"""limits of an experiment: a site keeps a row per client in memory and builds every network"""
 
 
 @dataclass(frozen=True)
@@ -125,97 +103,3 @@ def check_site(values: Mapping[str, Any], path: Path) -> SiteSettings:
             f"which is {site.allow.epsilon or 'missing'}."
         )
     return site
-
-
-def permit(site: SiteSettings, home: Path, text: str) -> Experiment:
-    """The experiment in an order, if it may run here, with the site's own data and machine settings."""
-    try:
-        experiment = read_foreign(text)
-    except ConfigError as error:
-        raise RunError(f"{site.name} can't read this experiment: {error}") from error
-    method = _make_allowed(site, "method", experiment.method)
-    for model in _networks(experiment):
-        _make_allowed(site, "model", model)
-    if experiment.data.name != site.data:
-        raise RunError(f"{site.name} has the data set {site.data!r}, not {experiment.data.name!r}.")
-    if not experiment.model or experiment.clients is None:
-        raise RunError(f"{site.name} can't run an experiment without model and clients: both must be given.")
-    if experiment.clients > MOST_CLIENTS or len(experiment.model) > MOST_MODELS:
-        raise RunError(
-            f"{site.name} accepts experiments with at most {MOST_CLIENTS:,} clients and {MOST_MODELS} networks, "
-            f"but this one has {experiment.clients:,} and {len(experiment.model):,}."
-        )
-    if own := [a.name for a in experiment.train.augment if not a.is_built_in]:
-        raise RunError(f"{site.name} only runs its own Headwise, but train.augment is {own[0]!r}.")
-    if experiment.fraction < 1:
-        raise RunError(
-            f"{site.name} can't use a share of all samples: fraction is {experiment.fraction:g}, but must be 1."
-        )
-    if beyond := [c.id for c in site.clients if c.id >= experiment.clients]:
-        raise RunError(f"{site.name} has the clients {beyond}, but the experiment has only {experiment.clients}.")
-    if not site.allow.plain and not experiment.secure.sums:
-        raise RunError(f"{site.name} only sends masked sums, but secure.sums is false in the experiment.")
-    _check_list(site, home, experiment)
-    _check_fields(site, method)
-    engine = Engine(device=site.device, kernels=experiment.engine.kernels)
-    own = experiment.data.options if site.data == OWN else {}
-    kept = {k: own[k] for k in (STATISTICS, CLASSES) if own.get(k)}
-    return replace(experiment, data=Choice(site.data, kept), partition=Choice("natural"), engine=engine)
-
-
-def _make_allowed(site: SiteSettings, kind: Kind, choice: Choice) -> Any:
-    """Build the choice, if the installed Headwise has it and, for a method, this site allows it."""
-    name = choice.name.partition("@")[0]
-    known = list_names(kind)
-    allowed = [n for n in known if n in (site.allow.methods or known)] if kind == "method" else known
-    if name not in allowed:
-        raise RunError(f"{site.name} does not allow the {kind} {name!r}: {nearest(name, allowed)}")
-    return registry.make(kind, choice)
-
-
-def _check_list(site: SiteSettings, home: Path, experiment: Experiment) -> None:
-    if site.allow.experiments is None or site.allow.signer is None:
-        return
-    known = read_signed_list(home / site.allow.experiments, home / site.allow.signer)
-    if (name := experiment_hash(experiment)) not in known:
-        raise RunError(f"{site.name} does not allow the experiment {name[:12]}: it is not on the signed list.")
-
-
-def _check_fields(site: SiteSettings, method: Method[Any, Any, Any, Any]) -> None:
-    if site.allow.fields is None:
-        return
-    types = record_types(type(method))
-    sent = {**fields_of(types.up), **fields_of(types.census)}
-    if refused := sorted(sent.keys() - set(site.allow.fields)):
-        raise RunError(f"{site.name} sends {', '.join(site.allow.fields) or 'nothing'} only, not {', '.join(refused)}.")
-
-
-def _networks(experiment: Experiment) -> tuple[Choice, ...]:
-    return (*experiment.model, experiment.server_model) if experiment.server_model else experiment.model
-
-
-def check_networks(site: SiteSettings, experiment: Experiment, task: Task) -> None:
-    """Refuse networks that are too large, before allocating memory for them."""
-    most = site.allow.largest * 10**6
-    size = 0
-    for choice in _networks(experiment):
-        with torch.device("meta"):
-            network: nn.Module = registry.make("model", choice).build(task)
-        size += sum(t.numel() * t.element_size() for t in network.state_dict().values())
-        if size > most:
-            raise RunError(f"{site.name} allows {most:,} bytes of networks, but {choice.name} makes it {size:,}.")
-
-
-def check_privacy(site: SiteSettings, plan: Plan) -> None:
-    """Refuse a run that spends more than this site allows, by the site's own accounting."""
-    limit = site.allow.epsilon
-    if limit is None:
-        return
-    spent = account(plan)
-    if not spent or plan.privacy.source != "system":
-        raise RunError(f"{site.name} requires an epsilon of at most {limit:g}, but the experiment has no privacy.")
-    if not (spent["epsilon"] <= limit and spent["delta"] <= site.allow.delta):
-        raise RunError(
-            f"{site.name} requires an epsilon of at most {limit:g} at a delta of at most {site.allow.delta:g}, but the "
-            f"experiment has {spent['epsilon']:.3g} at {spent['delta']:g}."
-        )

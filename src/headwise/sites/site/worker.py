@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ...disk.files import write_json
-from ...errors import ConfigError, counted
+from ...errors import ConfigError, pluralize
 from ...settings.fields import build
 from ..transport.envelope import SiteMessage, now, printable, serve_node
 from ..transport.messages import UNREADABLE, load_text, pack_error
 from ..transport.supervisor import bind_life, read_secret, report_event
+from .policy import forget_data
 from .running import ACTIVITY, Activity, read_activity
-from .site import forget_data, open_site
+from .site import open_site
 
 
 class SiteWorker:
@@ -36,54 +37,51 @@ class SiteWorker:
         if kind == "query":
             forget_data()  # a run begins, or this site comes back to it
         try:
-            reply = SiteMessage("{}", []) if kind == "query.refused" else open_site(self._path)[0].answer(kind, message)
+            reply = SiteMessage("{}", []) if kind == "query.refused" else open_site(self._path).answer(kind, message)
         except ConfigError as error:
             reply = pack_error(error)
         try:
-            note = describe_query if kind.startswith("query") else self._note_order
-            line = note(message, reply)
+            order = load_text(message)
+            report = json.loads(reply.text)
+            line = describe_query(order, report) if kind.startswith("query") else self._note(order, report, reply.size)
         except UNREADABLE:
             line = "refused a message that is not an order"
         if line:
             report_event(say=line)
         return reply
 
-    def _note_order(self, message: SiteMessage, reply: SiteMessage) -> str:
-        line = describe_order(message, reply)
-        self._activity = update_activity(self._activity, message, reply, line)
+    def _note(self, order: dict[str, Any], report: dict[str, Any], size: int) -> str:
+        """Record what was done in the file that `headwise site status` reads; return a line about it."""
+        line = describe_order(order, report, size)
+        self._activity = update_activity(self._activity, order, size, line)
         write_json(self._home / ACTIVITY, asdict(self._activity))
         return line
 
 
-def describe_query(message: SiteMessage, reply: SiteMessage) -> str:
+def describe_query(question: dict[str, Any], answer: dict[str, Any]) -> str:
     """One line for the people at the site if they or the server refuse; else empty."""
-    question = load_text(message)
-    answer = json.loads(reply.text)
     if "refused" in question:
         return f"the server does not use this site: it {question['refused']}."
     refusal = answer.get("refusal") or answer.get("error")
     return f"refused an experiment: {refusal}" if refusal else ""
 
 
-def describe_order(message: SiteMessage, reply: SiteMessage) -> str:
+def describe_order(order: dict[str, Any], report: dict[str, Any], size: int) -> str:
     """One line for the people at the site; empty for the stages around a masked message."""
-    order = load_text(message)
-    report = json.loads(reply.text)
     if "error" in report:
         return f"round {_round(order)}: refused: {report['error']}"
     if "stage" in order:
         return ""
     failures = [answer["failure"][1] for answer in report["answers"] if answer["failure"]]
     done = [answer for answer in report["answers"] if answer["kind"] == "fit" and not answer["failure"]]
-    samples = f" on {counted(sum(a['n'] for a in done), 'sample')}" if all(a["samples"] for a in done) else ""
+    samples = f" on {pluralize(sum(a['n'] for a in done), 'sample')}" if all(a["samples"] for a in done) else ""
     what = f"trained{samples}" if done else "failed" if failures else "evaluated"
     masked = ", masked" if "masked" in report else ""
     why = f" ({failures[0]})" if failures else ""
-    return f"round {_round(order)}: {what}{why}, sent {reply.size / 1000:,.1f} KB{masked}"
+    return f"round {_round(order)}: {what}{why}, sent {size / 1000:,.1f} KB{masked}"
 
 
-def update_activity(activity: Activity, message: SiteMessage, reply: SiteMessage, line: str) -> Activity:
-    order = load_text(message)
+def update_activity(activity: Activity, order: dict[str, Any], size: int, line: str) -> Activity:
     experiment = json.loads(order["experiment"])
     run = printable(order["run"])
     before = activity if activity.run == run else Activity(run)
@@ -93,7 +91,7 @@ def update_activity(activity: Activity, message: SiteMessage, reply: SiteMessage
         data=printable(experiment["data"]["name"]),
         round=_round(order),
         rounds=experiment["rounds"],
-        sent=before.sent + reply.size,
+        sent=before.sent + size,
         messages=before.messages + 1,
         at=now(),
         line=printable(line) or before.line,

@@ -42,11 +42,11 @@ class SiteMessage(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Stands in for a reply that did not come."""
+    """Stands in for a reply that did not come, or that can't be used."""
 
     why: str
-    reason: Literal["no answer", "late", "dropped"] = "no answer"
-    """dropped: the round's sum was opened without this node"""
+    reason: Literal["no answer", "late", "dropped", "refused"] = "no answer"
+    """dropped: the round's sum was opened without this node; refused: by the site, or its reply by the server"""
 
 
 class NodeSeen(NamedTuple):

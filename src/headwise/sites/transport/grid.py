@@ -1,6 +1,6 @@
 """Messages over Flower's public API, which no other file imports.
 
-Flower's private API is used in `node`, its primitives in `secagg.protocol`. Tested with flwr 1.41 and 1.42.
+Flower's private API is used in `node` only. Tested with flwr 1.41 and 1.42.
 A `SiteMessage` travels as a ConfigRecord. Large records are in an ArrayRecord beside it, which Flower sends in chunks
 of 5 MB. Every piece is a request of its own, so small records get none.
 """

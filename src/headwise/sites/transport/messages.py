@@ -1,14 +1,8 @@
 """The messages between the server and a site, each JSON text plus records as bytes.
 
-The server sends an order, and the site answers with a report. With masked sums, a round has four stages:
-
-    keys     every site sends its public keys
-    shares   every site gets all public keys (the roster) and deals shares of its secrets, sealed for the others
-    fit      the order, with the shares sealed for the site; the report has a masked vector in place of records
-    help     every site in the sum learns who else is in it, and sends the shares that remove the masks
-
-Messages hold data only. A site decodes records against the types of its own installed method; the server checks
-replies just as strictly, because anybody may run a site.
+The server sends an order, and the site answers with a report; `secagg.stages` has the messages around a masked sum.
+Messages hold data only. A site decodes records against the types of its own installed method; the server checks replies
+just as strictly, because anybody may run a site.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 from ...contract.method import RecordTypes
 from ...disk.jsontext import to_json
@@ -28,9 +22,7 @@ from ...log.metrics import Score
 from ...log.schema import restore_score
 from ...records import Packed, Record, RecordError, decode, encode, from_bytes, to_bytes
 from ...settings.fields import Natural, Range, build, convert
-from .envelope import Lost, SiteMessage, printable
-
-T = TypeVar("T")
+from .envelope import SiteMessage, printable
 
 UNREADABLE = (
     KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, ConfigError
@@ -38,43 +30,10 @@ UNREADABLE = (
 """what parsing hostile values can raise"""
 
 
-class UnopenedError(ClientError):
-    """A masked sum stays closed: too few sites, or unusable shares."""
-
-
-class Link(Protocol):
-    """How the server reaches nodes."""
-
-    def node_of(self, client: int) -> int | None:
-        """The node with this client; None if no node has claimed it yet."""
-        ...
-
-    def exchange(
-        self, messages: Mapping[int, SiteMessage], seconds: float | None
-    ) -> Iterator[tuple[int, SiteMessage | Lost]]:
-        """Send each node its message, which expires after `seconds`; yield replies as they arrive."""
-        ...
-
-    def renew(self, clients: Sequence[int], patiently: bool) -> None:
-        """After a loss, look for the nodes of these clients again; `patiently` also waits for them."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class SiteJob(NamedTuple):
     job: Job
     state: str
     """digest of the client's state before the job; empty if it has none"""
-
-
-@dataclass(frozen=True)
-class Letter:
-    """Bytes from or for one party of a masked sum, which is its index in the roster."""
-
-    party: Natural
-    text: str
-    """hexadecimal"""
 
 
 @dataclass(frozen=True)
@@ -85,8 +44,8 @@ class Order:
     experiment: str
     """as JSON"""
     site_jobs: Sequence[SiteJob]
-    sealed: tuple[Letter, ...] | None = None
-    """with masked sums: the shares that other sites have sealed for this one"""
+    sealed: tuple[str, ...] | None = None
+    """with masked sums: the share that each party has sealed for this site; empty if it dealt none"""
 
 
 @dataclass(frozen=True)
@@ -148,8 +107,7 @@ def pack_order(order: Order) -> SiteMessage:
             records.append(encode(job.down))
         plain = {"kind": job.kind, "client": job.client, "t": job.t, "measure": job.measure}
         site_jobs.append({**plain, "down": places[id(job.down)], "state": state})
-    sealed = None if order.sealed is None else [asdict(letter) for letter in order.sealed]
-    plain = {"run": order.run, "experiment": order.experiment, "site_jobs": site_jobs, "sealed": sealed}
+    plain = {"run": order.run, "experiment": order.experiment, "site_jobs": site_jobs, "sealed": order.sealed}
     return SiteMessage(to_json(plain), records)
 
 
@@ -162,14 +120,14 @@ def load_text(message: SiteMessage) -> Any:
 
 def experiment_in(message: SiteMessage) -> str:
     """The experiment of an order or a stage: a site needs it first, to know the record types."""
-    with _reading("order"):
+    with refuse_invalid("order"):
         return convert(load_text(message)["experiment"], str, "experiment")
 
 
 def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
     downs: dict[tuple[int, type[Record]], Record] = {}
     site_jobs: list[SiteJob] = []
-    with _reading("order"):
+    with refuse_invalid("order"):
         values = load_text(message)
         for given in (build(_PlainJob, v) for v in values["site_jobs"]):
             cls = message_type(given.kind, types)
@@ -177,10 +135,8 @@ def unpack_order(message: SiteMessage, types: RecordTypes) -> Order:
             if at not in downs:
                 downs[at] = decode(cls, message.records[given.down])
             site_jobs.append(SiteJob(Job(given.kind, given.client, given.t, downs[at], given.measure), given.state))
-        sealed = values.get("sealed")
-        letters = None if sealed is None else tuple(build(Letter, each) for each in sealed)
-        run = convert(values["run"], str, "run")
-        return Order(run, convert(values["experiment"], str, "experiment"), site_jobs, letters)
+        run, experiment = (convert(values[name], str, name) for name in ("run", "experiment"))
+        return Order(run, experiment, site_jobs, convert(values.get("sealed"), tuple[str, ...] | None, "sealed"))
 
 
 def pack_report(report: Report) -> SiteMessage:
@@ -203,8 +159,8 @@ def pack_error(error: Exception) -> SiteMessage:
     return SiteMessage(to_json({"error": str(error)}), [])
 
 
-def _read_reply(message: SiteMessage) -> dict[str, Any]:
-    """The values of a site's reply; raises the error that it reports. Call it inside `_reading`."""
+def read_reply(message: SiteMessage) -> dict[str, Any]:
+    """The values of a site's reply; raises the error that it reports. Call it inside `refuse_invalid`."""
     values = load_text(message)
     if "error" in values:
         raise ClientError(printable(str(values["error"])))
@@ -214,8 +170,8 @@ def _read_reply(message: SiteMessage) -> dict[str, Any]:
 def unpack_report(message: SiteMessage, types: RecordTypes) -> Report:
     """The report; raises the site's own error as a `ClientError`."""
     answers: list[tuple[Answer, str]] = []
-    with _reading("report"):
-        values = _read_reply(message)
+    with refuse_invalid("report"):
+        values = read_reply(message)
         for given in values["answers"]:
             test, val = (_read_score(given.pop(part)) for part in ("test", "val"))
             plain = build(_PlainAnswer, given)
@@ -246,119 +202,8 @@ def _read_seconds(given: dict[Any, Any]) -> dict[str, float]:
     return {name: convert(value, Seconds, "seconds") for name, value in given.items()}
 
 
-@dataclass(frozen=True)
-class PartyKeys:
-    """A roster entry: a party's clients in this round, its public keys and the hash of its seed, hexadecimal."""
-
-    clients: tuple[Natural, ...]
-    cipher: str
-    mask: str
-    seed: str
-
-
-@dataclass(frozen=True)
-class KeysRequest:
-    t: Natural
-    clients: tuple[Natural, ...]
-    """the clients that the site will train in this round; they identify it"""
-
-
-@dataclass(frozen=True)
-class KeysReply:
-    cipher: str
-    mask: str
-    seed: str
-    opened: tuple[tuple[Natural, ...], ...] | None = None
-    """the clients, by site, of the sum that this site has already helped to open; it helps with no other"""
-
-
-@dataclass(frozen=True)
-class SharesRequest:
-    t: Natural
-    clients: tuple[Natural, ...]
-    sites: Natural
-    """how many got a request for keys, with or without an answer"""
-    roster: tuple[PartyKeys, ...]
-
-
-@dataclass(frozen=True)
-class SharesReply:
-    sealed: tuple[Letter, ...]
-
-
-@dataclass(frozen=True)
-class Survivor:
-    """A party in the sum, and the clients in its vector."""
-
-    party: Natural
-    clients: tuple[Natural, ...]
-
-
-@dataclass(frozen=True)
-class HelpRequest:
-    t: Natural
-    clients: tuple[Natural, ...]
-    survivors: tuple[Survivor, ...]
-
-
-@dataclass(frozen=True)
-class HelpReply:
-    """Shares of the keys of lost parties, and of the seeds of parties in the sum."""
-
-    keys: tuple[Letter, ...]
-    seeds: tuple[Letter, ...]
-
-
-StageRequest = KeysRequest | SharesRequest | HelpRequest
-StageReply = KeysReply | SharesReply | HelpReply
-STAGES: dict[str, type[StageRequest]] = {"keys": KeysRequest, "shares": SharesRequest, "help": HelpRequest}
-"""all but `fit`, which is an order"""
-
-
-def pack_request(run: str, experiment: str, request: StageRequest) -> SiteMessage:
-    stage = next(name for name, cls in STAGES.items() if isinstance(request, cls))
-    return SiteMessage(to_json({"run": run, "experiment": experiment, "stage": stage, "request": asdict(request)}), [])
-
-
-def unpack_request(message: SiteMessage) -> tuple[str, StageRequest] | None:
-    """The run and the request; None if this message is an order."""
-    with _reading("stage"):
-        values = load_text(message)
-        if "stage" not in values:
-            return None
-        return convert(values["run"], str, "run"), build(STAGES[values["stage"]], values["request"])
-
-
-def pack_reply(reply: StageReply) -> SiteMessage:
-    return SiteMessage(to_json(asdict(reply)), [])
-
-
-def unpack_reply(message: SiteMessage, cls: type[T]) -> T:
-    """The reply to a stage; raises the site's own error as a `ClientError`."""
-    with _reading("answer"):
-        return build(cls, _read_reply(message))
-
-
-def pack_letters(texts: Mapping[int, bytes]) -> tuple[Letter, ...]:
-    return tuple(Letter(party, text.hex()) for party, text in sorted(texts.items()))
-
-
-def unpack_letters(letters: tuple[Letter, ...]) -> dict[int, bytes]:
-    """The letters' bytes by party; a `RecordError` if a party occurs twice."""
-    with _reading("letter"):
-        texts = {letter.party: unhex(letter.text) for letter in letters}
-        if len(texts) < len(letters):
-            raise ValueError("a party is named twice")
-        return texts
-
-
-def unhex(text: str) -> bytes:
-    with _reading("letter"):
-        return bytes.fromhex(text)
-
-
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def refuse_invalid(what: str) -> Iterator[None]:
     """Turn any failure to parse a message into a `RecordError`."""
     try:
         yield

@@ -31,17 +31,8 @@ from flwr.app import Error, Message
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
+from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
@@ -68,7 +59,9 @@ NODE_FILE = "node.json"
 """file with the number of the site's last node"""
 APP_FAILED = 2
 """Flower's code for an app that failed"""
-LOST = (RunNotRunningException, ObjectPullError, ObjectPushError, httpx.HTTPError)
+LOST = (
+    RunNotRunningException, inflatable_utils.ObjectPullError, inflatable_utils.ObjectPushError, httpx.HTTPError
+)  # fmt: skip
 """why a message is of no use any more: its run has ended, or the server has forgotten it"""
 
 
@@ -206,14 +199,17 @@ class NodeConnection:
                 raise RunError(f"this site accepts messages of at most {most:,} bytes, but this one has more.")
             return piece
 
-        return pull_and_inflate_object_from_tree(tree, pull, partial(self._confirm, run), return_type=Message)
+        confirm = partial(self._confirm, run)
+        return pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
 
     def _deliver(self, reply: Message, seconds: float) -> None:
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            missing, session = self._send(reply, get_object_tree(reply), seconds)
-            push_objects(get_all_nested_objects(reply), partial(self._push, run, session), object_ids_to_push=missing)
+        with inflatable_object.no_object_id_recompute():
+            missing, session = self._send(reply, inflatable_object.get_object_tree(reply), seconds)
+            pieces = inflatable_object.get_all_nested_objects(reply)
+            push = partial(self._push, run, session)
+            inflatable_utils.push_objects(pieces, push, object_ids_to_push=missing)
 
 
 class _ReportConnection(logging.Filter):

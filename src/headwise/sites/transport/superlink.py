@@ -30,7 +30,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk.files import failing_clearly, write_bytes
+from ...disk.files import explain_write_errors, write_bytes
 from ...disk.jsontext import to_toml
 from ...errors import ConfigError, RunError
 
@@ -142,7 +142,7 @@ def _bind_command(*command: str) -> list[str]:
 def bind_server_app(home: Path) -> None:
     """Shadow the command by which Flower starts a run's server, so that it ends with ours."""
     path = home / "bin" / "flwr-serverapp"
-    with failing_clearly(path):
+    with explain_write_errors(path):
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, SHIM.format(python=shlex.quote(sys.executable), name=path.name).encode())
         path.chmod(stat.S_IRWXU)

@@ -31,7 +31,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, NamedTuple
 
-from ...disk.files import failing_clearly, read_json
+from ...disk.files import explain_write_errors, read_json
 from ...disk.jsontext import to_json
 from ...errors import RunError
 from .envelope import printable
@@ -99,7 +99,7 @@ class Supervisor:
     """Use it in the main thread: on Linux, children are killed when the thread that started them ends."""
 
     def __init__(self, log: Path) -> None:
-        with failing_clearly(log):
+        with explain_write_errors(log):
             writer = RotatingFileHandler(log, maxBytes=LOG_BYTES, backupCount=LOG_BACKUPS, encoding="utf-8")
         writer.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         self._log = logging.Logger("supervisor")
@@ -208,7 +208,7 @@ def describe_exit(code: int) -> str:
 def claim_folder(home: Path, group: str) -> Iterator[None]:
     """Hold this folder for as long as the command lives; the system releases it however the command dies."""
     path = home / LOCK
-    with failing_clearly(path):
+    with explain_write_errors(path):
         file = path.open("w")
     with file:
         if not _lock(file, fcntl.LOCK_EX, tries=5):  # `read_status` may hold it for a moment
@@ -225,7 +225,7 @@ def read_status(home: Path) -> Mapping[str, Any] | None:
     path = home / LOCK
     if not path.exists():
         return None
-    with failing_clearly(path), path.open() as file:
+    with explain_write_errors(path), path.open() as file:
         return None if _lock(file, fcntl.LOCK_SH) else _read(home)
 
 

@@ -26,25 +26,16 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from ...disk.files import digest, failing_clearly, read_json, write_bytes, write_json
-from ...disk.jsontext import to_json
-from ...errors import ConfigError, RunError
-from ...settings.experiment import Experiment
-from ..facts import STATISTICS, without_files
+from ..disk.files import explain_write_errors, read_json, write_bytes, write_json
+from ..disk.jsontext import to_json
+from ..errors import ConfigError, RunError
+from ..settings.experiment import Experiment
+from .facts import experiment_hash
 
 YEARS = 5
 """validity of a certificate"""
 PURPOSE = b"headwise experiments\n"
 """prefix of every signed list, so that no other signed message can pass for one"""
-
-
-def experiment_hash(experiment: Experiment) -> str:
-    """Identifies an experiment on a signed list: covers every setting except those of the machine."""
-    plain = without_files(experiment).plain()
-    plain["data"].pop(STATISTICS, None)  # which, like the task, the server only knows once sites have reported it
-    plain.pop("task")  # a site refuses any other than that of its data
-    plain["engine"] = {"kernels": experiment.engine.kernels}
-    return digest(to_json(plain, sort_keys=True).encode())
 
 
 def write_node_key(path: Path, name: str = "") -> None:
@@ -110,7 +101,7 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def sign(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
+def sign_list(experiments: Iterable[Experiment], key: Path, out: Path) -> list[str]:
     """Write a signed list of these experiments; create the key pair (`key`, `key`.pub) if it does not exist."""
     for option, path in (("--key", key), ("--out", out)):  # before creating a key
         if not path.name or path.is_dir() or not path.parent.is_dir():
@@ -155,5 +146,8 @@ def _message(listed: list[str]) -> bytes:
 
 def _write_secret(path: Path, data: bytes) -> None:
     """Create a file that only its owner can read; an existing one is never overwritten."""
-    with failing_clearly(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with (
+        explain_write_errors(path),
+        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+    ):
         file.write(data)
