@@ -42,7 +42,7 @@ class Audited(NamedTuple):
         return f"{promise} ({100 * self.run.accuracy('pre'):.0f} %)"
 
 
-def audited(method: str, privacy: dict[str, Any], folder: Path) -> Audited | None:
+def run_audit(method: str, privacy: dict[str, Any], folder: Path) -> Audited | None:
     """None where the method can't be run with this protection."""
     settings: dict[str, Any] = {"partition": "dirichlet:0.3", "rounds": 30, "evaluate": {"every": 30}}
     try:
@@ -53,8 +53,8 @@ def audited(method: str, privacy: dict[str, Any], folder: Path) -> Audited | Non
     return Audited(run, audit(folder))
 
 
-def leaving(found: Audit) -> str:
-    rows = [f"| {f.name} | {f.what} | {f.bytes:,.0f} | {'yes' if f.per_client else 'no'} |" for f in found.fields]
+def describe_uploads(audit: Audit) -> str:
+    rows = [f"| {f.name} | {f.what} | {f.bytes:,.0f} | {'yes' if f.per_client else 'no'} |" for f in audit.fields]
     return "| leaves a client | what | bytes a round | seen per client |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
@@ -67,14 +67,14 @@ def attacks(runs: list[Audited]) -> str:
     by_run = [{(f.attack, f.knowing, f.measure): f.score for f in r.audit.findings} for r in runs]
     for f in runs[0].audit.findings:
         key = f.attack, f.knowing, f.measure
-        found = [f"{values[key]:.2f}" if key in values else "" for values in by_run]
-        lines.append(f"| {f.attack} | {f.knowing} | {f.measure} | {f.guess:.2f} | {' | '.join(found)} |")
+        cells = [f"{values[key]:.2f}" if key in values else "" for values in by_run]
+        lines.append(f"| {f.attack} | {f.knowing} | {f.measure} | {f.guess:.2f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def quoted(page: str) -> dict[str, Any]:
+def quote(page: str) -> dict[str, Any]:
     """The attacks on each method, as the page has them: what ships with Headwise can't differ from it."""
-    found: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     for method, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
         head, _, *rows = [line[2:-2].split(" | ") for line in text.strip().split("\n\n")[1].splitlines()]
         strengths = [float(m[1]) if (m := re.match(r"epsilon (\S+)", title)) else None for title in head[4:]]
@@ -88,21 +88,21 @@ def quoted(page: str) -> dict[str, Any]:
             }
             for row in rows
         ]
-        found[method] = {"epsilon": strengths, "attacks": attacks}
-    return found
+        reports[method] = {"epsilon": strengths, "attacks": attacks}
+    return reports
 
 
 def main() -> None:
-    said = " ".join((__doc__ or "").split("\n\n")[2].split())
-    parts = [f"# What leaks\n\nMade by `python benchmarks/audit.py`. {said}\n"]
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    parts = [f"# What leaks\n\nMade by `python benchmarks/audit.py`. {about}\n"]
     with tempfile.TemporaryDirectory() as room:
         for method in METHODS:
-            tried = [audited(method, privacy, Path(room) / f"{method}-{k}") for k, privacy in enumerate(NOISE)]
-            runs = [found for found in tried if found is not None]
-            parts.append(f"## {method}\n\n{leaving(runs[0].audit)}\n\n{attacks(runs)}\n")
+            tried = [run_audit(method, privacy, Path(room) / f"{method}-{k}") for k, privacy in enumerate(NOISE)]
+            runs = [audit for audit in tried if audit is not None]
+            parts.append(f"## {method}\n\n{describe_uploads(runs[0].audit)}\n\n{attacks(runs)}\n")
             print(parts[-1], flush=True)
     PAGE.write_text("\n".join(parts), encoding="utf-8")
-    write_json(SHIPPED, quoted("\n".join(parts)))
+    write_json(SHIPPED, quote("\n".join(parts)))
 
 
 if __name__ == "__main__":

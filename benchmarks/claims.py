@@ -2,7 +2,7 @@
 
     python benchmarks/claims.py collect RUNS...   what the pages need of finished runs, in docs/results/claims/runs.json
     python benchmarks/claims.py cost LOG...       CPU seconds of each command, in docs/results/claims/costs.json
-    python benchmarks/claims.py pages [NAME...]   from those and docs/results/claims/*.toml, the pages and their table
+    python benchmarks/claims.py pages [NAME...]   from those, claims/cells and claims/*.toml, the pages and their table
 
 Nobody types a figure: a page's text names what it wants, such as {diff:FedGMH-Standalone}, and this file fills it in.
 """
@@ -15,7 +15,6 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,20 @@ from headwise.papers.results import Row
 from headwise.runs.query import Run
 from headwise.settings.experiment import Experiment
 from headwise.settings.fields import difference
+from headwise.stats.paired import Cells, Interval
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 HOME = RESULTS / "claims"
 LAST = 4
 """evaluations at the end of a run whose mean counts: the best round would be chosen on the test samples"""
-DRAWS = 4_000
 GROUPS = {"small": "from clients with fewer training samples than a batch", "large": "from all others"}
 ENDS = {
     "clients": f"Accuracies are means over the last {LAST} evaluations, not the best round.",
     "final": "Accuracies are those of the last round, not the best one.",
 }
 INTERVALS = (
-    "Intervals hold 95 % of a paired bootstrap over clients, and over seeds where there are several. All seeds have "
-    "the same clients with the same samples: no interval covers another draw of the partition, and two or three seeds "
-    "say little about a fourth."
+    "Intervals are paired and hold 95 %: over draws of the partition where there are several, else over the clients "
+    "and seeds of one draw, which says nothing about another draw."
 )
 DEFAULTS = Experiment().plain()
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five")
@@ -51,14 +49,15 @@ COSTS: dict[str, float] = json.loads((HOME / "costs.json").read_text()) if (HOME
 
 def cost(logs: Sequence[Path]) -> None:
     """From lines like `09:49:10 START fedgh/3 --methods ...` and `09:57:11 END rc=0 114.0 user 481.0 real`."""
-    found, command = dict[str, float](), ""
+    seconds = dict[str, float]()
+    command = ""
     for line in (line for log in logs for line in log.read_text().splitlines()):
         _, what, rest = line.split(" ", 2)
         if what == "START":
             command = re.sub(r" --seeds \d+", "", rest)
-        elif told := re.search(r"([\d.]+) user", rest):
-            found[command] = found.get(command, 0.0) + float(told[1])
-    (HOME / "costs.json").write_text(json.dumps(found, indent=1) + "\n")
+        elif match := re.search(r"([\d.]+) user", rest):
+            seconds[command] = seconds.get(command, 0.0) + float(match[1])
+    (HOME / "costs.json").write_text(json.dumps(seconds, indent=1) + "\n")
 
 
 def collect(folders: Sequence[Path]) -> None:
@@ -104,7 +103,8 @@ def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float6
             continue
         rows.setdefault(row["round"], []).append(row)
     evaluated = {row["round"] for row in run.rounds if "stale" in row}
-    trained, found = dict[int, float](), dict[str, list[tuple[int, NDArray[np.float64]]]]()
+    trained = dict[int, float]()
+    scores_by_moment = dict[str, list[tuple[int, NDArray[np.float64]]]]()
     for t, lines in sorted(rows.items()):
         now: dict[str, dict[int, float]] = {}
         for line in lines:
@@ -116,112 +116,103 @@ def trace(run: Run, clients: int) -> dict[str, list[tuple[int, NDArray[np.float6
             now["stale"] = now.get("pre", {}) | trained  # who never trained has its score before training
         for moment, scores in now.items():
             if len(scores) == clients and moment != "post":
-                found.setdefault(moment, []).append((t, np.array([scores[c] for c in range(clients)])))
-    return found
+                scores_by_moment.setdefault(moment, []).append((t, np.array([scores[c] for c in range(clients)])))
+    return scores_by_moment
+
+
+Cell = tuple[int, int]
+"""a draw of the partition, and a seed"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method of a page: its runs, one per seed."""
+    """One method of a page: its runs, one per draw and seed."""
 
     name: str
-    runs: list[dict[str, Any]]
+    by_cell: dict[Cell, dict[str, Any]]
     moment: str
     end: str
     """clients: the mean of the last evaluations; final: the last one"""
 
-    def scores(self, seeds: Sequence[int] = ()) -> NDArray[np.float64]:
-        """[seeds, clients] accuracies in percent, of these seeds or of all."""
-        return 100 * np.array([r[self.end][self.moment] for s, r in self.by_seed.items() if s in (seeds or self.seeds)])
-
     @property
-    def by_seed(self) -> dict[int, dict[str, Any]]:
-        """Its runs, in the order of their seeds."""
-        return {r["experiment"].get("seed", 0): r for r in self.runs}
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds that were run."""
-        return [*self.by_seed]
+    def runs(self) -> list[dict[str, Any]]:
+        return [*self.by_cell.values()]
 
 
-def weights(line: Line, page: Mapping[str, Any]) -> NDArray[np.float64]:
-    """What a client counts: its test samples, or the same as any other; none outside the group that is asked for."""
-    run = line.runs[0]
-    n = np.array(run["test"], float)
-    return (n > 0).astype(float) if page.get("metric") == "client_mean" else n
+def common_cells(lines: Sequence[Line]) -> list[list[dict[str, dict[str, Any]]]]:
+    """[draws][seeds] runs by line, as many seeds of each draw as all lines have of all draws."""
+    cells = [cell for cell in lines[0].by_cell if all(cell in line.by_cell for line in lines)]
+    draws = [[cell for cell in cells if cell[0] == draw] for draw in dict.fromkeys(draw for draw, _ in cells)]
+    seeds = min(map(len, draws), default=0)
+    rows = [[{line.name: line.by_cell[cell] for line in lines} for cell in draw[:seeds]] for draw in draws]
+    if any(len({run["partition"] for cell in row for run in cell.values()}) > 1 for row in rows):
+        raise SystemExit(f"{', '.join(line.name for line in lines)}: these runs have different clients in one draw.")
+    return rows
 
 
-@cache
-def draws(seeds: int, clients: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """[draws, seeds] seeds drawn with replacement, and [draws, clients] how often each client is drawn."""
-    rng = np.random.default_rng(0)
-    which, who = rng.integers(seeds, size=(DRAWS, seeds)), rng.integers(clients, size=(DRAWS, clients))
-    return which, np.stack([np.bincount(row, minlength=clients) for row in who]).astype(float)
-
-
-def estimate(values: NDArray[np.float64], n: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The mean of [seeds, clients] values, and its 95 % interval by drawing seeds and clients with replacement.
-
-    Values are differences of two methods on the same client and seed where the comparison is a paired one.
-    """
-    which, times = draws(*values.shape)
-    of_seeds = times @ (values * n).T / (times @ n)[:, None]  # [draws, seeds]
-    low, high = np.percentile(np.take_along_axis(of_seeds, which, axis=1).mean(1), [2.5, 97.5])
-    return float(np.average(values.mean(0), weights=n)), float(low), float(high)
+def estimate(values: NDArray[np.float64], weights: NDArray[np.float64]) -> Interval:
+    """The mean of [draws, seeds, clients] values, weighted by [draws, clients]."""
+    return Cells({"value": values}, weights).mean("value")
 
 
 class Page:
     """A claim's page: its text with all figures filled in."""
 
-    def __init__(self, told: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> None:
-        self.told = told
-        self.lines = {line.name: line for row in told.get("lines", ()) if (line := _line(row, told, runs)).runs}
+    def __init__(self, claim: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> None:
+        self.claim = claim
+        self.lines = {line.name: line for row in claim.get("lines", ()) if (line := _line(row, claim, runs)).runs}
         self.exact: list[Row] = []
-        if asked := told.get("exact"):
-            self.exact = list(exact_rows(ask_for(asked["table"], columns=asked.get("columns", ()))).values())
+        if table := claim.get("exact"):
+            self.exact = list(exact_rows(ask_for(table["table"], columns=table.get("columns", ()))).values())
 
     @property
     def seeds(self) -> list[int]:
         """How many seeds the lines have, each number once."""
-        return sorted({len(line.runs) for line in self.lines.values()})
+        return sorted({len({seed for _, seed in line.by_cell}) for line in self.lines.values()})
 
     @property
     def mean_of(self) -> str:
         """The paper's mean: over all samples, or over the clients."""
-        return "mean" if self.told.get("metric") == "client_mean" else "weighted"
+        return "mean" if self.claim.get("metric") == "client_mean" else "weighted"
 
-    def counted(self) -> str:
+    def count(self) -> str:
         """What was computed instead of trained, beside print."""
-        said = ["| | | in print | ours | |", "|---|---|---:|---:|---|"]
+        lines = ["| | | in print | ours | |", "|---|---|---:|---:|---|"]
         rows = [row.texts() for row in self.exact if not row.printed.missing]
-        return "\n".join([*said, *(f"| {t[0]} | {t[1]} | {t[2]} | {t[3]} | {t[-1]} |" for t in rows)])
+        return "\n".join([*lines, *(f"| {t[0]} | {t[1]} | {t[2]} | {t[3]} | {t[-1]} |" for t in rows)])
 
     def table(self) -> str:
         """Every line: mean and interval, seeds, the floor."""
-        said = [
+        lines = [
             "| | moment | accuracy % | 95 % interval | seeds | rounds | floor % |",
             "|---|---|---:|---:|---:|---:|---:|",
         ]
         for line in self.lines.values():
-            mean, low, high = estimate(line.scores(), weights(line, self.told))
-            floor, rounds = 100 * line.runs[0]["floor"][self.mean_of], line.runs[0]["experiment"].get("rounds", 50)
-            said.append(
+            mean, low, high = self._mean(line)
+            floor = 100 * line.runs[0]["floor"][self.mean_of]
+            rounds = line.runs[0]["experiment"].get("rounds", 50)
+            lines.append(
                 f"| {line.name} | {line.moment} | {mean:.2f} | {low:.2f} to {high:.2f} | {len(line.runs)} | {rounds} | "
                 f"{floor:.2f} |"
             )
-        return "\n".join(said)
+        return "\n".join(lines)
 
     def differences(self) -> str:
         """The comparisons that the page asks for, in points."""
-        said = ["| difference | points | 95 % interval |", "|---|---:|---:|"]
-        for pair in self.told["pairs"]:
-            if self._known(pair):
+        lines = ["| difference | points | 95 % interval |", "|---|---:|---:|"]
+        for pair in self.claim["pairs"]:
+            if self._has_runs(pair):
                 name, _, group = pair.partition(" @ ")
                 name = f"of which {GROUPS[group]}" if group else " less ".join(name.split(" - "))
-                said.append(_row(name, self._difference(pair)))
-        said += [_row(name, self._difference(*pairs)) for name, pairs in self.told.get("effects", {}).items()]
-        return "\n".join(said)
+                lines.append(_row(name, self._difference(pair)))
+        lines += [_row(name, self._difference(*pairs)) for name, pairs in self.claim.get("effects", {}).items()]
+        return "\n".join(lines)
+
+    @property
+    def hours(self) -> str:
+        """CPU hours of its runs, where the queue measured them."""
+        seconds = {r["run"]: r["cpu_seconds"] for line in self.lines.values() for r in line.runs if "cpu_seconds" in r}
+        return f"{sum(seconds.values()) / 3600:.1f}" if seconds else ""
 
     def fill(self, text: str) -> str:
         """Every {kind:name} by its figure."""
@@ -232,7 +223,7 @@ class Page:
             given = [row for row in self.exact if not row.printed.missing]
             return f"{sum(row.verdict == 'exact' for row in given)} of {len(given)}"
         if kind in ("diff", "effect"):
-            mean, low, high = self._difference(*([name] if kind == "diff" else self.told["effects"][name]))
+            mean, low, high = self._difference(*([name] if kind == "diff" else self.claim["effects"][name]))
             return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
         if kind == "seeds":
             words = [NUMBERS[n] for n in (self.seeds[0], self.seeds[-1])]
@@ -243,11 +234,11 @@ class Page:
 
     def _of_line(self, kind: str, line: Line, name: str) -> str:
         if kind == "acc":
-            return f"{estimate(line.scores(), weights(line, self.told))[0]:.1f}"
+            return f"{self._mean(line).value:.1f}"
         if kind == "floor":
             return f"{100 * line.runs[0]['floor'][self.mean_of]:.1f}"
         if kind == "small":
-            return str(sum(n < self.told["batch"] for n in line.runs[0]["train"]))
+            return str(sum(n < self.claim["batch"] for n in line.runs[0]["train"]))
         if kind in ("mean", "most"):  # of a number that each client has learned, at the end of the run
             learned = np.array([r["learned"][name] for r in line.runs])
             return f"{learned.mean() if kind == 'mean' else learned.max():.2f}"
@@ -261,45 +252,65 @@ class Page:
             return f"{np.mean([max(v for _, v in points) for points in curves]):.1f}"
         raise SystemExit(f"{{{kind}:...}} is not a figure that this file knows.")
 
-    def _known(self, pair: str) -> bool:
+    def _has_runs(self, pair: str) -> bool:
         return all(name in self.lines for name in pair.split(" @ ")[0].split(" - "))
 
-    def _difference(self, *pairs: str) -> tuple[float, float, float]:
-        """The paired difference over the seeds that all have, the mean of several; `a - b @ small` is what clients
+    def _mean(self, line: Line) -> Interval:
+        rows = common_cells([line])
+        values = [[_scores(cell[line.name], line) for cell in row] for row in rows]
+        return estimate(np.array(values), self._weights(rows))
+
+    def _difference(self, *pairs: str) -> Interval:
+        """The paired difference over the cells that all have, the mean of several; `a - b @ small` is what clients
         below one batch add to it, `@ large` the others."""
         named = [[self.lines[name] for name in pair.partition(" @ ")[0].split(" - ")] for pair in pairs]
-        group, lines = pairs[0].partition(" @ ")[2], [line for both in named for line in both]
-        seeds = sorted(set.intersection(*({*line.seeds} for line in lines)))
-        if len({r["partition"] for line in lines for r in line.runs}) > 1:
-            raise SystemExit(f"{pairs[0]}: these runs have different clients.")
-        values = np.mean([a.scores(seeds) - b.scores(seeds) for a, b in named], axis=0)
-        if group:
-            small = np.array(lines[0].runs[0]["train"]) < self.told["batch"]
+        rows = common_cells([line for both in named for line in both])
+        values = np.array([
+            [np.mean([_scores(cell[a.name], a) - _scores(cell[b.name], b) for a, b in named], axis=0) for cell in row]
+            for row in rows
+        ])  # fmt: skip
+        if group := pairs[0].partition(" @ ")[2]:
+            small = np.array([_any(row)["train"] for row in rows])[:, None] < self.claim["batch"]
             values = np.where(small if group == "small" else ~small, values, 0.0)
-        return estimate(values, weights(lines[0], self.told))
+        return estimate(values, self._weights(rows))
+
+    def _weights(self, rows: list[list[dict[str, dict[str, Any]]]]) -> NDArray[np.float64]:
+        """[draws, clients]: a client's test samples, or the same for all that have any."""
+        samples = np.array([_any(row)["test"] for row in rows], float)
+        return (samples > 0).astype(float) if self.claim.get("metric") == "client_mean" else samples
 
     def markdown(self) -> str:
         """The page."""
-        told = self.told
+        claim = self.claim
         seeds = f" --seeds {self.seeds[-1]}" if self.lines and self.seeds[-1] > 1 else ""
-        commands = [f"headwise reproduce {c}{seeds}" + _cost(c) for c in told["commands"]]
+        commands = [f"headwise reproduce {c}{seeds}" + _cost(c) for c in claim["commands"]]
         parts = [
-            f"# {told['title']}",
-            f"**{told['verdict'][0].upper()}{told['verdict'][1:]}.** {self.fill(told['because'])}",
-            f"Claim: {told['claim']} ({told['source']}). In print: {told['printed']}.",
+            f"# {claim['title']}",
+            f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {self.fill(claim['because'])}",
+            f"Claim: {claim['claim']} ({claim['source']}). In print: {claim['printed']}.",
             "```sh\n" + "\n".join(commands) + "\n```" if commands else "",
-            f"Scale: {told['scale']} {ENDS[told.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
-            f"Chosen after looking: {told['looked']}" if "looked" in told else "",
+            f"Scale: {claim['scale']} {ENDS[claim.get('end', 'clients')]} {INTERVALS}" if self.lines else "",
+            f"Chosen after looking: {claim['looked']}" if "looked" in claim else "",
             self.table() if self.lines else "",
-            self.differences() if told.get("pairs") else "",
-            self.counted() if self.exact else "",
-            self.fill(told.get("text", "")).strip(),
+            self.differences() if claim.get("pairs") else "",
+            self.count() if self.exact else "",
+            self.fill(claim.get("text", "")).strip(),
             "This page is written by `python benchmarks/claims.py pages` from `docs/results/claims/`.",
         ]
         return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def _row(name: str, estimated: tuple[float, float, float]) -> str:
+def _scores(run: dict[str, Any], line: Line) -> NDArray[np.float64]:
+    """[clients] accuracies in percent."""
+    return 100 * np.array(run[line.end][line.moment])
+
+
+def _any(row: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """One of a draw's runs, for what all of them share."""
+    return next(iter(row[0].values()))
+
+
+def _row(name: str, estimated: Interval) -> str:
     mean, low, high = estimated
     return f"| {name} | {mean:+.2f} | {low:+.2f} to {high:+.2f} |"
 
@@ -308,16 +319,19 @@ def _cost(command: str) -> str:
     return f"   # {COSTS[command]:.0f} CPU seconds" if command in COSTS else ""
 
 
-def _line(row: Mapping[str, Any], told: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> Line:
-    wanted = {**told.get("match", {}), **row["match"]}
-    fit = [r for r in runs if all(_at(r["experiment"], k) == (v if v != "unset" else None) for k, v in wanted.items())]
-    fit.sort(key=lambda r: r["experiment"].get("seed", 0))
-    seeds = [r["experiment"].get("seed", 0) for r in fit]
-    if len({*seeds}) < len(seeds):
-        raise SystemExit(f"{told['title']}: {row['name']} fits several runs of one seed: {[r['run'] for r in fit]}.")
-    if len({r["partition"] for r in fit}) > 1:  # the bootstrap draws a client with all of its seeds
-        raise SystemExit(f"{told['title']}: {row['name']} has other clients in other seeds.")
-    return Line(row["name"], fit, row.get("moment", told.get("moment", "pre")), told.get("end", "clients"))
+def _line(row: Mapping[str, Any], claim: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> Line:
+    settings = {**claim.get("match", {}), **row["match"]}
+    fit = [
+        r for r in runs if all(_at(r["experiment"], k) == (v if v != "unset" else None) for k, v in settings.items())
+    ]
+    by_cell = {_cell(r): r for r in sorted(fit, key=_cell)}
+    if len(by_cell) < len(fit):
+        raise SystemExit(f"{claim['title']}: {row['name']} fits several runs of one seed: {[r['run'] for r in fit]}.")
+    return Line(row["name"], by_cell, row.get("moment", claim.get("moment", "pre")), claim.get("end", "clients"))
+
+
+def _cell(run: dict[str, Any]) -> Cell:
+    return run["experiment"].get("data_seed", 0), run["experiment"].get("seed", 0)
 
 
 def _at(tree: Mapping[str, Any], path: str) -> Any:
@@ -335,22 +349,37 @@ def _at(tree: Mapping[str, Any], path: str) -> Any:
     return None
 
 
+def read_runs() -> list[dict[str, Any]]:
+    """The small runs, and the finished cells of the queue."""
+    cells = [json.loads(file.read_text()) for file in sorted((HOME / "cells").glob("*.json"))]
+    return [*json.loads((HOME / "runs.json").read_text()), *cells]
+
+
 def pages(names: Sequence[str]) -> None:
     """Write these pages, or all, and their rows in the table of claims at the top of README.md."""
-    runs, readme = json.loads((HOME / "runs.json").read_text()), RESULTS / "README.md"
-    begin, end = "<!-- claims -->\n", "<!-- end of claims -->"
+    runs = read_runs()
+    readme = RESULTS / "README.md"
+    begin = "<!-- claims -->\n"
+    end = "<!-- end of claims -->"
     before, rest = readme.read_text().split(begin)
     known = {m[1]: m[0] for m in re.finditer(r"\| \[[^\]]*\]\(claim-([\w-]+)\.md\).*", rest.split(end)[0])}
-    rows = ["| claim | in print | ours | seeds | verdict |", "|---|---|---|---|---|"]
-    for told in (t for file in sorted(HOME.glob("*.toml")) for t in tomllib.loads(file.read_text())["pages"]):
-        name = told["name"]
+    rows = ["| claim | in print | ours | seeds | CPU hours | verdict |", "|---|---|---|---|---|---|"]
+    for claim in (t for file in sorted(HOME.glob("*.toml")) for t in tomllib.loads(file.read_text())["pages"]):
+        name = claim["name"]
         if not names or name in names:
-            page = Page(told, runs)
+            page = Page(claim, runs)
             (RESULTS / f"claim-{name}.md").write_text(page.markdown())
-            ours, seeds = page.fill(told["ours"]), " to ".join(map(str, page.seeds[:1] + page.seeds[1:][-1:]))
-            known[name] = (
-                f"| [{told['short']}](claim-{name}.md) | {told['printed']} | {ours} | {seeds} | *{told['verdict']}* |"
-            )
+            ours = page.fill(claim["ours"])
+            seeds = " to ".join(map(str, page.seeds[:1] + page.seeds[1:][-1:]))
+            cells = [
+                f"[{claim['short']}](claim-{name}.md)",
+                claim["printed"],
+                ours,
+                seeds,
+                page.hours,
+                f"*{claim['verdict']}*",
+            ]
+            known[name] = f"| {' | '.join(cells)} |"
         rows += [known[name]] if name in known else []
     readme.write_text(before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1])
 

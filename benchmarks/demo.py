@@ -50,9 +50,12 @@ PAGE = ROOT / "docs" / "results" / "demo.md"
 METHODS = ("standalone", "fedavg", "fedah")
 LEAD = 0.03
 SLACK = 0.01
-LATER, LONGER = (0.6, 0.8), 60
+LATER = (0.6, 0.8)
+LONGER = 60
 """skews of features, and rounds, that joined the grid after others had been measured, of which none qualified"""
-SEARCHED, DRAWS, SEEDS = range(100, 103), range(10, 20), 3
+SEARCHED = range(100, 103)
+DRAWS = range(10, 20)
+SEEDS = 3
 OTHERWISE: dict[str, dict[str, Any]] = {
     "--partition iid": {"partition": "iid"},
     "--data synthetic:samples=10000": {"data": "synthetic:samples=10000"},
@@ -97,42 +100,43 @@ def grid() -> Iterator[Federation]:
 
 def scores(federation: Federation, out: Path) -> list[dict[str, float]]:
     """Accuracy by method for each draw, until one breaks the rule; FedAH is not run where FedAvg already does."""
-    found: list[dict[str, float]] = []
+    scores_by_draw: list[dict[str, float]] = []
     for draw in SEARCHED:
-        experiment, name = federation.experiment(draw), re.sub(r"\W+", "-", f"{federation} {draw}")
-        found.append({})
+        experiment = federation.experiment(draw)
+        name = re.sub(r"\W+", "-", f"{federation} {draw}")
+        scores_by_draw.append({})
         for m in METHODS:
             cell = dataclasses.replace(experiment, method=m)
-            found[-1][m] = run_or_resume(cell, out / f"{name}-{m}").accuracy()
-            if m == "fedavg" and fails_rule_2(found[-1]):
-                return found
-        if smallest_lead(found) < LEAD:
-            return found
-    return found
+            scores_by_draw[-1][m] = run_or_resume(cell, out / f"{name}-{m}").accuracy()
+            if m == "fedavg" and fails_rule_2(scores_by_draw[-1]):
+                return scores_by_draw
+        if smallest_lead(scores_by_draw) < LEAD:
+            return scores_by_draw
+    return scores_by_draw
 
 
 def fails_rule_2(draw: dict[str, float]) -> bool:
     return draw["fedavg"] >= draw["standalone"] + SLACK
 
 
-def smallest_lead(found: list[dict[str, float]]) -> float:
-    return min(draw["fedah"] - max(draw["standalone"], draw["fedavg"]) for draw in found)
+def smallest_lead(by_draw: list[dict[str, float]]) -> float:
+    return min(draw["fedah"] - max(draw["standalone"], draw["fedavg"]) for draw in by_draw)
 
 
-def verdict(found: list[dict[str, float]]) -> str:
-    if fails_rule_2(found[-1]):
-        return f"no: FedAvg beats local training in draw {len(found)}"
-    lead = 100 * smallest_lead(found)
-    return f"yes: {lead:+.1f}" if lead >= 100 * LEAD else f"no: {lead:+.1f} in draw {len(found)}"
+def verdict(by_draw: list[dict[str, float]]) -> str:
+    if fails_rule_2(by_draw[-1]):
+        return f"no: FedAvg beats local training in draw {len(by_draw)}"
+    lead = 100 * smallest_lead(by_draw)
+    return f"yes: {lead:+.1f}" if lead >= 100 * LEAD else f"no: {lead:+.1f} in draw {len(by_draw)}"
 
 
 def search(out: Path) -> str:
     rows: dict[str, float] = {}
     for federation in grid():
-        found = scores(federation, out / "search")
-        last = [f"{100 * found[-1][m]:.1f}" if m in found[-1] else "" for m in METHODS]
-        row = f"| {federation} | {' | '.join(last)} | {verdict(found)} |"
-        rows[row] = -smallest_lead(found) if verdict(found).startswith("yes") else 1.0
+        by_draw = scores(federation, out / "search")
+        last = [f"{100 * by_draw[-1][m]:.1f}" if m in by_draw[-1] else "" for m in METHODS]
+        row = f"| {federation} | {' | '.join(last)} | {verdict(by_draw)} |"
+        rows[row] = -smallest_lead(by_draw) if verdict(by_draw).startswith("yes") else 1.0
         print(row, flush=True)
     head = [
         "| federation | local training | FedAvg | FedAH | qualifies, smallest lead |",
@@ -143,18 +147,28 @@ def search(out: Path) -> str:
 
 def draws(out: Path) -> str:
     """As `make demo` runs it, but on data, partitions and seeds that the search has not seen."""
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     rows: list[str] = []
     for draw in DRAWS:
-        base = changed(demo(), draw)
-        found = hw.compare(base, METHODS, SEEDS, out / "draws" / str(draw))
-        said.update(without_numbers(found.words()))
-        cells = [f"{100 * line.score:.1f} ± {100 * line.noise:.1f}" for line in found.setting.lines]
+        base = with_draw(demo(), draw)
+        comparison = hw.compare(base, METHODS, SEEDS, out / "draws" / str(draw))
+        counts.update(without_numbers(comparison.words()))
+        cells = [
+            f"{100 * line.score:.1f} ± {100 * line.spread('last', line.moment):.1f}"
+            for line in comparison.setting.lines
+        ]
         rows.append(f"| {draw} | {' | '.join(cells)} |")
-        print(rows[-1], found.words(), flush=True)
-    counts = [f"| {text} | {times} |" for text, times in said.most_common()]
+        print(rows[-1], comparison.words(), flush=True)
+    rows_of_sentences = [f"| {text} | {times} |" for text, times in counts.most_common()]
     head = ["| it prints | draws of ten |", "| --- | ---: |"]
-    parts = [*head, *counts, "", "| draw | local training | FedAvg | FedAH |", "| --- | ---: | ---: | ---: |", *rows]
+    parts = [
+        *head,
+        *rows_of_sentences,
+        "",
+        "| draw | local training | FedAvg | FedAH |",
+        "| --- | ---: | ---: | ---: |",
+        *rows,
+    ]
     return "\n".join([*parts, "", *otherwise(out)])
 
 
@@ -163,12 +177,15 @@ def otherwise(out: Path) -> list[str]:
     head = "| changed | local training | FedAvg | FedAH | FedAH leads by 3 points or more |"
     rows = [head, "| --- | ---: | ---: | ---: | ---: |"]
     for k, (name, change) in enumerate(OTHERWISE.items()):
-        found: list[dict[str, float]] = []
+        by_draw: list[dict[str, float]] = []
         for draw in DRAWS[:3]:
-            lines = hw.compare(changed(demo(change), draw), METHODS, 1, out / "otherwise" / f"{k}-{draw}").setting.lines
-            found.append({line.name: line.score for line in lines})
-        means = " | ".join(f"{100 * fmean(draw[m] for draw in found):.1f}" for m in METHODS)
-        rows.append(f"| `{name}` | {means} | {sum(smallest_lead([draw]) >= LEAD for draw in found)} of {len(found)} |")
+            lines = hw.compare(
+                with_draw(demo(change), draw), METHODS, 1, out / "otherwise" / f"{k}-{draw}"
+            ).setting.lines
+            by_draw.append({line.name: line.score for line in lines})
+        means = " | ".join(f"{100 * fmean(draw[m] for draw in by_draw):.1f}" for m in METHODS)
+        ahead = sum(smallest_lead([draw]) >= LEAD for draw in by_draw)
+        rows.append(f"| `{name}` | {means} | {ahead} of {len(by_draw)} |")
         print(rows[-1], flush=True)
     return rows
 
@@ -177,7 +194,7 @@ def demo(change: dict[str, Any] | None = None) -> hw.Experiment:
     return experiment_from({**tomllib.loads(DEMO.read_text(encoding="utf-8")), **(change or {})})
 
 
-def changed(base: hw.Experiment, draw: int) -> hw.Experiment:
+def with_draw(base: hw.Experiment, draw: int) -> hw.Experiment:
     """With the data, the partition and the seeds of this draw."""
     data = dataclasses.replace(base.data, options={**base.data.options, "seed": draw})
     return dataclasses.replace(base, data=data, data_seed=draw, seed=SEEDS * draw)
@@ -207,10 +224,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "draws", "page"))
     parser.add_argument("out", type=Path)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    text = {"search": search, "draws": draws, "page": page}[asked.what](asked.out)
-    target = PAGE if asked.what == "page" else asked.out / f"{asked.what}.md"
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    text = {"search": search, "draws": draws, "page": page}[arguments.what](arguments.out)
+    target = PAGE if arguments.what == "page" else arguments.out / f"{arguments.what}.md"
     target.write_text(text, encoding="utf-8")
     print(text)
 

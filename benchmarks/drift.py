@@ -15,13 +15,14 @@ from matplotlib import pyplot
 
 from headwise.app.launch import run_or_resume
 from headwise.app.prepare import prepare
-from headwise.report.tables import markdown
+from headwise.report.tables import to_markdown
 from headwise.runs.query import Run
 from headwise.settings.experiment import experiment_from
 
 METHODS = ["fedgmh", "fedah", "fedrep", "standalone"]
 KINDS = {"swap": "two labels are exchanged", "appear": "a class appears", "vanish": "a class vanishes"}
-ROUND, ROUNDS = 20, 40
+ROUND = 20
+ROUNDS = 40
 BASE = {
     "data": "digits", "partition": "dirichlet:0.3", "clients": 20, "rounds": ROUNDS, "engine": {"workers": 1},
 }  # fmt: skip
@@ -29,15 +30,15 @@ BASE = {
 
 def curve(run: Run, who: frozenset[int]) -> list[float]:
     """Mean accuracy of these clients after each round's training."""
-    found: dict[int, list[float]] = {}
+    by_round: dict[int, list[float]] = {}
     for line in run.clients:
         score = line.get("post", {}).get("test")
         if line["client"] in who and score:
-            found.setdefault(line["round"], []).append(100 * score["accuracy"])
-    return [fmean(found[t]) for t in sorted(found)]
+            by_round.setdefault(line["round"], []).append(100 * score["accuracy"])
+    return [fmean(by_round[t]) for t in sorted(by_round)]
 
 
-def said(values: list[float]) -> str:
+def format_values(values: list[float]) -> str:
     return f"{fmean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
@@ -46,31 +47,31 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
-    asked = parser.parse_args()
-    figure, (axes,) = pyplot.subplots(1, len(asked.kinds), figsize=(11, 3.2), sharey=True, squeeze=False)
+    arguments = parser.parse_args()
+    figure, (axes,) = pyplot.subplots(1, len(arguments.kinds), figsize=(11, 3.2), sharey=True, squeeze=False)
     parts: list[str] = []
     at = {"round 19": ROUND - 2, "round 20": ROUND - 1, "round 21": ROUND, "round 25": ROUND + 4, "round 40": -1}
-    for axis, what in zip(axes, asked.kinds, strict=True):
+    for axis, what in zip(axes, arguments.kinds, strict=True):
         title = KINDS[what]
         rows: list[list[str]] = []
         for method in METHODS:
             curves: list[list[float]] = []
-            for seed in range(asked.seeds):
+            for seed in range(arguments.seeds):
                 drift = {"round": ROUND, "what": what, "share": 0.25}
-                wanted = experiment_from({**BASE, "method": method, "seed": seed, "drift": drift})
-                run = run_or_resume(wanted, asked.out / f"{what}-{method}-s{seed}")
-                curves.append(curve(run, prepare(wanted, asked.out).plan.drifting))
+                experiment = experiment_from({**BASE, "method": method, "seed": seed, "drift": drift})
+                run = run_or_resume(experiment, arguments.out / f"{what}-{method}-s{seed}")
+                curves.append(curve(run, prepare(experiment, arguments.out).plan.drifting))
             axis.plot(range(1, ROUNDS + 1), [fmean(values) for values in zip(*curves, strict=True)], label=method)
-            rows.append([method, *(said([c[k] for c in curves]) for k in at.values())])
+            rows.append([method, *(format_values([c[k] for c in curves]) for k in at.values())])
         axis.set(title=title, xlabel="round")
         axis.axvline(ROUND, color="grey", linewidth=0.8, linestyle=":")
-        parts.append(f"## {title[0].upper()}{title[1:]}\n\n{markdown((['method', *at], rows))}")
-        (asked.out / "drift.md").write_text("\n".join(parts), encoding="utf-8")
+        parts.append(f"## {title[0].upper()}{title[1:]}\n\n{to_markdown((['method', *at], rows))}")
+        (arguments.out / "drift.md").write_text("\n".join(parts), encoding="utf-8")
         print(parts[-1], flush=True)
     axes[0].set(ylabel="accuracy of the drifting clients, %")
     axes[0].legend()
     figure.tight_layout()
-    figure.savefig(asked.out / "drift.svg", metadata={"Date": None})
+    figure.savefig(arguments.out / "drift.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

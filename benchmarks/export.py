@@ -36,7 +36,8 @@ assert not [name for name in sys.modules if name.startswith(("headwise", "torch"
 """
 BOUND = 1e-5
 """largest difference of a probability"""
-CLIENTS, ROUNDS = 10, 3
+CLIENTS = 10
+ROUNDS = 3
 PAGE = """# Exported models of every method
 
 `{command}` writes this page. After {rounds} rounds on {data} with {clients} clients, the first client's model is
@@ -69,8 +70,8 @@ class Exported(NamedTuple):
 
 def export(method: str, data: str, model: str | None, home: Path) -> Exported:
     """The first client's model after three rounds."""
-    asked = {"method": method, "data": data, "clients": CLIENTS, "rounds": ROUNDS}
-    run = hw.run(experiment_from({**asked, "model": model} if model else asked), home / "run")
+    settings = {"method": method, "data": data, "clients": CLIENTS, "rounds": ROUNDS}
+    run = hw.run(experiment_from({**settings, "model": model} if model else settings), home / "run")
     models = Models(run)
     begun = time.process_time()
     trained = models.of(0)
@@ -86,20 +87,20 @@ def export(method: str, data: str, model: str | None, home: Path) -> Exported:
     return Exported(home, type(trained.module).__name__, took, trained.answer(x).probabilities, rebuilt)
 
 
-def row(method: str, found: Exported) -> tuple[list[str], list[float]]:
+def row(method: str, exported: Exported) -> tuple[list[str], list[float]]:
     """The cells of a method, and how far each format is from the run."""
-    said = np.load(found.home / "said.npz")
-    each = [(found.home / "onnx" / "model.onnx", said["onnx"])]
-    if found.rebuilt is not None:
-        each.append((found.home / "torch" / "weights.safetensors", found.rebuilt))
+    predictions = np.load(exported.home / "said.npz")
+    each = [(exported.home / "onnx" / "model.onnx", predictions["onnx"])]
+    if exported.rebuilt is not None:
+        each.append((exported.home / "torch" / "weights.safetensors", exported.rebuilt))
     sizes = [f"{path.stat().st_size / 1024:,.0f}" for path, _ in each]
-    off = [float(np.abs(p - found.probabilities).max()) for _, p in each]
+    off = [float(np.abs(p - exported.probabilities).max()) for _, p in each]
     if not max(off) <= BOUND:
         raise SystemExit(f"{method}: exported models differ from the run by {max(off):.1e}, more than {BOUND:g}.")
-    took = [f"{t:.2f}" for t in found.took]
+    took = [f"{t:.2f}" for t in exported.took]
     none = ["-"] * (2 - len(each))
-    cells = [*sizes, *none, *took, *none, f"{float(said['took']):.2f}", *(f"{d:.1e}" for d in off), *none]
-    return [method, found.module, *cells], off
+    cells = [*sizes, *none, *took, *none, f"{float(predictions['took']):.2f}", *(f"{d:.1e}" for d in off), *none]
+    return [method, exported.module, *cells], off
 
 
 def main() -> None:
@@ -116,9 +117,9 @@ def main() -> None:
     methods = flags.methods.split(",")
     with tempfile.TemporaryDirectory() as name:
         homes = {method: Path(name) / method for method in methods}
-        found = {method: export(method, flags.data, flags.model, home) for method, home in homes.items()}
+        exported = {method: export(method, flags.data, flags.model, home) for method, home in homes.items()}
         subprocess.run([sys.executable, "-W", "ignore", "-c", ELSEWHERE, *map(str, homes.values())], check=True)
-        rows = [row(method, each) for method, each in found.items()]
+        rows = [row(method, each) for method, each in exported.items()]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *(cells for cells, _ in rows))]
     table = "\n".join([lines[0], f"|---|---|{'---:|' * (len(head) - 2)}", *lines[1:]])
     print(table)

@@ -25,7 +25,9 @@ from loopback import Case, Deployed, contention, deployed
 import headwise as hw
 from headwise.sites.secagg.protocol import deal_shares, mask_vector, new_secrets, parties_needed, read_share
 
-ROUNDS, COMPARED, SITES = 4, 3, 4
+ROUNDS = 4
+COMPARED = 3
+SITES = 4
 """rounds of each measurement, fewer where another checkout is measured as well; sites"""
 NUMBERS = 850_000
 """of a vector that is masked"""
@@ -71,7 +73,8 @@ def measure() -> list[str]:
     for what, (case, engines) in CASES.items():
         for name, engine in engines.items():
             with tempfile.TemporaryDirectory() as folder:
-                before, begun = contention(), time.perf_counter()
+                before = contention()
+                begun = time.perf_counter()
                 home = Path(folder)
                 if engine is None:
                     run = deployed(case, home, rounds=ROUNDS, sites=SITES).run
@@ -79,7 +82,8 @@ def measure() -> list[str]:
                     run = hw.run(experiment(case, engine), home / "run")
                 whole = time.perf_counter() - begun
                 seconds = [row["seconds"]["round"] for row in run.rounds]
-            usual, busy = statistics.median(seconds[1:]), (before + contention()) / 2
+            usual = statistics.median(seconds[1:])
+            busy = (before + contention()) / 2
             line = (
                 f"| {what} | {name} | {seconds[0]:.2f} s | {usual:.2f} s | {whole - sum(seconds):.0f} s | {busy:.1f} |"
             )
@@ -92,15 +96,16 @@ def compare(python: str, cases: list[str]) -> list[str]:
     """A line for each message: seconds and CPU seconds of a round there and here."""
     lines: list[str] = []
     for what in cases:
-        found, busy = list[Deployed](), [contention()]
+        deployments = list[Deployed]()
+        busy = [contention()]
         for interpreter in (python, sys.executable):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(deployed(FOUR[what], Path(folder), rounds=COMPARED, sites=SITES, python=interpreter))
+                deployments.append(deployed(FOUR[what], Path(folder), rounds=COMPARED, sites=SITES, python=interpreter))
             busy.append(contention())
-        there, here = found
-        cpu = [sum(each.cpu.values()) for each in found]
+        before, here = deployments
+        cpu = [sum(each.cpu.values()) for each in deployments]
         lines.append(
-            f"| {what} | {there.usual:.1f} s | {here.usual:.1f} s | {there.usual / here.usual:.1f} | "
+            f"| {what} | {before.usual:.1f} s | {here.usual:.1f} s | {before.usual / here.usual:.1f} | "
             f"{cpu[0]:.1f} s | {cpu[1]:.1f} s | {statistics.mean(busy):.1f} |"
         )
         print(lines[-1], flush=True)
@@ -112,9 +117,10 @@ def masks() -> list[str]:
     lines: list[str] = []
     for count in (4, 20, 100):
         secrets = [new_secrets() for _ in range(count)]
-        roster, x = [s.member for s in secrets], np.zeros(NUMBERS, np.uint64)
+        roster = [s.member() for s in secrets]
+        x = np.zeros(NUMBERS, np.uint64)
         begun = time.process_time()
-        _, letters = deal_shares(secrets[0], 0, roster, parties_needed(2 / 3, count))
+        letters = deal_shares(secrets[0], 0, roster, parties_needed(2 / 3, count))
         dealt = time.process_time()
         for v in range(1, count):
             read_share(secrets[v].cipher, v, 0, roster, letters[v])
@@ -161,9 +167,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--against", help="interpreter of another checkout")
     parser.add_argument("--case", action="append", choices=FOUR, help="with --against: only this message; repeatable")
-    asked = parser.parse_args()
-    if asked.against:
-        alone, table = ("\n".join(each) for each in (masks(), compare(asked.against, asked.case or [*FOUR])))
+    arguments = parser.parse_args()
+    if arguments.against:
+        alone, table = ("\n".join(each) for each in (masks(), compare(arguments.against, arguments.case or [*FOUR])))
         facts = {"rounds": COMPARED, "cores": os.cpu_count(), "numbers": NUMBERS, "masks": alone}
         PAGE.with_name("sites.md").write_text(SITES_PAGE.format(**facts, lines=table), encoding="utf-8")
     else:

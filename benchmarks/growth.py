@@ -26,7 +26,8 @@ from headwise.engine.host.clock import peak_memory
 from headwise.runs.store import RunStore
 from headwise.settings.options import Sampling
 
-ROUNDS, WARM = 12, 40
+ROUNDS = 12
+WARM = 40
 HEADS = Workload("personal heads of 20 KB", "mlp:512", (64,), 0, 20, 10)
 MODELS = Workload("personal CNNs of 3.5 MB", "cnn", (3, 32, 32), 0, 10, 10)
 CASES = [
@@ -40,7 +41,8 @@ def measure(load: Workload, method: str, clients: int, sampled: int) -> dict[str
     """Median wall seconds of a round with its checkpoint, the peak of memory, and the size of the states on disk."""
     torch.set_num_threads(1)
     plan = plan_of(replace(load, clients=clients), method, rounds=ROUNDS, sampling=Sampling(sampled / clients))
-    base, ends = peak_memory(), list[float]()
+    base = peak_memory()
+    ends = list[float]()
     with (
         tempfile.TemporaryDirectory(dir=".") as folder,
         closing(RunStore(Path(folder), record_types(type(plan.method)))) as store,
@@ -69,29 +71,29 @@ def table() -> list[str]:
         "| states | clients | sampled | s / round | ms / sampled client | MB of memory | MB on disk |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for k, (load, _, clients, sampled) in enumerate(CASES):
         done = subprocess.run([sys.executable, __file__, str(k)], capture_output=True, text=True, check=True)
         f = json.loads(done.stdout.splitlines()[-1])
-        found.append({**f, "states": load.what, "clients": clients, "sampled": sampled})
+        rows.append({**f, "states": load.what, "clients": clients, "sampled": sampled})
         each = f["seconds"] / sampled * 1000
         sizes = [f"{f['grown']:.0f}", f"{f['disk']:,.0f}"]
         cells = [f"{clients:,}", str(sampled), f"{f['seconds']:.4f}", f"{each:.2f}", *sizes]
         lines.append(f"| {load.what} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    picture(found)
+    picture(rows)
     return [*lines, "\n![Time and memory of a round](growth.svg)"]
 
 
-def picture(found: list[dict[str, Any]]) -> None:
+def picture(rows: list[dict[str, Any]]) -> None:
     """Time and memory against the number of clients, ten of them sampled, and time against that of sampled clients."""
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     for axes, what, name in ((left, "seconds", "seconds per round"), (middle, "grown", "MB of memory, at most")):
-        for states in dict.fromkeys(f["states"] for f in found):
-            few = [f for f in found if f["states"] == states and f["sampled"] == 10]
+        for states in dict.fromkeys(f["states"] for f in rows):
+            few = [f for f in rows if f["states"] == states and f["sampled"] == 10]
             axes.plot([f["clients"] for f in few], [f[what] for f in few], marker="o", label=states)
         axes.set(xscale="log", xlabel="clients, 10 sampled", ylabel=name, ylim=(0, None))
-    many = [f for f in found if f["states"] == HEADS.what and f["clients"] == 1_000]
+    many = [f for f in rows if f["states"] == HEADS.what and f["clients"] == 1_000]
     right.plot([f["sampled"] for f in many], [f["seconds"] for f in many], marker="o")
     right.set(xlabel="sampled of 1,000 clients", ylabel="seconds per round", xlim=(0, None), ylim=(0, None))
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)

@@ -144,12 +144,12 @@ def main() -> int:
     parser.add_argument("methods", nargs="*", help="names of methods; none: all")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="repeatable; none: all")
     parser.add_argument("--against", type=Path, metavar="SRC", help="the src folder of another checkout")
-    asked = parser.parse_args()
-    if asked.against:
-        return compare([*asked.methods, *(f"--variant={v}" for v in asked.variant or ())], asked.against)
+    arguments = parser.parse_args()
+    if arguments.against:
+        return compare([*arguments.methods, *(f"--variant={v}" for v in arguments.variant or ())], arguments.against)
     files = (Path(hw.__file__).parent / "methods").glob("[a-z]*.py")
-    for method in asked.methods or sorted(path.stem for path in files):
-        for variant in asked.variant or VARIANTS:
+    for method in arguments.methods or sorted(path.stem for path in files):
+        for variant in arguments.variant or VARIANTS:
             print(method, variant, hash_run(method, variant), flush=True)
     return 0
 

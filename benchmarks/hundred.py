@@ -16,8 +16,11 @@ from pathlib import Path
 from loopback import Case, Deployed, contention, deployed
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "hundred.md"
-ROUNDS, MANY = 3, (10, 30, 100)
-LINK, RUN, THIN = "server: flower-superlink", "server: flwr-serverapp", "thin: headwise"
+ROUNDS = 3
+MANY = (10, 30, 100)
+LINK = "server: flower-superlink"
+RUN = "server: flwr-serverapp"
+THIN = "thin: headwise"
 
 
 def case(sites: int) -> Case:
@@ -26,12 +29,12 @@ def case(sites: int) -> Case:
     return Case(f"synthetic:{40 * sites}:10:20:sites={sites}", "mlp:20", sites, retry)
 
 
-def line(sites: int, found: Deployed, ready: float, busy: float) -> str:
-    cpu = " | ".join(f"{found.cpu[name]:.1f} s" for name in (LINK, RUN, THIN))
-    memory = " | ".join(f"{found.memory[name] / 10**6:,.0f} MB" for name in (LINK, RUN))
-    lost = sum(len(clients) for row in found.run.rounds for clients in row.get("failed", {}).values())
-    core = found.cpu[LINK] / statistics.mean(found.seconds[1:])
-    times = f"{ready:.0f} s | {found.usual:.1f} s | {cpu} | {100 * core:.0f} %"
+def line(sites: int, deployment: Deployed, ready: float, busy: float) -> str:
+    cpu = " | ".join(f"{deployment.cpu[name]:.1f} s" for name in (LINK, RUN, THIN))
+    memory = " | ".join(f"{deployment.memory[name] / 10**6:,.0f} MB" for name in (LINK, RUN))
+    lost = sum(len(clients) for row in deployment.run.rounds for clients in row.get("failed", {}).values())
+    core = deployment.cpu[LINK] / statistics.mean(deployment.seconds[1:])
+    times = f"{ready:.0f} s | {deployment.usual:.1f} s | {cpu} | {100 * core:.0f} %"
     return f"| {sites} | {times} | {memory} | {lost} | {busy:.1f} |"
 
 
@@ -40,10 +43,11 @@ def measure(many: tuple[int, ...]) -> None:
     lines: list[str] = []
     for sites in many:
         with tempfile.TemporaryDirectory() as folder:
-            before, begun = contention(), time.perf_counter()
-            found = deployed(case(sites), Path(folder), rounds=ROUNDS)
-            ready = time.perf_counter() - begun - sum(found.seconds)
-            lines.append(line(sites, found, ready, (before + contention()) / 2))
+            before = contention()
+            begun = time.perf_counter()
+            deployment = deployed(case(sites), Path(folder), rounds=ROUNDS)
+            ready = time.perf_counter() - begun - sum(deployment.seconds)
+            lines.append(line(sites, deployment, ready, (before + contention()) / 2))
         print(lines[-1], flush=True)
         page = TEXT.format(rounds=ROUNDS, cores=os.cpu_count(), lines="\n".join(lines))
         PAGE.write_text(page, encoding="utf-8")

@@ -52,8 +52,8 @@ def seconds_of(experiment: Experiment, folder: Path, context: ForkServerContext)
     return time.monotonic() - begun
 
 
-def killed_and_resumed(
-    experiment: Experiment, folder: Path, wanted: dict[str, Any], delay: float, context: ForkServerContext
+def kill_and_resume(
+    experiment: Experiment, folder: Path, expected: dict[str, Any], delay: float, context: ForkServerContext
 ) -> Kill | None:
     """Begin a run, kill its process after so many seconds, go on with it; None if it was quicker than that."""
     process = context.Process(target=run_or_resume, args=(experiment, folder))
@@ -65,29 +65,33 @@ def killed_and_resumed(
         return None
     rounds = len(Run(folder).rounds) if (folder / "manifest.json").exists() else -1
     run_or_resume(experiment, folder)
-    return Kill(rounds, bits(folder) == wanted)
+    return Kill(rounds, bits(folder) == expected)
 
 
-def killed(count: int, room: Path) -> Iterator[Kill]:
+def kill_runs(count: int, room: Path) -> Iterator[Kill]:
     """So many runs that were killed and resumed."""
     settings = {"data": "digits", "clients": 10, "rounds": ROUNDS, "sampling": {"ratio": 0.5}}
     experiment = hw.Experiment(method="fedper", engine={"workers": 1}, **settings)
     hw.run(experiment, room / "whole")
-    wanted, context, rng, number, found = bits(room / "whole"), forks(), random.Random(0), 0, 0
+    expected = bits(room / "whole")
+    context = forks()
+    rng = random.Random(0)
+    number = 0
+    unequal = 0
     length = seconds_of(experiment, room, context)
-    while found < count:
+    while unequal < count:
         number += 1
-        if kill := killed_and_resumed(experiment, room / str(number), wanted, rng.uniform(0, length), context):
-            found += 1
+        if kill := kill_and_resume(experiment, room / str(number), expected, rng.uniform(0, length), context):
+            unequal += 1
             yield kill
 
 
 def page(kills: list[Kill]) -> str:
     quarters = [sum(q * ROUNDS // 4 < k.rounds <= (q + 1) * ROUNDS // 4 for k in kills) for q in range(4)]
     begun = sum(k.rounds <= 0 for k in kills)
-    said = " ".join((__doc__ or "").split("\n\n")[2].split())
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
     return (
-        f"# Killed at any time\n\nMade by `python benchmarks/kills.py`. {said}\n\n| what | found |\n|---|---|\n"
+        f"# Killed at any time\n\nMade by `python benchmarks/kills.py`. {about}\n\n| what | found |\n|---|---|\n"
         f"| runs killed and resumed | {len(kills)} |\n"
         f"| killed before the end of the first round | {begun} |\n"
         f"| in the quarters of the run after that | {', '.join(map(str, quarters))} |\n"
@@ -100,10 +104,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     count = parser.parse_args().count
     with tempfile.TemporaryDirectory() as room:
-        found = page(list(killed(count, Path(room))))
-    print(found)
+        text = page(list(kill_runs(count, Path(room))))
+    print(text)
     if count == 200:
-        PAGE.write_text(found, encoding="utf-8")
+        PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

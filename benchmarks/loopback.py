@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import headwise as hw
-from headwise.sites.site.signing import write_node_key
+from headwise.sites.keys import write_node_key
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAUSE = 0.2
@@ -55,7 +55,8 @@ class Meter(threading.Thread):
         self.sessions: dict[int, str] = {}
         """processes that lead a session, and what they are"""
         self.memory: dict[str, int] = {}
-        self._rounds, self._ended = home / "run" / "rounds.jsonl", threading.Event()
+        self._rounds = home / "run" / "rounds.jsonl"
+        self._ended = threading.Event()
         self._at: dict[int, Counter[str]] = {}
         """CPU seconds by kind of process, by the number of rounds that have ended"""
 
@@ -78,20 +79,21 @@ class Meter(threading.Thread):
         """From the end of the first round to that of the last."""
         self._ended.set()
         self.join()
-        first, last = min(k for k in self._at if k), max(self._at)
+        first = min(k for k in self._at if k)
+        last = max(self._at)
         return {name: (self._at[last][name] - self._at[first][name]) / (last - first) for name in self._at[last]}
 
 
 def processes() -> list[tuple[int, int, float]]:
     """Session, number and CPU seconds of every process, with those of its children that have ended."""
-    found: list[tuple[int, int, float]] = []
+    processes: list[tuple[int, int, float]] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has ended
-        found.append((int(words[3]), int(path.parent.name), sum(map(int, words[11:15])) / TICKS))
-    return found
+        processes.append((int(words[3]), int(path.parent.name), sum(map(int, words[11:15])) / TICKS))
+    return processes
 
 
 def kind(pid: int) -> str:
@@ -119,7 +121,8 @@ def memory_of(pid: int) -> int:
 
 def contention() -> float:
     """Wall over CPU time of a busy loop: 1 on an idle machine."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     while time.process_time() - cpu < 0.5:
         pass
     return (time.perf_counter() - wall) / 0.5
@@ -135,7 +138,8 @@ def deployed(case: Case, home: Path, *, rounds: int, sites: int = 0, python: str
     head += f'clients = {case.clients}\nrounds = {rounds}\nevaluate = {{ moments = ["post"] }}\n'
     (home / "exp.toml").write_text(head + case.more)
     port = free_port()
-    meter, started = Meter(home), list[subprocess.Popen[bytes]]()
+    meter = Meter(home)
+    started = list[subprocess.Popen[bytes]]()
 
     def start(name: str, *command: str) -> None:
         with (home / f"{name}.log").open("wb") as log:
@@ -174,8 +178,8 @@ def deployed(case: Case, home: Path, *, rounds: int, sites: int = 0, python: str
 
 def node_port(headwise: list[str]) -> list[str]:
     """Nodes of older versions want a port each."""
-    told = subprocess.run([*headwise, "site", "start", "--help"], check=True, capture_output=True, text=True).stdout
-    return ["--port", str(free_port())] if "--port" in told else []
+    shown = subprocess.run([*headwise, "site", "start", "--help"], check=True, capture_output=True, text=True)
+    return ["--port", str(free_port())] if "--port" in shown.stdout else []
 
 
 def write_site(folder: Path, data: str, clients: list[int]) -> None:

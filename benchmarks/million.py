@@ -16,12 +16,15 @@ from statistics import median
 import headwise as hw
 from headwise.engine.host.clock import peak_memory
 
-SAMPLED, MEASURED, ROUNDS = 20, 1000, 12
+SAMPLED = 20
+MEASURED = 1000
+ROUNDS = 12
 
 
 def measure(clients: int) -> dict[str, float]:
     """A run of FedPer with personal heads of 20 KB, 20 samples per client, and a checkpoint after every round."""
-    base, begun = peak_memory(), time.perf_counter()
+    base = peak_memory()
+    begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         experiment = hw.Experiment(
             method="fedper",

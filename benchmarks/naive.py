@@ -18,7 +18,8 @@ class Naive:
     """A round of FedAvg as it is usually written: a loader of tuples, a copy of the model, an optimiser per client."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.model = plan, _as_usual(copy.deepcopy(plan.models[0]))
+        self.plan = plan
+        self.model = _as_usual(copy.deepcopy(plan.models[0]))
         for p in self.model.parameters():  # as a network is made: `to` would leave kernels of one channel as they are
             p.data = p.data.clone(memory_format=torch.contiguous_format)
         parts = [plan.data.client(c).train for c in range(len(plan.data))]
@@ -26,7 +27,8 @@ class Naive:
 
     def round(self, t: int) -> None:
         """One round."""
-        plan, trained = self.plan, list[tuple[int, dict[str, Tensor]]]()
+        plan = self.plan
+        trained = list[tuple[int, dict[str, Tensor]]]()
         for c in sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t):
             model = copy.deepcopy(self.model)
             model.train()
@@ -60,11 +62,13 @@ class Bare:
     """The same steps with the engine's kernels, client after client, and nothing federated around them."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.model = plan, copy.deepcopy(plan.models[0]).train()
+        self.plan = plan
+        self.model = copy.deepcopy(plan.models[0]).train()
 
     def round(self, t: int) -> None:
         """As many steps as a round has."""
-        plan, weights = self.plan, list(self.model.parameters())
+        plan = self.plan
+        weights = list(self.model.parameters())
         rng = torch.Generator().manual_seed(t)
         for c in sample(plan.experiment.sampling, len(plan.data), plan.experiment.seed, t):
             data = plan.data.client(c).train

@@ -20,9 +20,9 @@ from typing import Any
 import headwise as hw
 from headwise.data.sources.heart_disease import HOSPITALS
 from headwise.engine.sampling import newcomers
-from headwise.report.data import joined_table
+from headwise.report.data import tabulate_newcomers
 from headwise.report.results import Line
-from headwise.report.tables import markdown
+from headwise.report.tables import to_markdown
 from headwise.settings.experiment import Experiment, experiment_from
 
 METHODS = [
@@ -49,12 +49,12 @@ EPOCHS = 5
 
 def passes(lines: Sequence[Line]) -> str:
     """How often each method goes over a newcomer's samples, whose epochs count only what `train.epochs` does."""
-    said: list[str] = []
+    sentences: list[str] = []
     for line in lines:
         rows = (line.runs[0].new_clients or {"rows": []})["rows"]
         counts = [f"{row['passes']:g}" for row in rows if row["model"] == "joined"]
-        said.append(f"{line.name} {' / '.join(counts)}")
-    return f"Passes over a newcomer's samples at 0 / 1 / 5 epochs: {', '.join(said)}."
+        sentences.append(f"{line.name} {' / '.join(counts)}")
+    return f"Passes over a newcomer's samples at 0 / 1 / 5 epochs: {', '.join(sentences)}."
 
 
 def base_of(setting: dict[str, Any], share: float) -> Experiment:
@@ -63,48 +63,48 @@ def base_of(setting: dict[str, Any], share: float) -> Experiment:
 
 
 def a_fifth(title: str, setting: dict[str, Any], out: Path, data_dir: Path | None) -> str:
-    found = hw.compare(base_of(setting, 0.2), METHODS, SEEDS, out, data_dir=data_dir)
-    table = joined_table(found.setting)
+    comparison = hw.compare(base_of(setting, 0.2), METHODS, SEEDS, out, data_dir=data_dir)
+    table = tabulate_newcomers(comparison.setting)
     assert table is not None
-    said = f"{setting['rounds']} rounds, {SEEDS} seeds, 16 clients train and 4 join; majority floor"
-    floor = f"{100 * (found.setting.floor or 0):.2f} (all 20)"
-    return f"## {title}\n\n{said} {floor}.\n\n{markdown(table)}\n{passes(found.setting.lines)}\n"
+    about = f"{setting['rounds']} rounds, {SEEDS} seeds, 16 clients train and 4 join; majority floor"
+    floor = f"{100 * (comparison.setting.floor or 0):.2f} (all 20)"
+    return f"## {title}\n\n{about} {floor}.\n\n{to_markdown(table)}\n{passes(comparison.setting.lines)}\n"
 
 
 def hospitals(out: Path, data_dir: Path | None) -> str:
     """Each hospital is held out by the first three seeds that draw it."""
     base = base_of(HEART, 1 / len(HOSPITALS))
-    found: dict[str, dict[tuple[str, int, str, int], float]] = {m: {} for m in METHODS}
+    scores: dict[str, dict[tuple[str, int, str, int], float]] = {m: {} for m in METHODS}
     for k, name in enumerate(HOSPITALS):
         seeds = islice((s for s in count() if newcomers(replace(base, seed=s), len(HOSPITALS)) == [k]), SEEDS)
         for j, seed in enumerate(seeds):
             done = hw.compare(replace(base, seed=seed), METHODS, 1, out / f"{name}-{j}", data_dir=data_dir)
             for line in done.setting.lines:
                 for row in (line.runs[0].new_clients or {})["rows"]:
-                    found[line.name][row["model"], row["epochs"], name, j] = 100 * row["accuracy"]
+                    scores[line.name][row["model"], row["epochs"], name, j] = 100 * row["accuracy"]
     head = ["method", "joined, 0 epochs", "joined, 1 epoch", "joined, 5 epochs", "alone, 5 epochs", "alone as long"]
     rows = [
-        [m, *(_said([fmean(found[m][*at, name, j] for name in HOSPITALS) for j in range(SEEDS)]) for at in MOMENTS)]
+        [m, *(_join([fmean(scores[m][*at, name, j] for name in HOSPITALS) for j in range(SEEDS)]) for at in MOMENTS)]
         for m in METHODS
     ]
     each = [
-        [m, *(_said([found[m]["joined", EPOCHS, name, j] for j in range(SEEDS)]) for name in HOSPITALS)]
+        [m, *(_join([scores[m]["joined", EPOCHS, name, j] for j in range(SEEDS)]) for name in HOSPITALS)]
         for m in METHODS
     ]
-    alone = [_said([found[METHODS[0]][*MOMENTS[-1], name, j] for j in range(SEEDS)]) for name in HOSPITALS]
+    alone = [_join([scores[METHODS[0]][*MOMENTS[-1], name, j] for j in range(SEEDS)]) for name in HOSPITALS]
     return "\n".join([
         "## Heart disease, one of the four hospitals joins",
         "",
         f"{HEART['rounds']} rounds, {HEART['model']}, {SEEDS} seeds for each hospital; means over the four hospitals.",
         "",
-        markdown((head, rows)),
+        to_markdown((head, rows)),
         f"After {EPOCHS} epochs, hospital by hospital:",
         "",
-        markdown((["method", *HOSPITALS], [*each, ["alone as long", *alone]])),
+        to_markdown((["method", *HOSPITALS], [*each, ["alone as long", *alone]])),
     ])  # fmt: skip
 
 
-def _said(values: list[float]) -> str:
+def _join(values: list[float]) -> str:
     return f"{fmean(values):.2f} ± {stdev(values):.2f}"
 
 
@@ -113,15 +113,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--only", default=",".join([*SETTINGS, "hospitals"]))
-    asked = parser.parse_args()
-    for only in asked.only.split(","):
+    arguments = parser.parse_args()
+    for only in arguments.only.split(","):
         parts = [
-            a_fifth(title, setting, asked.out / f"{only}-{k}", asked.data_dir)
+            a_fifth(title, setting, arguments.out / f"{only}-{k}", arguments.data_dir)
             for k, (title, setting) in enumerate(SETTINGS.get(only, {}).items())
         ]
         if only == "hospitals":
-            parts = [hospitals(asked.out / only, asked.data_dir)]
-        (asked.out / f"{only}.md").write_text("\n".join(parts), encoding="utf-8")
+            parts = [hospitals(arguments.out / only, arguments.data_dir)]
+        (arguments.out / f"{only}.md").write_text("\n".join(parts), encoding="utf-8")
         print("\n".join(parts), flush=True)
 
 

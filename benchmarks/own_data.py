@@ -45,17 +45,19 @@ def write(folder: Path, clients: int, samples: int, features: int) -> Path:
 def memory() -> dict[str, int]:
     """MB: this process's own, those mapped from files, which can be dropped at any time, and the peak of both."""
     status = Path("/proc/self/status").read_text()
-    found = {line.split(":")[0]: int(line.split()[1]) // 1024 for line in status.splitlines() if " kB" in line}
+    sizes = {line.split(":")[0]: int(line.split()[1]) // 1024 for line in status.splitlines() if " kB" in line}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return {"own": found["RssAnon"], "files": found["RssFile"], "peak": peak}
+    return {"own": sizes["RssAnon"], "files": sizes["RssFile"], "peak": peak}
 
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
     """A line of JSON for each."""
-    begun, used = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
+    used = time.process_time()
     yield
-    spent, cpu = time.perf_counter() - begun, time.process_time() - used
+    spent = time.perf_counter() - begun
+    cpu = time.process_time() - used
     print(json.dumps({"step": name, "seconds": spent, "cpu": cpu, **memory()}), flush=True)
 
 
@@ -77,19 +79,19 @@ def measure(toml: Path) -> None:
             _ = plan.data.client(c).train
 
 
-def measured(clients: int, samples: int, features: int) -> list[dict[str, Any]]:
+def measure_apart(clients: int, samples: int, features: int) -> list[dict[str, Any]]:
     """Each step, in another process, so that writing the file does not count."""
     with tempfile.TemporaryDirectory() as folder:
         toml = write(Path(folder), clients, samples, features)
         command = [sys.executable, __file__, "--toml", str(toml)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         size = (Path(folder) / "data.parquet").stat().st_size / 2**20
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [json.loads(line) for line in done.stdout.splitlines()]
     print(f"{clients:,} clients, {size:,.0f} MB of Parquet")
-    for row in found:
+    for row in steps:
         used = f"{row['own']:,} MB own, {row['files']:,} MB of files, at most {row['peak']:,} MB"
         print(f"  {row['step']:30} {row['seconds']:6.1f} s, {row['cpu']:5.1f} s of CPU   {used}", flush=True)
-    return found
+    return steps
 
 
 PAGE = """# Your own data at scale
@@ -105,18 +107,18 @@ memory that is the process's own, what is mapped from files and can be dropped a
 """
 
 
-def page(found: dict[int, list[dict[str, Any]]], samples: int, features: int) -> str:
-    steps = zip(*found.values(), strict=True)
+def page(by_size: dict[int, list[dict[str, Any]]], samples: int, features: int) -> str:
+    steps = zip(*by_size.values(), strict=True)
     cells = [[each[0]["step"], *(f"{row['cpu']:.1f} s" for row in each)] for each in steps]
     for key, name in (("own", "own memory"), ("files", "mapped from files"), ("peak", "at most")):
-        cells.append([name, *(f"{each[-1][key]:,} MB" for each in found.values())])
+        cells.append([name, *(f"{each[-1][key]:,} MB" for each in by_size.values())])
     return PAGE.format(
-        command=f"python benchmarks/own_data.py --clients {' '.join(map(str, found))} -o docs/results/own-data.md",
+        command=f"python benchmarks/own_data.py --clients {' '.join(map(str, by_size))} -o docs/results/own-data.md",
         samples=samples,
         features=features,
         cores=os.cpu_count(),
-        head=" | ".join(f"{n:,} clients" for n in found),
-        line="---:|" * len(found),
+        head=" | ".join(f"{n:,} clients" for n in by_size),
+        line="---:|" * len(by_size),
         rows="\n".join(f"| {' | '.join(row)} |" for row in cells),
     )
 
@@ -132,9 +134,9 @@ def main() -> None:
     if given.toml:
         measure(given.toml)
         return
-    found = {n: measured(n, given.samples, given.features) for n in given.clients}
+    steps = {n: measure_apart(n, given.samples, given.features) for n in given.clients}
     if given.out:
-        given.out.write_text(page(found, given.samples, given.features), encoding="utf-8")
+        given.out.write_text(page(steps, given.samples, given.features), encoding="utf-8")
 
 
 if __name__ == "__main__":

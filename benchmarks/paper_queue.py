@@ -116,10 +116,10 @@ def run_cell() -> int:
     from headwise.runs.query import Run
     from headwise.settings.options import Workers
 
-    for entry, cell in listed():
+    for entry, cell in list_cells():
         folder = RUNS / cell.folder
         finished = (folder / "result.json").exists() and Run(folder).complete
-        if finished or (FAILED / cell.folder).exists():
+        if finished or is_collected(cell.folder) or (FAILED / cell.folder).exists():
             continue
         (QUEUE / "locks").mkdir(exist_ok=True)
         with (QUEUE / "locks" / cell.folder).open("w") as lock:
@@ -142,7 +142,7 @@ def run_cell() -> int:
     return NOTHING_LEFT
 
 
-def listed() -> Iterator[tuple[str, Any]]:
+def list_cells() -> Iterator[tuple[str, Any]]:
     """The cells of the list, each once, with the entry that it is from; Standalone is run only where it is listed."""
     from headwise.papers.cells import ask_for, cells_of, with_settings
 
@@ -197,6 +197,11 @@ def write_result(folder: Path) -> None:
                     writer.writerow([row["round"], moment, *(f"{scores[m]:.6f}" for m in ("accuracy", "client_mean"))])
 
 
+def is_collected(cell: str) -> bool:
+    """Whether the cell's result is in the repository, so that a new machine does not run it again."""
+    return (CLAIMS / "cells" / f"{cell}.json").exists()
+
+
 def collect() -> None:
     """Copy what is finished into this checkout."""
     cells = CLAIMS / "cells"
@@ -213,8 +218,8 @@ def status() -> None:
 
     running = {json.loads(f.read_text())["cell"]: f.stem for f in RUNNING.glob("*.json")}
     entries: dict[str, list[str]] = {}
-    for entry, cell in listed():
-        finished = (RESULTS / f"{cell.folder}.json").exists()
+    for entry, cell in list_cells():
+        finished = (RESULTS / f"{cell.folder}.json").exists() or is_collected(cell.folder)
         failed = (FAILED / cell.folder).exists()
         state = "finished" if finished else "failed" if failed else "running" if cell.folder in running else "waiting"
         entries.setdefault(entry, []).append(state)

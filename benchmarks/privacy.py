@@ -48,7 +48,7 @@ class Case(NamedTuple):
     seed: int
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """What a run came to, in percent."""
 
     pre: float
@@ -56,7 +56,7 @@ class Found(NamedTuple):
     epsilon: float | None
 
 
-def run(case: Case) -> Found:
+def run(case: Case) -> Result:
     settings = LEVELS[case.level]
     privacy = {"clip": settings["clip"], "noise": case.noise, "level": case.level}
     experiment = hw.Experiment(
@@ -72,9 +72,9 @@ def run(case: Case) -> Found:
         engine={"workers": 1},
     )
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        found = hw.run(experiment, Path(folder) / "run").summary()
-    pre, post = (100 * found["accuracy"][m]["last"] for m in ("pre", "post"))
-    return Found(pre, post, found.get("privacy", {}).get("epsilon"))
+        summary = hw.run(experiment, Path(folder) / "run").summary()
+    pre, post = (100 * summary["accuracy"][m]["last"] for m in ("pre", "post"))
+    return Result(pre, post, summary.get("privacy", {}).get("epsilon"))
 
 
 def cases() -> list[Case]:
@@ -87,32 +87,32 @@ def cases() -> list[Case]:
     ]
 
 
-def mean(found: dict[Case, Found], level: str, method: str, noise: float | None) -> Found:
-    runs = [found[Case(level, method, noise, seed)] for seed in SEEDS]
-    return Found(fmean(f.pre for f in runs), fmean(f.post for f in runs), runs[0].epsilon)
+def mean(results: dict[Case, Result], level: str, method: str, noise: float | None) -> Result:
+    runs = [results[Case(level, method, noise, seed)] for seed in SEEDS]
+    return Result(fmean(f.pre for f in runs), fmean(f.post for f in runs), runs[0].epsilon)
 
 
-def table(found: dict[Case, Found], level: str) -> list[str]:
+def table(results: dict[Case, Result], level: str) -> list[str]:
     settings = LEVELS[level]
-    spent = [mean(found, level, settings["methods"][0], noise).epsilon for noise in settings["noises"]]
+    spent = [mean(results, level, settings["methods"][0], noise).epsilon for noise in settings["noises"]]
     heads = [*(f"epsilon {e:.3g}" for e in spent), "not private"]
     lines = [f"| {level} level | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
     for method in settings["methods"]:
-        row = [mean(found, level, method, noise) for noise in (*settings["noises"], None)]
+        row = [mean(results, level, method, noise) for noise in (*settings["noises"], None)]
         lines.append(f"| {method} | {' | '.join(f'{f.pre:.1f} / {f.post:.1f}' for f in row)} |")
-    alone = mean(found, level, "standalone", None)
+    alone = mean(results, level, "standalone", None)
     empty = "| " * len(settings["noises"])
     return [*lines, f"| standalone, epsilon 0 {empty}| {alone.pre:.1f} / {alone.post:.1f} |"]
 
 
-def draw(found: dict[Case, Found]) -> None:
+def draw(results: dict[Case, Result]) -> None:
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     for panel, (level, settings) in zip(panels, LEVELS.items(), strict=True):
         for k, method in enumerate(settings["methods"]):
-            points = [mean(found, level, method, noise) for noise in settings["noises"]]
+            points = [mean(results, level, method, noise) for noise in settings["noises"]]
             panel.plot([p.epsilon for p in points], [p.pre for p in points], "o-", color=f"C{k}", label=method)
-            panel.axhline(mean(found, level, method, None).pre, color=f"C{k}", linestyle=":", linewidth=1)
-        alone = mean(found, level, "standalone", None).pre
+            panel.axhline(mean(results, level, method, None).pre, color=f"C{k}", linestyle=":", linewidth=1)
+        alone = mean(results, level, "standalone", None).pre
         panel.axhline(alone, color="0.4", linewidth=1, label="standalone (nothing leaves)")
         panel.set(xscale="log", xlabel="epsilon", title=f"of one {level}; dotted: not private")
         panel.legend(fontsize="small")
@@ -123,16 +123,16 @@ def draw(found: dict[Case, Found]) -> None:
 def main() -> None:
     every = cases()
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        found = dict(zip(every, pool.map(run, every), strict=True))
-    said = (__doc__ or "").split("\n\n")
+        results = dict(zip(every, pool.map(run, every), strict=True))
+    about = (__doc__ or "").split("\n\n")
     text = [
-        f"# What privacy costs\n\n{said[0]}\n{' '.join(said[2].split())} Made by `python benchmarks/privacy.py`.",
-        "\n".join(table(found, "client")),
-        "\n".join(table(found, "example")),
+        f"# What privacy costs\n\n{about[0]}\n{' '.join(about[2].split())} Made by `python benchmarks/privacy.py`.",
+        "\n".join(table(results, "client")),
+        "\n".join(table(results, "example")),
         "![Accuracy over epsilon, for clients and for examples](privacy.svg)",
     ]
     (RESULTS / "privacy.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    draw(found)
+    draw(results)
 
 
 if __name__ == "__main__":

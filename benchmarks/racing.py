@@ -24,7 +24,8 @@ class Ours:
     """Rounds of the engine, one at a time."""
 
     def __init__(self, plan: Plan, executor: Executor | None = None) -> None:
-        self.plan, self.executor = plan, executor or Serial(plan)
+        self.plan = plan
+        self.executor = executor or Serial(plan)
         self.now: Progress | None = None
         self.gflop = 0.0
         """billions of operations in the last round's training, if its kernels count them"""
@@ -35,7 +36,8 @@ class Ours:
 
         def keep(event: Event) -> None:
             if isinstance(event, RoundEnded):
-                self.now, self.gflop = event.progress, event.row.get("gflop", 0.0)
+                self.now = event.progress
+                self.gflop = event.row.get("gflop", 0.0)
 
         drive(self.plan, self.executor, (keep,), start=before, interrupted=lambda: self.now is not before)
 
@@ -78,12 +80,12 @@ def race(racers: Mapping[str, Callable[[], object]], repetitions: int, clock: Ca
         for _ in range(1 + repetitions):
             for name, run in racers.items():
                 begun = clock()
-                told = run()  # a process of its own tells its time itself
-                times[name].append(told if isinstance(told, float) else clock() - begun)
-    return {name: median(found[1:]) for name, found in times.items()}
+                seconds = run()  # a process of its own tells its time itself
+                times[name].append(seconds if isinstance(seconds, float) else clock() - begun)
+    return {name: median(of_turns[1:]) for name, of_turns in times.items()}
 
 
 def several(run: Callable[[int], float | None], rounds: int) -> float | None:
     """Some rounds one after the other; what they took if they tell."""
-    told = [run(1) for _ in range(rounds)]
-    return sum(t for t in told if t is not None) if told[0] is not None else None
+    seconds = [run(1) for _ in range(rounds)]
+    return sum(t for t in seconds if t is not None) if seconds[0] is not None else None

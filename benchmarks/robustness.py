@@ -74,8 +74,8 @@ def table(first: str, attacks: dict[str, Attack], rows: dict[str, list[Plan]], m
     columns = ("none", "label flip", *attacks)
     lines = [f"| {first} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, plans in rows.items():
-        found = [fmean(honest_accuracy(plan, attack, attacks, moment) for plan in plans) for attack in columns]
-        lines.append(f"| {name} | {' | '.join(f'{100 * a:.1f}' for a in found)} |")
+        means = [fmean(honest_accuracy(plan, attack, attacks, moment) for plan in plans) for attack in columns]
+        lines.append(f"| {name} | {' | '.join(f'{100 * a:.1f}' for a in means)} |")
         print(lines[-1], flush=True)
     return "\n".join(lines) + "\n"
 
@@ -84,7 +84,7 @@ def robust(plans: list[Plan], rule: Any) -> list[Plan]:
     return [plan.with_settings(robust=Robust(rule, hostile=len(LIARS) / len(plan.data))) for plan in plans]
 
 
-def bounded(plans: list[Plan]) -> list[Plan]:
+def bound(plans: list[Plan]) -> list[Plan]:
     return [
         plan.with_settings(faults=Faults(on_failure="skip", max_norm=MARGIN * largest_norm(plan), min_replies=0))
         for plan in plans
@@ -92,15 +92,15 @@ def bounded(plans: list[Plan]) -> list[Plan]:
 
 
 def main() -> None:
-    said = (__doc__ or "").split("\n\n")
+    about = (__doc__ or "").split("\n\n")
     with one_thread():
         plans = {name: [plan_of(name, seed) for seed in SEEDS] for name in ("fedavg", "fedgh", "fedgmh")}
         models = table("FedAvg, rule", ATTACKS, {rule: robust(plans["fedavg"], rule) for rule in RULES})
         rows = {f"{name}, {what}": make(plans[name]) for name in ("fedgh", "fedgmh")
-                for what, make in (("no defence", list), ("`max_norm`", bounded))}  # fmt: skip
+                for what, make in (("no defence", list), ("`max_norm`", bound))}  # fmt: skip
         means = {moment: table(moment, PROTOTYPES, rows, moment) for moment in ("pre", "post")}
     text = (
-        f"# Attacks and defences\n\n{said[0]}\n{' '.join(said[2].split())} "
+        f"# Attacks and defences\n\n{about[0]}\n{' '.join(about[2].split())} "
         f"Made by `python benchmarks/robustness.py`.\n\n## Models\n\n{models}\n## Class means\n\n"
         "Malicious clients send their class means under each other's labels, at their own length or ten times as long. "
         f"No robust rule applies; `faults.max_norm` is {MARGIN} times the largest norm of a run without malicious "

@@ -58,18 +58,18 @@ def rounds_of(folder: Path) -> int:
 
 def size_of(folder: Path) -> int:
     """Files may come and go meanwhile."""
-    found = 0
+    size = 0
     for path in (folder / "checkpoint").glob("*"):
         with suppress(FileNotFoundError):
-            found += path.stat().st_size
-    return found
+            size += path.stat().st_size
+    return size
 
 
 def workers_of(driver: int) -> list[int]:
     """The processes that the driver has started to train clients."""
     children = Path(f"/proc/{driver}/task/{driver}/children")
-    found = [int(p) for p in children.read_text().split()] if children.exists() else []
-    return [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    workers = [int(p) for p in children.read_text().split()] if children.exists() else []
+    return [p for p in workers if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
 
 
 def bad_week(folder: Path, rounds: int, worker_every: int, driver_every: int) -> Week:
@@ -78,7 +78,8 @@ def bad_week(folder: Path, rounds: int, worker_every: int, driver_every: int) ->
     workers = drivers = 0
     sizes: dict[int, int] = {}
     while True:
-        code, done = driver.poll(), rounds_of(folder)
+        code = driver.poll()
+        done = rounds_of(folder)
         if code == 0:
             return Week(hw.Run(folder), workers, drivers, sizes)
         if code is not None:
@@ -95,36 +96,37 @@ def bad_week(folder: Path, rounds: int, worker_every: int, driver_every: int) ->
         time.sleep(0.05)
 
 
-def trained(folder: Path) -> dict[int, int]:
+def count_training(folder: Path) -> dict[int, int]:
     """How often each client has trained, as its state says."""
-    found, checkpoints = checkpoint(folder)
+    progress, checkpoints = checkpoint(folder)
     with closing(checkpoints):
-        return {c: found.states[c].trained for c in found.states}
+        return {c: progress.states[c].trained for c in progress.states}
 
 
-def accounted(run: hw.Run) -> str:
+def account(run: hw.Run) -> str:
     """Whether each client's state is that of the rounds it trained in."""
-    wanted = Counter(c for row in run.rounds for c in row["clients"])
+    drawn = Counter(c for row in run.rounds for c in row["clients"])
     for row in run.rounds:
-        wanted.subtract(c for reason in UNTRAINED for c in row.get("failed", {}).get(reason, []))
-    found = trained(run.path)
-    return f"{sum(found.get(c) == n for c, n in wanted.items())} of {len(wanted)}"
+        drawn.subtract(c for reason in UNTRAINED for c in row.get("failed", {}).get(reason, []))
+    trained_rounds = count_training(run.path)
+    return f"{sum(trained_rounds.get(c) == n for c, n in drawn.items())} of {len(drawn)}"
 
 
 def page(week: Week, good: list[hw.Run]) -> str:
-    run, rows = week.run, week.run.rounds
+    run = week.run
+    rows = week.run.rounds
     tenth = max(1, len(rows) // 10)
     parts = (tenth, len(rows) - tenth)
     memory = [max(r["memory"] for r in rows[low : low + tenth]) / 2**20 for low in parts]
     sizes = [max(size for t, size in week.sizes.items() if low < t <= low + tenth) / 1024 for low in parts]
     lines = [len((run.path / name).read_bytes()) / len(rows) / 1024 for name in ("rounds.jsonl", "clients.jsonl")]
-    asked = sum(len(r["clients"]) for r in rows)
-    found = [
+    drawn = sum(len(r["clients"]) for r in rows)
+    rows_of_page = [
         ("rounds", f"{len(rows)} of {run.manifest['experiment']['rounds']}, ended: {run.ended}"),
         ("killed", f"{week.workers} workers, {week.drivers} drivers"),
         ("failed", ", ".join(f"{n} x {reason}" for reason, n in run.failed.items())),
-        ("replies that counted", f"{asked - sum(run.failed.values())} of {asked}"),
-        ("clients whose state is that of the rounds they trained in", accounted(run)),
+        ("replies that counted", f"{drawn - sum(run.failed.values())} of {drawn}"),
+        ("clients whose state is that of the rounds they trained in", account(run)),
         ("memory, second and last tenth of the rounds", f"{memory[0]:.0f} MB, {memory[1]:.0f} MB"),
         ("checkpoints on disk, the same", f"{sizes[0]:.0f} KB, {sizes[1]:.0f} KB"),
         ("lines written per round", f"{lines[0]:.1f} KB about rounds, {lines[1]:.1f} KB about clients"),
@@ -132,10 +134,10 @@ def page(week: Week, good: list[hw.Run]) -> str:
     for moment in ("pre", "stale"):
         others = sorted(100 * other.accuracy(moment) for other in good)
         without = f"{others[0]:.1f} to {others[-1]:.1f} %"
-        found.append((f"accuracy, {moment}", f"{100 * run.accuracy(moment):.1f} %; without faults {without}"))
-    said = " ".join((__doc__ or "").split("\n\n")[2].split())
-    head = f"# Reliability\n\nMade by `python benchmarks/soak.py`. {said}\n\n| what | found |\n|---|---|\n"
-    return head + "".join(f"| {k} | {v} |\n" for k, v in found)
+        rows_of_page.append((f"accuracy, {moment}", f"{100 * run.accuracy(moment):.1f} %; without faults {without}"))
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    head = f"# Reliability\n\nMade by `python benchmarks/soak.py`. {about}\n\n| what | found |\n|---|---|\n"
+    return head + "".join(f"| {k} | {v} |\n" for k, v in rows_of_page)
 
 
 def main() -> None:
@@ -150,10 +152,10 @@ def main() -> None:
             settings = [*USUAL, "--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)]
             if headwise("run", *settings).wait():
                 raise SystemExit("a run without faults failed")
-        found = page(week, [hw.Run(p) for p in good])
-    print(found)
+        text = page(week, [hw.Run(p) for p in good])
+    print(text)
     if rounds == 500:
-        PAGE.write_text(found, encoding="utf-8")
+        PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

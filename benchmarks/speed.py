@@ -49,7 +49,8 @@ AVX2 = {LIMIT: "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX
 SIZES = [10_000, 100_000, 1_000_000]
 SHORT = 20
 """rounds of ours in a turn of W5: so it lasts as long as the others', not only while the caches still hold theirs"""
-SQUARE, PRODUCTS = 768, 50
+SQUARE = 768
+PRODUCTS = 50
 """the side of the matrices whose product is the yardstick, and how many of them are a turn"""
 FEW = dataclasses.replace(WORKLOADS["W1"], clients=5)
 OTHERS = [Path(p).resolve() for p in os.environ.get("HEADWISE_CHECKOUTS", "").split(os.pathsep) if p]
@@ -83,9 +84,13 @@ def workloads(names: Sequence[str] = tuple(WORKLOADS)) -> list[str]:
     ]
     a = torch.ones(SQUARE, SQUARE)
     for name in names:
-        load, many = WORKLOADS[name], SHORT if name == "W5" else 1
+        load = WORKLOADS[name]
+        many = SHORT if name == "W5" else 1
         plan = plan_of(load)
-        naive, bare, ours, plain = Apart(load), Bare(plan), Ours(plan), Ours(plan)
+        naive = Apart(load)
+        bare = Bare(plan)
+        ours = Ours(plan)
+        plain = Ours(plan)
         turns: dict[str, Callable[[], object]] = {
             "naive": partial(naive.round, 1),
             "bare": partial(bare.round, 1),
@@ -94,25 +99,26 @@ def workloads(names: Sequence[str] = tuple(WORKLOADS)) -> list[str]:
             "sgemm": partial(products, a),
         }
         with closing(naive):
-            found = race(turns, REPETITIONS.get(name, 3), time.process_time)
-        found |= {who: found[who] / many for who in ("torch", "ours")}
-        rate = 2e-9 * SQUARE**3 * PRODUCTS / found["sgemm"]
-        share = f"{ours.gflop / found['ours'] / rate:.0%}" if ours.gflop else "-"
-        cells = [f"{found[k]:.3f}" for k in ("naive", "bare", "torch", "ours")]
-        cells += [f"{found[k] / found['ours']:.2f} x" for k in ("naive", "torch")]
+            seconds = race(turns, REPETITIONS.get(name, 3), time.process_time)
+        seconds |= {who: seconds[who] / many for who in ("torch", "ours")}
+        rate = 2e-9 * SQUARE**3 * PRODUCTS / seconds["sgemm"]
+        share = f"{ours.gflop / seconds['ours'] / rate:.0%}" if ours.gflop else "-"
+        cells = [f"{seconds[k]:.3f}" for k in ("naive", "bare", "torch", "ours")]
+        cells += [f"{seconds[k] / seconds['ours']:.2f} x" for k in ("naive", "torch")]
         lines.append(f"| {name} | {load.what} | {' | '.join(cells)} | {share} |")
         print(lines[-1], flush=True)
     return lines
 
 
-def limited() -> list[str]:
+def limit_to_avx2() -> list[str]:
     """The chains among the workloads in a process that must not use AVX-512."""
     code = "import speed, torch; torch.set_num_threads(1); speed.keep_freed_memory()\n"
     code += "print('\\n'.join(['page:', *speed.workloads(['W1', 'W2', 'W3', 'W5'])]))"
-    command, here = [sys.executable, "-c", code], Path(__file__).parent
+    command = [sys.executable, "-c", code]
+    here = Path(__file__).parent
     done = subprocess.run(command, cwd=here, env={**os.environ, **AVX2}, stdout=subprocess.PIPE, text=True, check=True)
-    told = " ".join(f"{k}={v}" for k, v in AVX2.items())
-    return [f"The same with `{told}`.\n", done.stdout.partition("page:\n")[2].rstrip()]
+    variables = " ".join(f"{k}={v}" for k, v in AVX2.items())
+    return [f"The same with `{variables}`.\n", done.stdout.partition("page:\n")[2].rstrip()]
 
 
 def workers() -> list[str]:
@@ -120,13 +126,15 @@ def workers() -> list[str]:
     load = WORKLOADS["W1"]
     plan = plan_of(load)
     rebuild = partial(rebuilt, load)
-    one, two, threads = Pool(plan, rebuild, 1), Pool(plan, rebuild, 2), Threads(plan, 2)
+    one = Pool(plan, rebuild, 1)
+    two = Pool(plan, rebuild, 2)
+    threads = Threads(plan, 2)
     with closing(one), closing(two), closing(threads):
         racers = {"serial": Ours(plan), "one worker": Ours(plan, one), "two workers": Ours(plan, two)}
         racers["two threads"] = Ours(plan, threads)
-        found = race({k: partial(r.round, 1) for k, r in racers.items()}, 5, time.perf_counter)
+        seconds = race({k: partial(r.round, 1) for k, r in racers.items()}, 5, time.perf_counter)
     lines = ["W1, wall seconds per round.\n", "| | s | against one worker |", "|---|---:|---:|"]
-    lines += [f"| {k} | {v:.2f} | {found['one worker'] / v:.2f} x |" for k, v in found.items()]
+    lines += [f"| {k} | {v:.2f} | {seconds['one worker'] / v:.2f} x |" for k, v in seconds.items()]
     print("\n".join(lines), flush=True)
     return lines
 
@@ -147,15 +155,17 @@ def rounds() -> list[str]:
     for name, (method, options) in ways.items():
         plan = plan_of(FEW, method)
         plan = dataclasses.replace(plan, method=dataclasses.replace(plan.method, **options))  # pyright: ignore[reportArgumentType]
-        ours, before, plain = Ours(plan), Ours(plan), Ours(plan.with_settings(engine=Engine(kernels="plain")))
+        ours = Ours(plan)
+        before = Ours(plan)
+        plain = Ours(plan.with_settings(engine=Engine(kernels="plain")))
         turns: dict[str, Callable[[], object]] = {
             "ours": partial(ours.round, 1),
             "torch": partial(without_native, partial(before.round, 1)),
             "plain": partial(plain.round, 1),
         }
-        found = race(turns, 3, time.process_time)
-        cells = [f"{found[k]:.3f} | {found[k] / found['ours']:.2f} x" for k in ("torch", "plain")]
-        lines.append(f"| {name} | {found['ours']:.3f} | {' | '.join(cells)} |")
+        seconds = race(turns, 3, time.process_time)
+        cells = [f"{seconds[k]:.3f} | {seconds[k] / seconds['ours']:.2f} x" for k in ("torch", "plain")]
+        lines.append(f"| {name} | {seconds['ours']:.3f} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
 
@@ -164,7 +174,8 @@ def evaluation() -> list[str]:
     """20 clients with 75 test samples each: networks alone, and with everything around them."""
     load = dataclasses.replace(WORKLOADS["W1"], samples=10, test=75)
     plan = plan_of(load)
-    model, naive = plan.models[0], Naive(plan).model
+    model = plan.models[0]
+    naive = Naive(plan).model
     jobs = [Job("global", c, 1, Shared(model.params())) for c in range(load.clients)]
 
     def outputs(say: Callable[[Tensor], object]) -> None:
@@ -188,18 +199,18 @@ def evaluation() -> list[str]:
         "jobs with scores, torch": partial(scores, torch_only),
         "jobs with scores, as Headwise does it": partial(scores, plan),
     }
-    found = race(turns, 9, time.process_time)
-    best = found["jobs with scores, as Headwise does it"]
+    seconds = race(turns, 9, time.process_time)
+    best = seconds["jobs with scores, as Headwise does it"]
     lines = ["20 clients with 75 test samples each, the CNN for 3x32x32, client after client.\n"]
     lines += ["| | s | against Headwise |", "|---|---:|---:|"]
-    lines += [f"| {k} | {v:.3f} | {v / best:.2f} x |" for k, v in found.items()]
+    lines += [f"| {k} | {v:.3f} | {v / best:.2f} x |" for k, v in seconds.items()]
     print("\n".join(lines), flush=True)
     return lines
 
 
 SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "rounds": ("Rounds of FedAvg", workloads),
-    "avx2": ("Limited to AVX2", limited),
+    "avx2": ("Limited to AVX2", limit_to_avx2),
     "workers": ("Workers", workers),
     "methods": ("Other methods", rounds),
     "evaluation": ("Evaluation", evaluation),

@@ -44,10 +44,10 @@ def table(others: list[Path]) -> list[str]:
         "one round of digits, two workers": partial(one_round, HERE, "--workers", "2"),
         **{f"one round of digits, {other}": partial(one_round, other) for other in others},
     }
-    found = race(turns, TURNS, time.perf_counter)
-    least = found["`import torch`"]
+    seconds = race(turns, TURNS, time.perf_counter)
+    least = seconds["`import torch`"]
     lines = [f"Wall seconds of a new process, medians of {TURNS} turns.\n", "| | s | beside torch |", "|---|---:|---:|"]
-    lines += [f"| {name} | {seconds:.2f} | {seconds - least:+.2f} |" for name, seconds in found.items()]
+    lines += [f"| {name} | {spent:.2f} | {spent - least:+.2f} |" for name, spent in seconds.items()]
     print("\n".join(lines), flush=True)
     return lines
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import headwise as hw
 from headwise.app.launch import run_or_resume
-from headwise.cli.display import watching
+from headwise.cli.display import show_progress
 from headwise.settings.experiment import experiment_from, override
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -109,11 +109,13 @@ STUDIES = {
 def main(names: list[str]) -> None:
     """Run these studies and write their tables."""
     for name in names:
-        study, rows, run = STUDIES[name], [], None
+        study = STUDIES[name]
+        rows = []
+        run = None
         for title, (method, *changes) in study.methods.items():
             experiment = experiment_from(override({**study.base, "method": method}, changes))
             folder = Path("runs/studies") / name / title.lower().replace(", ", "-").replace(" ", "-")
-            with watching(f"{name}: {title}", quiet=False) as observers:
+            with show_progress(f"{name}: {title}", quiet=False) as observers:
                 run = run_or_resume(experiment, folder, observers=observers)
             rows.append(row(title, run, study))
         assert run is not None

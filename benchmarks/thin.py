@@ -18,9 +18,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from headwise.disk.jsontext import to_json
+from headwise.sites.keys import write_node_key
 from headwise.sites.server import control
-from headwise.sites.site.signing import write_node_key
 from headwise.sites.site.site import open_site
+from headwise.sites.site.site_file import read_site
 from headwise.sites.transport.envelope import SiteMessage
 from headwise.sites.transport.node import ANSWER_BYTES, NodeConnection, answer_forever, connect, read_site_key
 
@@ -32,7 +33,7 @@ class Worker:
     """What a site's worker does, for many sites at once: one message at a time."""
 
     def __init__(self, home: Path) -> None:
-        self._site, _ = open_site(home / "site.toml")
+        self._site = open_site(home / "site.toml")
         self._lock = threading.Lock()
 
     def answer(self, client: int, kind: str, message: SiteMessage) -> SiteMessage:
@@ -45,17 +46,17 @@ class Worker:
         return SiteMessage(to_json({**introduction, "name": f"site{client}", "clients": [client], "facts": own}), [])
 
 
-def registered(server: Path, keys: list[Path]) -> None:
+def register(server: Path, keys: list[Path]) -> None:
     """As `headwise server register` does, but without starting Flower's command a hundred times."""
     os.environ["FLWR_HOME"] = str(server)  # before Flower is imported
     app, command = (importlib.import_module(f"flwr.cli.{name}") for name in ("app", "supernode.register"))
-    found: list[dict[str, Any]] = []
-    vars(command)["print_json_to_stdout"] = found.append
+    answers: list[dict[str, Any]] = []
+    vars(command)["print_json_to_stdout"] = answers.append
 
     def here(home: Path, *arguments: str) -> dict[str, Any]:
         done = CliRunner().invoke(app.app, [*arguments, "--format", "json"])
         assert done.exit_code == 0, done.output
-        return found[-1]
+        return answers[-1]
 
     control.run_flwr = here
     for key in keys:
@@ -70,13 +71,15 @@ def live(client: int, home: Path, address: str, ca: bytes, worker: Worker) -> No
 
 
 def main(home: Path, port: int) -> None:
-    worker, server = Worker(home / "thin"), home / "server"
-    clients = range(len(open_site(home / "thin" / "site.toml")[1].site.clients))
+    worker = Worker(home / "thin")
+    server = home / "server"
+    clients = range(len(read_site(home / "thin" / "site.toml").clients))
     for client in clients:
         (home / f"site{client}").mkdir()
         write_node_key(home / f"site{client}" / "site.key", f"site{client}")
-    registered(server, [home / f"site{client}" / "site.key.pub" for client in clients])
-    ca, address = (server / "ca.crt").read_bytes(), f"127.0.0.1:{port}"
+    register(server, [home / f"site{client}" / "site.key.pub" for client in clients])
+    ca = (server / "ca.crt").read_bytes()
+    address = f"127.0.0.1:{port}"
     for client in clients:
         threading.Thread(target=live, args=(client, home, address, ca, worker), daemon=True).start()
         time.sleep(HEARTBEAT / len(clients))

@@ -47,8 +47,8 @@ def main(federation: str, method: str, folder: Path) -> list[str]:
     cost = sum(t["rounds"] for t in result.trials) / (len(RATES) * base.rounds)
     form = result.metric.form
     factor = max(mine / best, best / mine)
-    found = [f"{mine:.3g}", form(result.best["score"]), f"{best:.3g}", form(scores[best]), f"{factor:.1f}"]
-    return [federation, method, *found, f"{cost:.0%}"]
+    cells = [f"{mine:.3g}", form(result.best["score"]), f"{best:.3g}", form(scores[best]), f"{factor:.1f}"]
+    return [federation, method, *cells, f"{cost:.0%}"]
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

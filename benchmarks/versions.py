@@ -99,14 +99,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("checkouts", nargs="+", type=str, help="folders, then names of workloads")
     parser.add_argument("--turns", type=int, default=7)
-    asked = parser.parse_args()
-    names = [name for name in asked.checkouts if name in NAMES] or NAMES
-    folders = [Path(folder) for folder in asked.checkouts if folder not in NAMES]
+    arguments = parser.parse_args()
+    names = [name for name in arguments.checkouts if name in NAMES] or NAMES
+    folders = [Path(folder) for folder in arguments.checkouts if folder not in NAMES]
     heads = [f"{folder.resolve().name} {kind} s" for folder in folders for kind in ("CPU", "wall")]
     heads += [f"{folder.resolve().name} {kind} ratio" for folder in folders[1:] for kind in ("CPU", "wall")]
     print(f"| | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}")
     for name in names:
-        print(race(folders, name, asked.turns), flush=True)
+        print(race(folders, name, arguments.turns), flush=True)
 
 
 if __name__ == "__main__":

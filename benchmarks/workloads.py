@@ -51,7 +51,8 @@ def plan_of(load: Workload, method: str = "fedavg", *, rounds: int = 10**6, **ch
     task = Task(load.shape, 10)
     model = lay_out(registry.make("model", Choice.parse(load.model, "model")).build(task).eval())
     each = load.samples + load.test
-    x, y = torch.randn(load.clients * each, *load.shape), torch.randint(10, (load.clients * each,))
+    x = torch.randn(load.clients * each, *load.shape)
+    y = torch.randint(10, (load.clients * each,))
     if channels_last(model):
         x = x.contiguous(memory_format=torch.channels_last)
     ends = each * np.arange(load.clients)[:, None] + np.array([load.samples, load.samples, each])
