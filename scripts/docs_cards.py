@@ -12,6 +12,7 @@ from typing import Any
 from docs_reference import options_table, table
 
 from headwise.app import registry
+from headwise.app.citing import to_bibtex
 from headwise.cli.commands.describe import NEEDS
 from headwise.cli.commands.list import method_facts
 from headwise.contract.method import Method, record_types
@@ -41,6 +42,8 @@ SUITS = {
     "prototypes": "Clients with entirely different networks and limited bandwidth. Prototypes also reveal to the "
     "server which labels a client has.",
     "distillation by class": "Clients with entirely different networks and the least bandwidth.",
+    "distillation": "Clients with the same network and differing labels: a generator that the server trains replaces "
+    "the data of the others. The server learns how often each label occurs.",
     "mutual distillation": "Clients with private networks of any kind that can afford to train a second, shared one.",
     "global and own model": "Clients that can afford to train two models, and want a personalized and a global one.",
     "meta-learning": "Clients that join later with few samples: the shared initialization adapts quickly.",
@@ -85,28 +88,9 @@ def header(text: str) -> Header:
     )
 
 
-def bibtex(name: str) -> str:
-    """A method's paper; empty if it has none."""
-    head = header(inspect.getmodule(registry.find("method", name)).__doc__ or "")
-    parts = re.fullmatch(r"(.+?), \*(.+?)\*,? ?(.*)", head.citation)
-    if parts is None:
-        return ""
-    authors = re.sub(r" et al\.$", " and others", parts[1]).replace(", ", " and ")
-    venue = re.sub(r"[\s,]*\b(19|20)\d\d\b.*", "", parts[3])
-    fields = {
-        "title": f"{{{parts[2]}}}",
-        "author": authors,
-        "howpublished": venue,
-        "year": head.year,
-        "url": head.address,
-    }
-    lines = "".join(f"  {key} = {{{value}}},\n" for key, value in fields.items() if value)
-    return f"@misc{{{re.sub(r'[^a-z0-9]', '', name)},\n{lines}}}\n"
-
-
 def references() -> str:
     """A page with all papers as BibTeX."""
-    entries = "\n".join(filter(None, map(bibtex, list_names("method"))))
+    entries = "\n".join(filter(None, map(to_bibtex, list_names("method"))))
     return f"""# References of all methods
 
 The paper of each method, as BibTeX. [Citing](../citing.md) has the entry for Headwise itself.
@@ -160,7 +144,7 @@ def card(name: str) -> str:
     elif head.notes:
         parts.append("## Notes\n\n" + "\n\n".join(map(_linked, head.notes)))
     parts.append(_results(name))
-    if entry := bibtex(name):
+    if entry := to_bibtex(name):
         parts.append(f"## Cite\n\n```bibtex\n{entry}```")
     parts.append(f"Source: `src/headwise/methods/{name.replace('-', '_')}.py`")
     return "\n\n".join(parts) + "\n"

@@ -18,6 +18,7 @@ if sys.platform == "win32":  # files are locked, flushed and shared as POSIX doe
 from . import exports as exports  # registers what gives a run its models
 
 if TYPE_CHECKING:
+    from .app.choose import choose
     from .app.compare import compare
     from .app.fit import fit
     from .app.launch import resume, run
@@ -38,6 +39,7 @@ __all__ = [
     "Models",
     "Run",
     "TrainedModel",
+    "choose",
     "compare",
     "fit",
     "load_model",
@@ -48,18 +50,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "app.compare": ("compare",),
-    "settings.experiment": ("Experiment",),
-    "errors": ("HeadwiseError",),
-    "exports.loading": ("load_model",),
-    "exports.model": ("TrainedModel",),
-    "exports.run_models": ("Models",),
-    "app.fit": ("fit",),
-    "app.launch": ("resume", "run"),
-    "app.tune": ("tune",),
-    "models.split": ("split",),
-    "runs.query": ("Run",),
+    "Experiment": "settings.experiment",
+    "HeadwiseError": "errors",
+    "Models": "exports.run_models",
+    "Run": "runs.query",
+    "TrainedModel": "exports.model",
+    "choose": "app.choose",
+    "compare": "app.compare",
+    "fit": "app.fit",
+    "load_model": "exports.loading",
+    "resume": "app.launch",
+    "run": "app.launch",
+    "split": "models.split",
+    "tune": "app.tune",
 }
+"""the module of each public name"""
 
 
 def __dir__() -> list[str]:
@@ -68,7 +73,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that the command line starts without torch."""
-    for room, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{room}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

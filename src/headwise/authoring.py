@@ -12,7 +12,7 @@ from .contract.averaging import Averaged, Averaging, Shared
 from .contract.benches import Bench, Central, ClassMeans, Local, Predictor, kl, mmd, split_epochs
 from .contract.method import Method, Optimizers, Reply, Sums, TaskName, Update, join_by_training
 from .models.split import Composed, SplitModel, has_batchnorm
-from .params import Params, gradient, mean, step
+from .params import Params, differentiate_along, gradient, mean, step
 from .records import Nothing, Record
 from .settings.fields import Count, Epochs, EpochsOrNone, Natural, NonNegative, Positive, Range, Share, Unit
 
@@ -45,6 +45,7 @@ __all__ = [
     "TaskName",
     "Unit",
     "Update",
+    "differentiate_along",
     "gradient",
     "has_batchnorm",
     "join_by_training",

@@ -47,7 +47,7 @@ def nearest(word: str, known: Iterable[str], intro: str = "allowed are") -> str:
     return f"{intro} {', '.join(names)}." if names else "there are none."
 
 
-def counted(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     """1 class, 2 classes, 1,000 samples."""
     return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
 

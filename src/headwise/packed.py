@@ -52,7 +52,8 @@ def to_bytes(packed: Packed) -> bytes:
     """
     note = json.dumps({"scalars": packed.scalars, "order": list(packed.tensors)})
     header: dict[str, Any] = {"__metadata__": {"headwise": note}}
-    at, parts = 0, list[Tensor]()
+    at = 0
+    parts: list[Tensor] = []
     for name, t in packed.tensors.items():
         if t.dtype not in DTYPES:
             raise RecordError(f"{name!r} is of type {t.dtype}, which a message can't hold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,4 +135,33 @@ def gradient(f: Callable[[Params], Tensor], at: Params) -> Params:
 
 def step(at: Params, slope: Params, lr: float) -> Params:
     """One step of gradient descent: at - lr * slope."""
-    return at.zip(slope, lambda t, g: t.detach().clone().sub_(lr * g))  # a clone keeps the memory layout
+    return at.zip(slope, lambda t, g: torch.sub(t.detach(), lr * g, out=torch.empty_like(t)))  # in the layout of t
+
+
+def differentiate_along(at: Params, direction: Params, by: Tensor) -> Params:
+    """The same point, but with gradients for the scalar `by`, as if the point were at + by * direction.
+
+    >>> at, direction = Params(a=torch.tensor([3.0])), Params(a=torch.tensor([2.0]))
+    >>> mu = torch.tensor(0.5, requires_grad=True)
+    >>> torch.autograd.grad(differentiate_along(at, direction, mu).sq_norm(), mu)[0].item()
+    12.0
+    """
+
+    def attach(t: Tensor, d: Tensor) -> Tensor:
+        return _Along.apply(t, d, by)  # pyright: ignore
+
+    return at.zip(direction, attach)
+
+
+class _Along(torch.autograd.Function):
+    """One tensor of `differentiate_along`: no sum is computed and stored, only the product of both gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, at: Tensor, direction: Tensor, by: Tensor) -> Tensor:
+        ctx.save_for_backward(direction)
+        return at.view_as(at)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        (direction,) = ctx.saved_tensors
+        return slopes[0], None, (slopes[0] * direction).sum()

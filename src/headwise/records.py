@@ -45,7 +45,8 @@ def pack(record: Record) -> Packed:
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, Scalar] = {}
     for field in dataclasses.fields(record):
-        name, value = field.name, getattr(record, field.name)
+        name = field.name
+        value = getattr(record, name)
         if value is None:
             scalars[f"{name}?"] = False
         elif isinstance(value, Params):
@@ -63,7 +64,8 @@ def pack(record: Record) -> Packed:
 
 def unpack(cls: type[R], packed: Packed) -> R:
     """The record of this type; raises `RecordError` for a missing, superfluous or mistyped field."""
-    tensors, scalars = dict(packed.tensors), dict(packed.scalars)
+    tensors = dict(packed.tensors)
+    scalars = dict(packed.scalars)
     values = {name: _take(name, kind, tensors, scalars) for name, kind in fields_of(cls).items()}
     if rest := [*tensors, *scalars]:
         raise RecordError(f"{cls.__name__} has no field for {rest[0]!r}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
-from tiny_files import gzipped
+from tiny_files import write_gzip
 
 from headwise.data import files
 from headwise.data.files import Download, Layout, check_labels, locate, read_bytes, read_text, unpack
@@ -34,11 +34,11 @@ def fill(folder: Path, *names: str) -> Path:
     return folder
 
 
-def packed(name: str) -> Layout:
+def layout_of(name: str) -> Layout:
     return Layout(("set",), ("b.txt",), (Download(f"https://example.org/{name}", "0" * 64),))
 
 
-def tar(path: Path, members: dict[str, bytes]) -> Path:
+def pack_tar(path: Path, members: dict[str, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as bundle:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
@@ -47,14 +47,14 @@ def tar(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def zipped(path: Path, members: dict[str, bytes]) -> Path:
+def pack_zip(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w") as bundle:
         for name, content in members.items():
             bundle.writestr(name, content)
     return path
 
 
-ARCHIVERS = [(tar, "set.tar.gz"), (zipped, "set.zip")]
+ARCHIVERS = [(pack_tar, "set.tar.gz"), (pack_zip, "set.zip")]
 
 
 @pytest.mark.parametrize("home", ["", "set", "Set/raw"])
@@ -90,7 +90,7 @@ def test_without_a_download_the_sentence_says_what_to_put_where(tmp_path: Path) 
 @pytest.mark.parametrize(("pack", "name"), ARCHIVERS)
 def test_an_archive_is_unpacked_without_leftovers(tmp_path: Path, pack: Callable[..., Path], name: str) -> None:
     pack(tmp_path / name, {"set/b.txt": b"hello", "set/deep/c": b""})
-    assert locate(tmp_path, packed(name))[0].read_text() == "hello"
+    assert locate(tmp_path, layout_of(name))[0].read_text() == "hello"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", name]
 
 
@@ -102,7 +102,7 @@ def test_no_archive_writes_outside_of_its_folder(
     home = fill(tmp_path / "data")
     pack(home / name, {"set/b.txt": b"hello", evil: b"boo"})
     with pytest.raises(DataError, match=sentence("outside its folder")):
-        locate(home, packed(name))
+        locate(home, layout_of(name))
     assert [path.name for path in home.iterdir()] == [name]
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert not Path("/tmp/headwise-evil").exists()
@@ -114,16 +114,17 @@ def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
     content = (tmp_path / "set.zip").read_bytes()
     (tmp_path / "set.zip").write_bytes(content.replace(b"x", b"\0"))
     with pytest.raises(DataError, match=sentence("can't be unpacked")):
-        locate(tmp_path, packed("set.zip"))
+        locate(tmp_path, layout_of("set.zip"))
 
 
 def test_links_in_an_archive_are_not_made(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as bundle:
         link = tarfile.TarInfo("set/b.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
         bundle.addfile(link)
     with pytest.raises(DataError, match=sentence("can't be unpacked")):
-        locate(tmp_path, packed("set.tar.gz"))
+        locate(tmp_path, layout_of("set.tar.gz"))
 
 
 @pytest.mark.parametrize(("pack", "name"), ARCHIVERS)
@@ -132,21 +133,21 @@ def test_a_truncated_archive_leaves_nothing(tmp_path: Path, pack: Callable[..., 
     path = pack(tmp_path / name, {"set/b.txt": noise})
     path.write_bytes(path.read_bytes()[:30_000])
     with pytest.raises(DataError, match=sentence("can't be unpacked")):
-        locate(tmp_path, packed(name))
+        locate(tmp_path, layout_of(name))
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_archive_that_grows_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST_ARCHIVE", 10)
     with pytest.raises(DataError, match=sentence("unpacks to more than")):
-        unpack(zipped(tmp_path / "set.zip", {"set/b.txt": b"x" * 11}), tmp_path / "set")
+        unpack(pack_zip(tmp_path / "set.zip", {"set/b.txt": b"x" * 11}), tmp_path / "set")
 
 
 def test_an_unfinished_copy_is_named(tmp_path: Path) -> None:
-    tar(tmp_path / "set.tar.gz", {"set/b.txt": b"hello"})
+    pack_tar(tmp_path / "set.tar.gz", {"set/b.txt": b"hello"})
     fill(tmp_path / "set", "other")
     with pytest.raises(DataError, match=sentence(f"{tmp_path}/set must hold b.txt")):
-        locate(tmp_path, packed("set.tar.gz"))
+        locate(tmp_path, layout_of("set.tar.gz"))
 
 
 class Reply:
@@ -200,23 +201,23 @@ def test_a_failed_download_says_what_to_put_where_and_leaves_no_trace(
 ) -> None:
     answer(monkeypatch, reply)
     with pytest.raises(DataError, match=sentence(f"({why}): please provide {tmp_path}/new/set.zip")) as caught:
-        locate(tmp_path / "new", packed("set.zip"))
+        locate(tmp_path / "new", layout_of("set.zip"))
     assert caught.value.__suppress_context__
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_gz_is_read_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzipped(b"hello"))
+    (tmp_path / "a.gz").write_bytes(write_gzip(b"hello"))
     assert read_bytes(tmp_path / "a.gz") == b"hello"
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.gz", gzipped(b"hello" * 1000)[:-12]),
+        ("a.gz", write_gzip(b"hello" * 1000)[:-12]),
         ("a.gz", b"not packed"),
-        ("a.gz", gzipped(b"x" * 101)),
+        ("a.gz", write_gzip(b"x" * 101)),
         ("a.gz", b""),
         ("a", b"x" * 101),
         ("a", b""),

@@ -15,7 +15,7 @@ from headwise.data.partition.iid import IID
 from headwise.data.partition.natural import Natural
 from headwise.data.partition.pathological import Pathological, group_owners
 from headwise.data.partition.public_exdir import PublicExDir
-from headwise.data.partition.shamsian import Shamsian, even_owners
+from headwise.data.partition.shamsian import Shamsian, draw_even_owners
 from headwise.errors import ConfigError, DataError
 from headwise.settings.fields import build, check, field_help, field_types
 from headwise.settings.names import list_names, name_of
@@ -40,13 +40,13 @@ ALWAYS_THE_SAME = [Pathological(balance=True), PublicExDir()]
 """schemes that draw nothing, or only from a seed of their own"""
 
 
-def seeded(seed: int = 0) -> np.random.Generator:
+def rng_of(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def divided(scheme: Partition, labels, clients: int, seed: int = 0, owner=None):
+def divide(scheme: Partition, labels, clients: int, seed: int = 0, owner=None):
     """The groups, once they are known to be disjoint, complete and nowhere empty."""
-    groups = scheme.divide(labels, clients, seeded(seed), owner)
+    groups = scheme.divide(labels, clients, rng_of(seed), owner)
     assert len(groups) == clients
     assert all(len(g) and g.dtype == np.int64 for g in groups)
     assert np.array_equal(np.sort(np.concatenate(groups)), np.arange(len(labels)))
@@ -55,7 +55,7 @@ def divided(scheme: Partition, labels, clients: int, seed: int = 0, owner=None):
 
 def counts_of(scheme: Partition, labels, clients: int, seed: int = 0):
     """[clients, classes] of a valid partition."""
-    counts = count_labels(labels, divided(scheme, labels, clients, seed), int(labels.max()) + 1)
+    counts = count_labels(labels, divide(scheme, labels, clients, seed), int(labels.max()) + 1)
     assert np.array_equal(counts.sum(0), np.bincount(labels))
     return counts
 
@@ -72,7 +72,7 @@ def test_disjoint_complete_and_class_counts_preserved(scheme, clients):
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
 def test_pure_function_of_its_arguments(scheme):
     before = DIGITS.copy()
-    first, again, other = (scheme.divide(DIGITS, 20, seeded(s), None) for s in (5, 5, 6))
+    first, again, other = (scheme.divide(DIGITS, 20, rng_of(s), None) for s in (5, 5, 6))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     same = all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
     assert same == (scheme in ALWAYS_THE_SAME)
@@ -82,7 +82,7 @@ def test_pure_function_of_its_arguments(scheme):
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
 def test_more_clients_than_samples_is_an_error(scheme):
     with pytest.raises(DataError, match=r"clients is 30, but there are only 20 samples: give fewer clients\."):
-        scheme.divide(np.arange(20) % 10, 30, seeded(), None)
+        scheme.divide(np.arange(20) % 10, 30, rng_of(), None)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
@@ -93,12 +93,12 @@ def test_labels_with_gaps(scheme):
 
 @pytest.mark.parametrize("scheme", [IID(), Dirichlet(), ExDir(1), Pathological(1), Shamsian(1)], ids=repr)
 def test_one_client_and_one_class(scheme):
-    assert len(divided(scheme, np.zeros(50, dtype=np.int64), 1)[0]) == 50
+    assert len(divide(scheme, np.zeros(50, dtype=np.int64), 1)[0]) == 50
 
 
 @pytest.mark.parametrize("scheme", [IID(), Dirichlet(), ExDir(10), Pathological(10), Shamsian(10)], ids=repr)
 def test_one_client_takes_everything(scheme):
-    assert len(divided(scheme, DIGITS, 1)[0]) == len(DIGITS)
+    assert len(divide(scheme, DIGITS, 1)[0]) == len(DIGITS)
 
 
 SMALL = st.one_of(
@@ -124,7 +124,8 @@ def test_valid_or_one_sentence(scheme, labels, clients, seed):
         assert ". " not in text
         assert any(field in text for field in ("clients", "classes_per_client", "min_size"))
         return
-    held, sizes = (counts > 0).sum(1), counts.sum(1)
+    held = (counts > 0).sum(1)
+    sizes = counts.sum(1)
     match scheme:
         case Pathological(assignment="grouped"):
             assert (held == scheme.classes_per_client).all()
@@ -178,11 +179,11 @@ def test_ranges_are_checked(cls, values):
 
 
 def test_iid_sizes():
-    sizes = [len(g) for g in divided(IID(), DIGITS, 20)]
+    sizes = [len(g) for g in divide(IID(), DIGITS, 20)]
     assert max(sizes) - min(sizes) <= 1
-    varied = [len(g) for g in divided(IID(balance=False), MNIST, 20)]
+    varied = [len(g) for g in divide(IID(balance=False), MNIST, 20)]
     assert max(varied) > 2 * min(varied)
-    assert [len(g) for g in divided(IID(balance=False), np.zeros(20, dtype=np.int64), 20)] == [1] * 20
+    assert [len(g) for g in divide(IID(balance=False), np.zeros(20, dtype=np.int64), 20)] == [1] * 20
 
 
 def test_iid_clients_look_alike():
@@ -214,7 +215,7 @@ def test_pathological_sizes_of_the_public_generator():
 
 
 def test_pathological_balanced_and_in_stored_order():
-    groups = divided(Pathological(2, balance=True), MNIST, 20)
+    groups = divide(Pathological(2, balance=True), MNIST, 20)
     assert {len(g) for g in groups} == {3500}
     assert np.array_equal(groups[0][MNIST[groups[0]] == 0], np.flatnonzero(MNIST == 0)[:1750])
 
@@ -238,13 +239,13 @@ def test_shards_are_equal_and_few():
 
 def test_pathological_errors_say_what_to_change():
     with pytest.raises(DataError, match=r"leaves some of the 10 classes to nobody: give 5 clients or 4 classes per cl"):
-        Pathological(2).divide(MNIST, 3, seeded(), None)
+        Pathological(2).divide(MNIST, 3, rng_of(), None)
     with pytest.raises(DataError, match=r"classes_per_client is 11, but must be at most 10"):
-        Pathological(11).divide(MNIST, 20, seeded(), None)
+        Pathological(11).divide(MNIST, 20, rng_of(), None)
     with pytest.raises(DataError, match=r"a class of 3 samples to 4 clients: give fewer clients"):
-        Pathological(2).divide(np.repeat([0, 1], [3, 50]), 4, seeded(), None)
+        Pathological(2).divide(np.repeat([0, 1], [3, 50]), 4, rng_of(), None)
     with pytest.raises(DataError, match=r"too few for 2000 shards \(1000 clients\)"):
-        Pathological(2, assignment="shards").divide(DIGITS, 1000, seeded(), None)
+        Pathological(2, assignment="shards").divide(DIGITS, 1000, rng_of(), None)
 
 
 # Dirichlet
@@ -281,7 +282,7 @@ def test_huge_alpha_gives_equal_shares():
 
 def test_dirichlet_error_says_what_to_change():
     with pytest.raises(DataError, match=r"min_size is 100, but 1797 samples give 20 clients at most 89 each"):
-        Dirichlet(0.1, min_size=100).divide(DIGITS, 20, seeded(), None)
+        Dirichlet(0.1, min_size=100).divide(DIGITS, 20, rng_of(), None)
 
 
 # extended Dirichlet
@@ -300,7 +301,7 @@ def test_exdir_few_classes_and_enough_samples(scheme, clients):
 )
 def test_exdir_owners_per_class(clients, classes, per_client):
     for seed in range(5):
-        owners = draw_owners(clients, classes, per_client, seeded(seed))
+        owners = draw_owners(clients, classes, per_client, rng_of(seed))
         assert (owners.sum(1) == per_client).all()
         assert owners.sum(0).min() >= max(per_client * clients // classes // 2, 1)
 
@@ -313,9 +314,9 @@ def test_exdir_repair_respects_ownership_when_tight():
 
 def test_exdir_errors_say_what_to_change():
     with pytest.raises(DataError, match=r"min_size is 10, but 1797 samples are too few for 200 clients with 2 cl"):
-        ExDir().divide(DIGITS, 200, seeded(), None)
+        ExDir().divide(DIGITS, 200, rng_of(), None)
     with pytest.raises(DataError, match=r"min_size is 10, but 1797 samples are too few for 150 clients with 1 cl"):
-        ExDir(1).divide(DIGITS, 150, seeded(), None)
+        ExDir(1).divide(DIGITS, 150, rng_of(), None)
 
 
 # c/C
@@ -325,7 +326,7 @@ def test_exdir_errors_say_what_to_change():
     ("clients", "classes", "c"), [(100, 10, 2), (10, 10, 2), (100, 100, 10), (13, 10, 3), (10, 10, 8)]
 )
 def test_shamsian_classes(clients, classes, c):
-    owners = even_owners(clients, classes, c, seeded())
+    owners = draw_even_owners(clients, classes, c, rng_of())
     assert (owners.sum(1) == c).all()
     assert np.ptp(owners.sum(0)) <= (0 if clients * c % classes == 0 else 1)
     assert ((counts_of(Shamsian(c), np.arange(60_000) % classes, clients) > 0).sum(1) == c).all()
@@ -344,15 +345,15 @@ def test_shamsian_shares():
 
 def test_natural_clients_are_the_owners():
     owner = np.array([7, 3, 7, 9, 3])
-    groups = divided(Natural(), np.zeros(5, dtype=np.int64), 3, owner=owner)
+    groups = divide(Natural(), np.zeros(5, dtype=np.int64), 3, owner=owner)
     assert [list(g) for g in groups] == [[1, 4], [0, 2], [3]]
 
 
 def test_natural_errors():
     with pytest.raises(DataError, match=r"clients is 4, but this data set has 3 natural clients: give 3\."):
-        Natural().divide(np.zeros(3, dtype=np.int64), 4, seeded(), np.arange(3))
+        Natural().divide(np.zeros(3, dtype=np.int64), 4, rng_of(), np.arange(3))
     with pytest.raises(DataError, match=r"this data set has no natural clients"):
-        Natural().divide(np.zeros(3, dtype=np.int64), 3, seeded(), None)
+        Natural().divide(np.zeros(3, dtype=np.int64), 3, rng_of(), None)
 
 
 # scale and hostility
@@ -373,8 +374,8 @@ def test_natural_errors():
     ids=repr,
 )
 def test_ten_thousand_clients(scheme):
-    labels = seeded().integers(0, 100, 1_000_000)
-    divided(scheme, labels, 10_000, owner=seeded(1).permutation(1_000_000) % 10_000)
+    labels = rng_of().integers(0, 100, 1_000_000)
+    divide(scheme, labels, 10_000, owner=rng_of(1).permutation(1_000_000) % 10_000)
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-6, 1e-3, 1e6])

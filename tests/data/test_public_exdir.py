@@ -37,7 +37,8 @@ def test_the_draw_is_the_seeds_and_not_the_runs() -> None:
 
 
 def test_a_thinned_draw_keeps_the_clients() -> None:
-    whole, kept = counts(PublicExDir()), counts(PublicExDir(keep=0.25))
+    whole = counts(PublicExDir())
+    kept = counts(PublicExDir(keep=0.25))
     assert np.abs(kept.sum(1) - whole.sum(1) / 4).max() <= 0.5
     assert not (kept[whole == 0]).any()
 

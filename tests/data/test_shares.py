@@ -12,7 +12,7 @@ from headwise.data.partition.dirichlet import Dirichlet
 DIGITS = np.random.default_rng(0).permutation(np.arange(1_797) % 10)
 
 
-def seeded(seed: int = 0) -> np.random.Generator:
+def rng_of(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -31,8 +31,8 @@ def test_even():
 
 
 def test_deal_inverts_histograms():
-    counts = count_labels(DIGITS, Dirichlet().divide(DIGITS, 20, seeded(), None), 10)
-    assert np.array_equal(count_labels(DIGITS, deal(DIGITS, counts, seeded(3)), 10), counts)
+    counts = count_labels(DIGITS, Dirichlet().divide(DIGITS, 20, rng_of(), None), 10)
+    assert np.array_equal(count_labels(DIGITS, deal(DIGITS, counts, rng_of(3)), 10), counts)
 
 
 def test_lift_passes_samples_on_over_others():
@@ -49,7 +49,7 @@ def test_lift_passes_samples_on_over_others():
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10**6))
 def test_lift_finds_a_repair_whenever_there_is_one(clients, classes, seed):
     """A matrix in which everyone has enough, scattered among the owners, can always be mended."""
-    rng = seeded(seed)
+    rng = rng_of(seed)
     allowed = rng.random((clients, classes)) < 0.5
     allowed[np.arange(clients), rng.integers(0, classes, clients)] = True
     good = rng.integers(1, 5, (clients, classes)) * allowed

@@ -25,7 +25,7 @@ from tiny_files import (
 )
 
 from headwise.app import registry
-from headwise.data.sources.ag_news import AGNews, words
+from headwise.data.sources.ag_news import AGNews, split_words
 from headwise.data.sources.cifar10 import CIFAR10
 from headwise.data.sources.cifar100 import CIFAR100
 from headwise.data.sources.digits import Digits
@@ -105,7 +105,8 @@ def test_cifar10(tmp_path: Path, home: str, binary: bool) -> None:
 
 def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
     write_cifar100(tmp_path / "cifar-100-python")
-    fine, coarse = CIFAR100().load(tmp_path), CIFAR100(labels="coarse").load(tmp_path)
+    fine = CIFAR100().load(tmp_path)
+    coarse = CIFAR100(labels="coarse").load(tmp_path)
     assert_sound(fine)
     assert_sound(coarse)
     assert fine.y.tolist() == [0, 1, 2, 3, 0, 1]
@@ -123,7 +124,7 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path) -> None:
     ],
 )
 def test_words_are_those_of_basic_english(text: str, expected: str) -> None:
-    assert words(text) == expected.split()
+    assert split_words(text) == expected.split()
 
 
 def test_ag_news_numbers_words_by_frequency_then_alphabet(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
     assert more.official_test.tolist() == [False] * 4 + [True]
 
 
-def test_missing_pillow_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pillow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"headwise\[images\]"):

@@ -27,14 +27,15 @@ from headwise.data.splits import (
     divide_own,
     hold_out,
     parse_split,
-    part_sizes,
+    redraw,
+    size_parts,
 )
 from headwise.errors import ConfigError, DataError
 
 OFFICIAL = parse_split("official")
 
 
-def seeded(seed: int = 0) -> np.random.Generator:
+def rng_of(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -47,7 +48,7 @@ def public(n: int = 7_000, classes: int = 10) -> Dataset:
     return data(n, classes, official_test=np.arange(n) >= n * 6 // 7)
 
 
-def everything(parts) -> list[int]:
+def list_samples(parts) -> list[int]:
     return sorted(int(i) for p in parts for part in (p.train, p.val, p.test) for i in part)
 
 
@@ -97,28 +98,28 @@ def test_bad_text_is_one_sentence(text):
     ],
 )
 def test_sizes(text, n, expected):
-    assert list(part_sizes(n, parse_split(text))) == expected
+    assert list(size_parts(n, parse_split(text))) == expected
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), st.tuples(st.integers(1, 99), st.integers(0, 99), st.integers(1, 99)))
 def test_sizes_add_up_and_leave_no_part_empty(n, weights):
-    found = part_sizes(n, Split(*weights))
-    assert sum(found) == n
-    assert min(found) >= 0
-    assert found[0] > 0
-    assert found[2] > 0 or n < 2
-    assert found[1] > 0 or n < 3 or not weights[1]
+    sizes = size_parts(n, Split(*weights))
+    assert sum(sizes) == n
+    assert min(sizes) >= 0
+    assert sizes[0] > 0
+    assert sizes[2] > 0 or n < 2
+    assert sizes[1] > 0 or n < 3 or not weights[1]
     if min(w * n // sum(weights) for w in weights if w):
-        assert list(found[:2]) == [w * n // sum(weights) for w in weights[:2]]
+        assert list(sizes[:2]) == [w * n // sum(weights) for w in weights[:2]]
 
 
 def test_divide_is_random_pure_and_not_stratified():
     indices = np.arange(100, 200)
-    first, again, other = (divide(indices, parse_split("75/25"), seeded(s)) for s in (1, 1, 2))
+    first, again, other = (divide(indices, parse_split("75/25"), rng_of(s)) for s in (1, 1, 2))
     assert np.array_equal(first.train, again.train)
     assert not np.array_equal(first.train, other.train)
-    assert everything([first]) == list(range(100, 200))
+    assert list_samples([first]) == list(range(100, 200))
     assert np.array_equal(indices, np.arange(100, 200))
     assert len(first.val) == 0
 
@@ -126,21 +127,21 @@ def test_divide_is_random_pure_and_not_stratified():
 @pytest.mark.parametrize("text", EXAMPLES)
 @pytest.mark.parametrize("partition", [IID(), Dirichlet(), ExDir(), Shamsian()], ids=repr)
 def test_nothing_lost_and_training_never_empty(text, partition):
-    parts = divide_all(public(), partition, parse_split(text), 20, seeded())
-    assert everything(parts) == list(range(7_000))
+    parts = divide_all(public(), partition, parse_split(text), 20, rng_of())
+    assert list_samples(parts) == list(range(7_000))
     assert min(len(p.train) for p in parts) > 0
     assert bool(sum(len(p.val) for p in parts)) == (text in ("8:1:1", "official:4:1"))
 
 
 def test_tiny_clients():
-    parts = divide_all(data(30), IID(), parse_split("8:1:1"), 30, seeded())
+    parts = divide_all(data(30), IID(), parse_split("8:1:1"), 30, rng_of())
     assert [(len(p.train), len(p.val), len(p.test)) for p in parts] == [(1, 0, 0)] * 30
 
 
 @pytest.mark.parametrize("partition", [Dirichlet(), ExDir(), Shamsian()], ids=repr)
 def test_official_test_samples_follow_the_training_shares(partition):
     dataset = public(70_000)
-    parts = divide_all(dataset, partition, OFFICIAL, 20, seeded())
+    parts = divide_all(dataset, partition, OFFICIAL, 20, rng_of())
     train = count_labels(dataset.y, [p.train for p in parts], 10)
     test = count_labels(dataset.y, [p.test for p in parts], 10)
     assert dataset.official_test is not None
@@ -151,14 +152,14 @@ def test_official_test_samples_follow_the_training_shares(partition):
 
 def test_official_class_without_training_samples_goes_by_size():
     dataset = Dataset(np.zeros(90), np.repeat([0, 1], [60, 30]), ("a", "b"), official_test=np.arange(90) >= 60)
-    parts = divide_all(dataset, IID(), OFFICIAL, 3, seeded())
+    parts = divide_all(dataset, IID(), OFFICIAL, 3, rng_of())
     assert [(len(p.train), len(p.test)) for p in parts] == [(20, 10)] * 3
 
 
 def test_official_natural_clients_keep_their_own_test_samples():
     owner = np.arange(7_000) % 5
     dataset = data(owner=owner, official_test=np.arange(7_000) >= 6_000)
-    for client, p in enumerate(divide_all(dataset, Natural(), OFFICIAL, 5, seeded())):
+    for client, p in enumerate(divide_all(dataset, Natural(), OFFICIAL, 5, rng_of())):
         assert set(owner[np.concatenate([p.train, p.test])]) == {client}
         assert (len(p.train), len(p.test)) == (1_200, 200)
 
@@ -166,16 +167,16 @@ def test_official_natural_clients_keep_their_own_test_samples():
 def test_official_errors():
     for mask in (None, np.zeros(7_000, dtype=bool)):
         with pytest.raises(DataError, match=r"this data set has no public test set: choose one like 75/25\."):
-            divide_all(data(official_test=mask), IID(), OFFICIAL, 5, seeded())
+            divide_all(data(official_test=mask), IID(), OFFICIAL, 5, rng_of())
     dataset = data(4, 2, owner=np.array([0, 0, 1, 1]), official_test=np.array([False, True, True, True]))
     with pytest.raises(DataError, match=r"a client has only public test samples"):
-        divide_all(dataset, Natural(), OFFICIAL, 2, seeded())
+        divide_all(dataset, Natural(), OFFICIAL, 2, rng_of())
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 10**6))
 def test_apportion_is_within_one_of_proportional(clients, classes, seed):
-    rng = seeded(seed)
+    rng = rng_of(seed)
     weights = rng.integers(0, 50, (clients, classes))
     weights[0] += 1
     totals = rng.integers(0, 200, classes)
@@ -186,12 +187,12 @@ def test_apportion_is_within_one_of_proportional(clients, classes, seed):
 
 
 def test_apportion_breaks_ties_at_random():
-    winners = {int(apportion(np.array([1]), np.ones((50, 1), dtype=np.int64), seeded(s)).argmax()) for s in range(20)}
+    winners = {int(apportion(np.array([1]), np.ones((50, 1), dtype=np.int64), rng_of(s)).argmax()) for s in range(20)}
     assert len(winners) > 5
 
 
 def test_ten_thousand_clients_with_the_official_test_set():
-    parts = divide_all(public(700_000, 100), ExDir(5), parse_split("official:4:1"), 10_000, seeded())
+    parts = divide_all(public(700_000, 100), ExDir(5), parse_split("official:4:1"), 10_000, rng_of())
     assert sum(len(p.test) for p in parts) == 100_000
 
 
@@ -221,3 +222,21 @@ def test_validation_samples_are_set_aside_where_there_are_none() -> None:
     assert hold_out(parts, 0.0, seed=3) is parts
     alone = hold_out([Parts(NOTHING, NOTHING, NOTHING), parts[1]], 0.25, seed=3)  # as a site sees it
     assert (alone[1].val == held[1].val).all()
+
+
+def test_only_training_and_validation_samples_are_drawn_anew() -> None:
+    dataset = data(400, owner=np.arange(400) % 4, owners=("a", "b", "c", "d"))
+    before = divide_all(dataset, Natural(), parse_split("6:2:2"), 4, rng_of())
+    after = redraw(dataset, before, seed=3)
+    assert list_samples(after) == list_samples(before)
+    for old, new in zip(before, after, strict=True):
+        assert (len(new.train), len(new.val)) == (len(old.train), len(old.val))
+        assert new.test.tolist() == old.test.tolist()
+        assert sorted(new.val.tolist()) != sorted(old.val.tolist())
+    assert [p.val.tolist() for p in redraw(dataset, before, seed=3)] == [p.val.tolist() for p in after]
+
+
+def test_parts_that_the_data_gives_are_not_drawn_anew() -> None:
+    dataset = data(40, owner=np.zeros(40, np.int64), owners=("a",), part=(np.arange(40) % 3).astype(np.int8))
+    before = divide_all(dataset, Natural(), parse_split("own"), 1, rng_of())
+    assert redraw(dataset, before, seed=3) is before

@@ -19,7 +19,7 @@ from headwise.data.splits import (
     Parts,
     divide_all,
     hash_partition,
-    majority_floor,
+    measure_floor,
     parse_split,
     summarize,
 )
@@ -62,8 +62,8 @@ def test_histograms():
 def test_majority_floor_by_hand():
     train = np.array([[3, 1], [0, 2], [5, 0]])
     test = np.array([[1, 3], [0, 2], [0, 0]])
-    assert majority_floor(train, test) == Floor(3 / 6, (1 / 4 + 1) / 2)
-    assert majority_floor(train, test * 0) == Floor(None, None)
+    assert measure_floor(train, test) == Floor(3 / 6, (1 / 4 + 1) / 2)
+    assert measure_floor(train, test * 0) == Floor(None, None)
 
 
 def test_weighted_and_mean_floor_agree_on_equal_test_parts():

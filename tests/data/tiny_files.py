@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 PATIENT = "63,1,4,140,260,0,1,112,1,3,2,?,?,2\n"
 
 
-def gzipped(data: bytes) -> bytes:
+def write_gzip(data: bytes) -> bytes:
     """Gzipped, without the time of day: bytes that name a test must be the same in every process."""
     return gzip.compress(data, mtime=0)
 
@@ -51,7 +51,7 @@ def write_mnist(home: Path, pack: bool = True) -> list[np.ndarray[Any, Any]]:
     arrays = [noise(5, 28, 28), np.arange(5, dtype=np.uint8), noise(2, 28, 28), np.array([9, 0], np.uint8)]
     for name, array in zip(NAMES, arrays, strict=True):
         data = idx_bytes(array)
-        write(home / (name if pack else name[:-3]), gzipped(data) if pack else data)
+        write(home / (name if pack else name[:-3]), write_gzip(data) if pack else data)
     return arrays
 
 

@@ -48,7 +48,7 @@ def test_a_card_says_what_the_method_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "standalone"])
 def test_every_method_can_be_cited(name: str) -> None:
-    entry = docs_cards.bibtex(name)
+    entry = docs_cards.to_bibtex(name)
     assert re.match(r"@misc\{[a-z0-9]+,\n", entry)
     assert all(re.search(rf"^  {key} = \{{.+\}},$", entry, re.MULTILINE) for key in ("title", "author", "year", "url"))
     assert entry in docs_cards.card(name)

@@ -20,7 +20,7 @@ from headwise.report.figures import write_figures
 from headwise.settings.experiment import Experiment
 from headwise.sites.transport.superlink import check_flower
 from headwise.testing.toy import toy_plan
-from headwise.trackers import trackers
+from headwise.trackers import make_trackers
 
 ROOT = Path(__file__).parents[2]
 ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
@@ -30,12 +30,12 @@ ABSENT: list[tuple[str, str, Callable[[], Any]]] = [
     ("figures", "matplotlib", lambda: write_figures([], Path("figures"))),
     ("flower", "flwr", check_flower),
     ("images", "PIL", lambda: images.read_sizes([Path("a.png")])),
-    ("mlflow", "mlflow", lambda: trackers(["mlflow"], Path())),
+    ("mlflow", "mlflow", lambda: make_trackers(["mlflow"], Path())),
     ("privacy", "opacus", lambda: rehearse(toy_plan(FedAvg()))),
-    ("tables", "pyarrow.parquet", lambda: tables._arrow_file(Path("a.parquet"))),
+    ("tables", "pyarrow.parquet", lambda: tables._open_parquet(Path("a.parquet"))),
     ("tune", "optuna", lambda: tune(Experiment())),
-    ("tensorboard", "torch.utils.tensorboard.writer", lambda: trackers(["tensorboard"], Path())),
-    ("wandb", "wandb", lambda: trackers(["wandb"], Path())),
+    ("tensorboard", "torch.utils.tensorboard.writer", lambda: make_trackers(["tensorboard"], Path())),
+    ("wandb", "wandb", lambda: make_trackers(["wandb"], Path())),
 ]
 ELSEWHERE = {"watch": "tests/cli/test_watch_command.py"}
 FOR_US = {"dev", "docs", "fuzz"}

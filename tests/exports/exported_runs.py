@@ -32,12 +32,12 @@ def raw(models: Models, client: int) -> Any:
     return models.data.dataset.x[[*part.test, *part.val]]
 
 
-def measured(models: Models, model: TrainedModel, client: int) -> dict[str, float]:
+def score_tests(models: Models, model: TrainedModel, client: int) -> dict[str, float]:
     """The run's metrics on the client's test samples."""
     part = models.data.parts[client]
-    said = torch.from_numpy(model.infer(raw(models, client)).scores[: len(part.test)])
+    scores = torch.from_numpy(model.infer(raw(models, client)).scores[: len(part.test)])
     return score(
-        said,
+        scores,
         torch.from_numpy(models.data.dataset.y[part.test]),
         metrics_to_measure("classification", (), None),
         "classification",
@@ -56,7 +56,7 @@ def rewrite(
     write_json(folder / "card.json", seal(card))
 
 
-def refused(folder: Path, why: str, network: Any = None) -> None:
-    with pytest.raises(HeadwiseError, match=why) as told:
+def check_refused(folder: Path, why: str, network: Any = None) -> None:
+    with pytest.raises(HeadwiseError, match=why) as caught:
         hw.load_model(folder, network)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)

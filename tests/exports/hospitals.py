@@ -34,7 +34,8 @@ def write_patients(folder: Path, n: int = 120) -> Path:
         for k in range(n):
             ill = int(rng.random() < 0.5)
             chol = "" if rng.random() < 0.2 else f"{200 + 40 * ill + 20 * rng.normal():.0f}"
-            sex, note = ["f", "m", "?"][rng.integers(3)], ["chest pain", "no pain at all"][rng.integers(2)]
+            sex = ["f", "m", "?"][rng.integers(3)]
+            note = ["chest pain", "no pain at all"][rng.integers(2)]
             writer.writerow(
                 [["va", "cleveland", "basel"][k % 3], f"{50 + 9 * ill + rng.normal():.1f}", chol, sex, note, ill]
             )

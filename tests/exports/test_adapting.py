@@ -1,4 +1,4 @@
-"""A model for a client that was not there: `Run.adapt` and `headwise adapt`."""
+"""A model for a client that is new: `Run.adapt` and `headwise adapt`."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def test_bad_samples_get_a_sentence(tmp_path: Path) -> None:
 def adapt(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
     with pytest.raises(SystemExit) as end:
         main(["adapt", *map(str, words), "--json"])
-    said = capsys.readouterr()
-    assert end.value.code == 0, said.err
-    return json.loads(said.out)
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    return json.loads(printed.out)
 
 
 def test_the_command_reads_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run(tmp_path / "run", "fedavg")
     dataset = Models(run).data.dataset
     np.savez(tmp_path / "mine.npz", x=dataset.x[:80], y=dataset.y[:80])
-    said = adapt(capsys, run.path, tmp_path / "mine.npz", "--epochs", 3, "-o", tmp_path / "out", "--format", "torch")
-    (mine,) = said["clients"]
+    result = adapt(capsys, run.path, tmp_path / "mine.npz", "--epochs", 3, "-o", tmp_path / "out", "--format", "torch")
+    (mine,) = result["clients"]
     assert (mine["client"], mine["trained_on"], mine["measured_on"]) == ("", 60, 20)
     assert mine["scores"]["3"]["accuracy"] >= mine["scores"]["0"]["accuracy"]
     assert hw.load_model(tmp_path / "out").predict(dataset.x[:3]).shape == (3,)
@@ -96,9 +96,9 @@ def test_the_command_reads_what_a_data_toml_describes(
     run = hw.run(
         experiment_from({"method": "fedrep", "data": str(tmp_path / "both.toml"), "rounds": 3}), tmp_path / "run"
     )
-    said = adapt(capsys, run.path, tmp_path / "mine.toml", "--client", "c", "--epochs", 5)
-    assert [each["client"] for each in said["clients"]] == ["c"]
-    assert said["clients"][0]["scores"]["5"]["accuracy"] > 0.8
+    result = adapt(capsys, run.path, tmp_path / "mine.toml", "--client", "c", "--epochs", 5)
+    assert [each["client"] for each in result["clients"]] == ["c"]
+    assert result["clients"][0]["scores"]["5"]["accuracy"] > 0.8
 
 
 def test_every_client_of_a_data_toml_gets_a_model_of_its_own(
@@ -124,15 +124,16 @@ def test_every_client_of_a_data_toml_gets_a_model_of_its_own(
     assert [m.card["training"]["samples"] for m in models] == [45, 45]
     with pytest.raises(SystemExit):
         main(["adapt", str(run.path), str(tmp_path / "mine.toml"), "--epochs", "0"])
-    said = capsys.readouterr().out
-    assert "mine.toml has 2 clients: one model each." in said
-    assert "d: trained on 45 samples; accuracy" in said
+    printed = capsys.readouterr().out
+    assert "mine.toml has 2 clients: one model each." in printed
+    assert "d: trained on 45 samples; accuracy" in printed
 
 
 def write(path: Path, who: list[str], shift: float) -> None:
     rng = np.random.default_rng(len(who))
     lines = ["who,age,sex,ill"]
     for k in range(120):
-        age, sex = rng.normal(), rng.choice(["f", "m"])
+        age = rng.normal()
+        sex = rng.choice(["f", "m"])
         lines.append(f"{who[k % len(who)]},{age + shift:.4f},{sex},{'yes' if age > 0 else 'no'}")
     path.write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""Every method's models, as the run measured them and as they are elsewhere."""
+"""Every method's models, as the run score_tests them and as they are elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported_runs import measured, raw, small_run
+from exported_runs import raw, score_tests, small_run
 
 import headwise as hw
 from headwise.errors import ConfigError
@@ -25,7 +25,7 @@ import numpy as np, onnxruntime
 for folder in json.loads(sys.argv[1]):
     x = np.load(f"{folder}/x.npy")
     session = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx")
-    np.save(f"{folder}/said.npy", session.run(["probabilities"], {"x": x})[0])
+    np.save(f"{folder}/probabilities.npy", session.run(["probabilities"], {"x": x})[0])
 assert not [name for name in sys.modules if name.startswith(("headwise", "torch"))]
 """
 
@@ -46,7 +46,7 @@ def test_models_say_to_the_bit_what_the_run_measured(runs: dict[str, hw.Run]) ->
                 trained = any(row["client"] == client and "post" in row for row in run.clients)
                 if moment == "pre" or trained:
                     model = models.of(client, moment)
-                    assert model.card["metrics"]["test"] == measured(models, model, client), (method, client, moment)
+                    assert model.card["metrics"]["test"] == score_tests(models, model, client), (method, client, moment)
 
 
 DIFFERENT = [
@@ -74,23 +74,26 @@ COMPOSED = {"fedrod", "fedcp", "gpfl", "feddbe", "fedem", "fedmrl", "knn-per", "
 )
 def test_programs_elsewhere_say_the_same(runs: dict[str, hw.Run], chosen: list[str], tmp_path: Path) -> None:
     """In a process that never imports headwise nor torch; and weights give the same network here."""
-    wanted: dict[str, np.ndarray] = {}
+    expected: dict[str, np.ndarray] = {}
     for method in chosen:
-        folder, models = tmp_path / MORE.get(method, method), Models(runs[method])
+        folder = tmp_path / MORE.get(method, method)
+        models = Models(runs[method])
         folder.mkdir()
         model = models.of(1)
         model.save(folder / "onnx")
         x = model.inputs.encode(raw(models, 1))
         np.save(folder / "x.npy", x)
-        wanted[str(folder)] = model.answer(x).probabilities
+        expected[str(folder)] = model.answer(x).probabilities
         if method in COMPOSED:
             with pytest.raises(ConfigError, match=f"a model of {method.partition(':')[0]} is a Composed"):
                 model.save(folder / "torch", "torch")
             continue
         loaded = hw.load_model(model.save(folder / "torch", "torch"))
-        np.testing.assert_allclose(loaded.answer(x).probabilities, wanted[str(folder)], rtol=0, atol=1e-6)
-    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_HEADWISE, json.dumps([*wanted])]
+        np.testing.assert_allclose(loaded.answer(x).probabilities, expected[str(folder)], rtol=0, atol=1e-6)
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_HEADWISE, json.dumps([*expected])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    for folder, probabilities in wanted.items():
-        np.testing.assert_allclose(np.load(f"{folder}/said.npy"), probabilities, rtol=0, atol=1e-5, err_msg=folder)
+    for folder, probabilities in expected.items():
+        np.testing.assert_allclose(
+            np.load(f"{folder}/probabilities.npy"), probabilities, rtol=0, atol=1e-5, err_msg=folder
+        )

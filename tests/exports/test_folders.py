@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported_runs import raw, refused, rewrite, small_run
+from exported_runs import check_refused, raw, rewrite, small_run
 
 import headwise as hw
 from headwise.errors import ConfigError, RunError
@@ -50,34 +50,34 @@ def test_every_damaged_byte_is_noticed(exported: Path, tmp_path: Path, name: str
         if name == "card.json" and same_values(whole, damaged):
             continue  # the last digit of a number may make no difference
         path.write_bytes(damaged)
-        refused(folder, "damaged|format|update|missing|names no")
+        check_refused(folder, "damaged|format|update|missing|names no")
     for size in (0, 1, len(whole) // 2):
         path.write_bytes(whole[:size])
-        refused(folder, "damaged")
+        check_refused(folder, "damaged")
     path.unlink()
-    refused(folder, f"has no {name}")
+    check_refused(folder, f"has no {name}")
 
 
 def test_foreign_and_other_versions(folder: Path, tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "nowhere does not exist, but must be a folder that headwise export wrote")
-    refused(folder / "model.onnx", "is a file, but must be a folder that headwise export wrote")
-    refused(tmp_path, "has no card.json: it is not a folder that headwise export wrote")
+    check_refused(tmp_path / "nowhere", "nowhere does not exist, but must be a folder that headwise export wrote")
+    check_refused(folder / "model.onnx", "is a file, but must be a folder that headwise export wrote")
+    check_refused(tmp_path, "has no card.json: it is not a folder that headwise export wrote")
     (folder / "card.json").write_text('{"name": "a model of somebody else"}')
-    refused(folder, "its format is None")
+    check_refused(folder, "its format is None")
     (folder / "card.json").write_text("[]")
-    refused(folder, "its format is None")
+    check_refused(folder, "its format is None")
 
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_other_formats(version: int, folder: Path) -> None:
     rewrite(folder, lambda card: card.update(format=version))
-    refused(folder, rf"is in format {version}, but Headwise \S+ reads format 1\.")
+    check_refused(folder, rf"is in format {version}, but Headwise \S+ reads format 1\.")
 
 
 @pytest.mark.parametrize("name", ["card.json", "model.onnx"])
 def test_huge_files_are_not_read(folder: Path, name: str) -> None:
     os.truncate(folder / name, MOST[name] + 1)  # takes no room on the disk
-    refused(folder, r"bytes, but no model has more than [\d,]+")
+    check_refused(folder, r"bytes, but no model has more than [\d,]+")
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_huge_files_are_not_read(folder: Path, name: str) -> None:
 )
 def test_cards_that_lie(folder: Path, change: Callable[[dict[str, Any]], None], why: str) -> None:
     rewrite(folder, change)
-    refused(folder, why)
+    check_refused(folder, why)
 
 
 def test_programs_that_are_none(folder: Path) -> None:
     rewrite(folder, files={"model.onnx": b"not a program"})
-    refused(folder, "model.onnx can't be used as a model: it is not ONNX")
+    check_refused(folder, "model.onnx can't be used as a model: it is not ONNX")
 
 
 def test_what_we_write_has_no_paths(exported: Path) -> None:
@@ -131,7 +131,8 @@ def test_a_folder_appears_whole_or_not_at_all(exported: Path, tmp_path: Path) ->
 
 def test_samples_that_do_not_fit(exported: Path) -> None:
     models = Models(hw.Run(exported / "run"))
-    x, loaded = raw(models, 0), hw.load_model(exported / "onnx")
+    x = raw(models, 0)
+    loaded = hw.load_model(exported / "onnx")
     assert loaded.predict_proba(x[:0]).shape == (0, 10)
     many = np.concatenate([x] * 300)
     np.testing.assert_array_equal(loaded.predict(many)[: len(x)], loaded.predict(x))

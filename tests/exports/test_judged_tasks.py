@@ -35,9 +35,9 @@ MAIN = {"classification": "accuracy", "multilabel": "accuracy", "regression": "r
 def say(capsys: pytest.CaptureFixture[str], *words: Any) -> dict[str, Any]:
     with pytest.raises(SystemExit) as end:
         main([*map(str, words), "--json"])
-    said = capsys.readouterr()
-    assert end.value.code == 0, said.err
-    return json.loads(said.out)
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    return json.loads(printed.out)
 
 
 TASKS = [pytest.param(task, marks=[pytest.mark.long] if task == "segmentation" else []) for task in DATA]
@@ -47,21 +47,23 @@ TASKS = [pytest.param(task, marks=[pytest.mark.long] if task == "segmentation" e
 @pytest.mark.parametrize("task", TASKS)
 def test_a_model_is_judged_as_its_run_judged_it(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On the client's own test samples, from a file; then a newcomer with the same samples adapts."""
-    asked = hw.Experiment(method="fedavg", data=DATA[task], partition="natural", rounds=1)
-    run = hw.run(asked, tmp_path / "run", data_dir=tmp_path)
+    experiment = hw.Experiment(method="fedavg", data=DATA[task], partition="natural", rounds=1)
+    run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
     models = Models(run)
-    model, part, dataset = models.of(1), models.data.parts[1], models.data.dataset
+    model = models.of(1)
+    part = models.data.parts[1]
+    dataset = models.data.dataset
     np.savez(tmp_path / "test.npz", x=dataset.x[part.test], y=dataset.y[part.test])
     model.save(tmp_path / "model", "torch")
-    said = say(capsys, "evaluate", tmp_path / "model", tmp_path / "test.npz", "-o", tmp_path / "page.html")
+    result = say(capsys, "evaluate", tmp_path / "model", tmp_path / "test.npz", "-o", tmp_path / "page.html")
     in_run = model.card["metrics"]["test"]
-    assert {k: v for k, v in said["scores"].items() if k in in_run} == pytest.approx(in_run, rel=1e-4)
-    assert len(said["each"]) == len(dataset.classes)
-    assert bool(said["confusion"]) == (task in ("classification", "segmentation"))
-    assert bool(said["bins"]) != bool(said["residuals"]) == (task == "regression")
+    assert {k: v for k, v in result["scores"].items() if k in in_run} == pytest.approx(in_run, rel=1e-4)
+    assert len(result["each"]) == len(dataset.classes)
+    assert bool(result["confusion"]) == (task in ("classification", "segmentation"))
+    assert bool(result["bins"]) != bool(result["residuals"]) == (task == "regression")
     page = (tmp_path / "page.html").read_text()
     assert [page.count(f"<h2>{h}") for h in ("Who is taken", "How sure", "How wrong")] == [
-        int(bool(said[key])) for key in ("confusion", "bins", "residuals")
+        int(bool(result[key])) for key in ("confusion", "bins", "residuals")
     ]
     assert model.card["floor"] == run.floors[1]
     np.savez(tmp_path / "train.npz", x=dataset.x[part.train][:40], y=dataset.y[part.train][:40])
@@ -76,18 +78,19 @@ def hits(task: str, z: Any, y: Any) -> Hits:
 
 def test_figures_by_hand() -> None:
     """Two labels, three samples; then one quantity; then four pixels of two classes."""
-    z, y = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [0, 1], [0, 0]])
+    z = np.array([[1.0, -1], [1, 1], [-1, -1]])
+    y = np.array([[1.0, 0], [0, 1], [0, 0]])
     rows = class_rows("multilabel", ["a", "b"], hits("multilabel", z, y))
-    wanted = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
-    assert rows[0] == wanted
+    expected = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
+    assert rows[0] == expected
     assert rows[1]["F1"] == 1
     (row,) = quantity_rows("regression", ["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
     assert [row[k] for k in ("mean", "mean error", "mean absolute error", "R²")] == [2, 1, 2, None]
     assert row["RMSE"] == pytest.approx(5**0.5)
     scores = np.array([[[[2.0, 2], [0, 0]], [[1, 1], [1, 1]]]])
     rows = class_rows("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
-    found = [[*row.values()] for row in rows]
-    assert found == [["sky", 1, 2, 0.5, 2 / 3], ["sea", 3, 2, 2 / 3, 0.8]]
+    figures = [[*row.values()] for row in rows]
+    assert figures == [["sky", 1, 2, 0.5, 2 / 3], ["sea", 3, 2, 2 / 3, 0.8]]
     one = hits("classification", np.array([[1.0, 0]]), np.array([0]))
     assert class_rows("classification", ["a", "b"], one)[1]["recall"] is None
 
@@ -96,25 +99,28 @@ def test_figures_by_hand() -> None:
 @pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9]])
 def test_batches_give_what_all_samples_at_once_give(task: str, cuts: list[int]) -> None:
     """Every metric that there is; without AUC and its like, no scores are kept."""
-    rng, pixels = np.random.default_rng(0), (2, 3) if task == "segmentation" else ()
+    rng = np.random.default_rng(0)
+    pixels = (2, 3) if task == "segmentation" else ()
     z = rng.normal(size=(12, 3, *pixels)).astype(np.float32)
     numbers = {"multilabel": rng.integers(0, 2, (12, 3)), "regression": rng.normal(size=(12, 3))}
     y = numbers[task].astype(np.float32) if task in numbers else rng.integers(0, 3, (12, *pixels))
     able = [m for m in metrics() if task in m.tasks and m.source == m.name]
-    for wanted in (able, [m for m in able if m.needs != "all"]):
-        measured = Totals(task, wanted)
+    for chosen in (able, [m for m in able if m.needs != "all"]):
+        measured = Totals(task, chosen)
         for part in np.split(np.arange(12), cuts):
             measured.add(Prediction(z[part], torch.from_numpy(z[part]).softmax(1).numpy()), y[part])
-        assert measured.scores() == pytest.approx(score(torch.from_numpy(z), torch.from_numpy(y), wanted, task))
+        assert measured.scores() == pytest.approx(score(torch.from_numpy(z), torch.from_numpy(y), chosen, task))
         assert measured.bins[0].sum() == {"multilabel": 36, "regression": 0, "segmentation": 72}.get(task, 12)
     assert ("kept" in vars(measured)) == (task == "regression")
 
 
 def test_residuals_by_hand() -> None:
-    (found,) = residuals(["kg"], np.array([[1.0], [np.inf], [3.0]]), np.array([[1.0], [0.0], [1.0]]))
-    assert (sum(found.counts), found.counts[0], found.counts[-1]) == (2, 1, 1), "what is infinite has no place"
-    assert found.points == [(1.0, 1.0), (1.0, 3.0)]
-    assert (found.edges[0], found.edges[-1]) == (0, 2)
+    (differences,) = residuals(["kg"], np.array([[1.0], [np.inf], [3.0]]), np.array([[1.0], [0.0], [1.0]]))
+    assert (sum(differences.counts), differences.counts[0], differences.counts[-1]) == (2, 1, 1), (
+        "what is infinite has no place"
+    )
+    assert differences.points == [(1.0, 1.0), (1.0, 3.0)]
+    assert (differences.edges[0], differences.edges[-1]) == (0, 2)
 
 
 def card(task: str, classes: list[str], **reading: Any) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def card(task: str, classes: list[str], **reading: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "y", "why"),
+    ("card", "y", "why"),
     [
         (card("multilabel", ["a", "b"]), [[0, 2]], "label 0: b is 2, but must be 0 or 1"),
         (card("multilabel", ["a", "b"]), [0, 1], "needs 2 numbers a sample: a, b"),
@@ -134,9 +140,9 @@ def card(task: str, classes: list[str], **reading: Any) -> dict[str, Any]:
         (card("classification", ["a", "b"]), [[0], [1]], "must be one class a sample"),
     ],
 )
-def test_wrong_targets_get_a_sentence(told: dict[str, Any], y: Any, why: str) -> None:
+def test_wrong_targets_get_a_sentence(card: dict[str, Any], y: Any, why: str) -> None:
     with pytest.raises(DataError, match=why):
-        encode_targets(told, y, lambda i: f"label {i}", in_files=False)
+        encode_targets(card, y, lambda i: f"label {i}", in_files=False)
 
 
 def test_black_and_white_masks_and_numbers_of_public_classes() -> None:
@@ -154,14 +160,14 @@ b,4,0.5,x,1,0
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "expected"),
     [
         ('target = "kg"\ntask = "regression"', [[2.5], [3.5], [1.5], [0.5]]),
         ('target = ["old", "tall"]\ntask = "multilabel"', [[0, 1], [1, 1], [0, 0], [1, 0]]),
         ('target = "tags"\nseparator = ";"\ntask = "multilabel"', [[1, 1], [0, 1], [0, 0], [1, 0]]),
     ],
 )
-def test_targets_of_a_table(target: str, said: list[list[float]], tmp_path: Path) -> None:
+def test_targets_of_a_table(target: str, expected: list[list[float]], tmp_path: Path) -> None:
     """As the run itself reads them."""
     (tmp_path / "t.csv").write_text(TABLE)
     text = f'format = "csv"\npath = "t.csv"\nclient = "who"\n{target}\n[features]\nnumber = ["age"]\n'
@@ -169,7 +175,7 @@ def test_targets_of_a_table(target: str, said: list[list[float]], tmp_path: Path
     run = hw.run(hw.Experiment(method="fedavg", data=str(tmp_path / "data.toml"), rounds=1), tmp_path / "run")
     (batch,) = read_batches(tmp_path / "data.toml", run.model("a"), labelled=True)
     assert batch.y is not None
-    assert batch.y.tolist() == said == Models(run).data.dataset.y.tolist()
+    assert batch.y.tolist() == expected == Models(run).data.dataset.y.tolist()
     assert batch.clients == ["a", "a", "b", "b"]
     (tmp_path / "t.csv").write_text(TABLE.replace("2.5,x;y,0", "heavy,z,few"))
     with pytest.raises(DataError, match=r"t.csv, row 2: (kg|old) is '(heavy|few)', but must be a number|'z' is not"):
@@ -188,10 +194,10 @@ def test_masks_beside_images(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             for name, each in (("images", picture), ("masks", mask)):
                 Image.fromarray(each).save(tmp_path / "home" / client / name / f"{k}.png")
     (tmp_path / "data.toml").write_text('format = "images"\npath = "home"\ntask = "segmentation"\n')
-    asked = hw.Experiment(method="fedavg", data=str(tmp_path / "data.toml"), rounds=1)
-    hw.run(asked, tmp_path / "run").model("a").save(tmp_path / "model", "torch")
-    said = say(capsys, "evaluate", tmp_path / "model", tmp_path / "data.toml")
-    assert (said["scores"]["n"], said["clients"], np.sum(said["confusion"])) == (2, ["a", "b"], 2 * 64), (
+    experiment = hw.Experiment(method="fedavg", data=str(tmp_path / "data.toml"), rounds=1)
+    hw.run(experiment, tmp_path / "run").model("a").save(tmp_path / "model", "torch")
+    result = say(capsys, "evaluate", tmp_path / "model", tmp_path / "data.toml")
+    assert (result["scores"]["n"], result["clients"], np.sum(result["confusion"])) == (2, ["a", "b"], 2 * 64), (
         "a quarter of the samples"
     )
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")

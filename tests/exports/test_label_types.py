@@ -151,10 +151,10 @@ def test_labels_come_back_as_they_were(name: str, way: str, tmp_path: Path) -> N
     samples: Any = frame_of(y) if is_table else features(y)
     truth = np.asarray(y)
     expected = table()[name, way].split(",")[0]
-    for found in predictions(model, samples, tmp_path, apart=way == "a DataFrame"):
-        assert found.dtype.kind == TYPES[expected], found.dtype
-        assert found.shape == (N,)
-        assert (found == truth).mean() > 0.9
+    for prediction in predictions(model, samples, tmp_path, apart=way == "a DataFrame"):
+        assert prediction.dtype.kind == TYPES[expected], prediction.dtype
+        assert prediction.shape == (N,)
+        assert (prediction == truth).mean() > 0.9
     assert model.classes_.dtype.kind == TYPES[expected]
     assert model.classes_.tolist() == sorted(set(truth.tolist()))
     assert model.score(samples, y) > 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from hospitals import write_patients
 import headwise as hw
 from headwise.cli import main
 from headwise.exports.network import build_preprocessing
-from headwise.exports.quality import Quality, count_in_bins, reliability, render_page
+from headwise.exports.quality import Quality, count_in_bins, reliability, write_page
 from headwise.exports.run_models import Models, encode_run_samples
 from waiting import PATIENCE
 
@@ -52,16 +53,19 @@ def columns(home: Path, client: str) -> dict[str, list[str]]:
 def test_a_module_preprocesses_to_the_bit_as_the_run_did(home: Path) -> None:
     models = Models(hw.Run(home / "run"))
     for c in range(3):
-        inputs, samples = models.of(c).inputs, models.data.parts[c].train
+        inputs = models.of(c).inputs
+        samples = models.data.parts[c].train
         x = encode_run_samples(models.data, inputs, models.data.dataset.x[samples])
         assert models.data.fitted is not None
-        wanted = models.data.fitted.transform(models.data.dataset.x[samples], np.full(len(samples), c))
+        expected = models.data.fitted.transform(models.data.dataset.x[samples], np.full(len(samples), c))
         assert np.isnan(x).any()
-        assert (build_preprocessing(inputs)(torch.from_numpy(x)).numpy() == wanted).all()
+        assert (build_preprocessing(inputs)(torch.from_numpy(x)).numpy() == expected).all()
 
 
 def test_raw_cells_give_the_same_wherever_the_model_is(home: Path) -> None:
-    model, loaded, cells = hw.Run(home / "run").model("va"), hw.load_model(home / "va"), columns(home, "va")
+    model = hw.Run(home / "run").model("va")
+    loaded = hw.load_model(home / "va")
+    cells = columns(home, "va")
     assert loaded.classes == ("healthy", "ill")
     assert set(model.predict(cells)) <= {"healthy", "ill"}
     np.testing.assert_allclose(loaded.predict_proba(cells), model.predict_proba(cells), rtol=0, atol=1e-5)
@@ -94,9 +98,9 @@ def test_predictions_of_a_file(home: Path, tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["sample"]) for row in rows] == list(range(120))
-    told = json.loads((tmp_path / "out.json").read_text())
+    objects = json.loads((tmp_path / "out.json").read_text())
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    for row, as_json, in_table in zip(rows, told, table, strict=True):
+    for row, as_json, in_table in zip(rows, objects, table, strict=True):
         assert row["prediction"] == as_json["prediction"] == in_table["prediction"]
         probabilities = [float(row["p(healthy)"]), float(row["p(ill)"])]
         assert probabilities == [as_json["p(healthy)"], as_json["p(ill)"]]
@@ -106,23 +110,24 @@ def test_predictions_of_a_file(home: Path, tmp_path: Path) -> None:
 
 def test_only_one_clients_samples_of_a_description(home: Path, tmp_path: Path) -> None:
     assert code("predict", home / "va", home / "data.toml", "--client", "va", "-o", tmp_path / "out.json") == 0
-    told = json.loads((tmp_path / "out.json").read_text())
+    rows = json.loads((tmp_path / "out.json").read_text())
     (tmp_path / "out.json").write_text("mine")
     assert code("predict", home / "va", home / "data.toml", "-o", tmp_path / "out.json") == 2
     assert (tmp_path / "out.json").read_text() == "mine"
-    wanted = hw.load_model(home / "va").predict(columns(home, "va"))
-    assert [row["prediction"] for row in told] == wanted.tolist()
-    assert [row["sample"] for row in told] == list(range(0, 120, 3))
+    expected = hw.load_model(home / "va").predict(columns(home, "va"))
+    assert [row["prediction"] for row in rows] == expected.tolist()
+    assert [row["sample"] for row in rows] == list(range(0, 120, 3))
 
 
 def test_unknown_categories_are_told_once(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [f"50,200,{sex},pain" for sex in ["f", "x", "", "?", "NA", "x", "y"]] + ["50,200,z,pain"] * 5000
     (tmp_path / "t.csv").write_text("\n".join(["age,chol,sex,note", *rows]) + "\n")
     assert code("predict", home / "va", tmp_path / "t.csv", "-o", tmp_path / "out.csv") == 0
-    said = "Column 'sex': 5,003 of its cells have categories that did not occur in training ('x', 'y', 'z')"
-    assert [r.getMessage() for r in caplog.records] == [f"{said}, and count as missing."]
+    warning = "Column 'sex': 5,003 of its cells have categories that did not occur in training ('x', 'y', 'z')"
+    assert [r.getMessage() for r in caplog.records] == [f"{warning}, and count as missing."]
     caplog.clear()
-    model, cells = hw.load_model(home / "va"), {"age": [50], "chol": [200], "note": ["pain"]}
+    model = hw.load_model(home / "va")
+    cells = {"age": [50], "chol": [200], "note": ["pain"]}
     assert model.predict({**cells, "sex": ["x"]}) == model.predict({**cells, "sex": [None]})
     assert [r.getMessage()[:26] for r in caplog.records] == ["Column 'sex': 1 of its cel"]
 
@@ -140,19 +145,22 @@ def test_predicting_does_not_need_torch(home: Path, tmp_path: Path) -> None:
 def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--client", "va", "-o", tmp_path / "page.html", "--json")
     assert code("evaluate", home / "va", home / "data.toml", *flags) == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     held_out = hw.Run(home / "run").rows("va").own
-    assert told["held_out"]
+    assert result["held_out"]
     cells = {name: [values[i] for i in held_out] for name, values in columns(home, "va").items()}
     predicted = hw.load_model(home / "va").predict(cells)
     right = [("healthy", "ill")[int(y)] == p for y, p in zip(cells["ill"], predicted, strict=True)]
-    assert 0 <= told["scores"]["auc"] <= 1, "the run was judged by it"
-    assert told["scores"]["accuracy"] == pytest.approx(np.mean(right))
-    assert [told["confusion"][0][0] + told["confusion"][1][1], np.sum(told["confusion"])] == [sum(right), len(right)]
-    assert sum(b["n"] for b in told["bins"]) == len(right)
+    assert 0 <= result["scores"]["auc"] <= 1, "the run was judged by it"
+    assert result["scores"]["accuracy"] == pytest.approx(np.mean(right))
+    assert [result["confusion"][0][0] + result["confusion"][1][1], np.sum(result["confusion"])] == [
+        sum(right),
+        len(right),
+    ]
+    assert sum(b["n"] for b in result["bins"]) == len(right)
     page = (tmp_path / "page.html").read_text()
     assert "The model of client va on data.toml" in page
-    assert page.count("<rect") == len(told["bins"])
+    assert page.count("<rect") == len(result["bins"])
     assert "http" not in page.replace("http-equiv", "")
 
 
@@ -165,8 +173,12 @@ def test_reliability_by_hand() -> None:
 def test_names_of_classes_do_not_inject_markup(home: Path, tmp_path: Path) -> None:
     each = [{"class": "<b>", "samples": 1, "predicted": 1, "precision": 1.0, "recall": 1.0, "F1": 1.0}]
     judged = Quality({"n": 1}, [], each, [[1, 0], [0, 0]], [], None, [])
-    title = "<script>alert(1)</script>"
-    page = render_page(title=title, task="classification", intro="", figures=[], classes=["<b>", "b"], quality=judged)
+    model = hw.load_model(home / "va")
+    of = {"kind": "personal", "name": "<script>alert(1)</script>"}
+    model = dataclasses.replace(model, card={**model.card, "classes": ["<b>", "b"], "of": of})
+    write_page(model, Path("<script>alert(2)"), judged, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
     assert "<b>" not in page
 
@@ -225,6 +237,6 @@ def test_all_clients_at_once_in_torchs_format(home: Path, tmp_path: Path) -> Non
     assert code("export", home / "run", "--all", "--format", "torch", "-o", tmp_path / "all", "--quiet") == 0
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["basel", "cleveland", "va"]
     cells = columns(home, "va")
-    told = [hw.load_model(tmp_path / "all" / name).predict_proba(cells) for name in ("va", "basel")]
-    np.testing.assert_allclose(told[0], hw.load_model(home / "va").predict_proba(cells), rtol=0, atol=1e-5)
-    assert np.abs(told[0] - told[1]).max() > 1e-3
+    probabilities = [hw.load_model(tmp_path / "all" / name).predict_proba(cells) for name in ("va", "basel")]
+    np.testing.assert_allclose(probabilities[0], hw.load_model(home / "va").predict_proba(cells), rtol=0, atol=1e-5)
+    assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-3

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exported_runs import refused, rewrite, small_run
+from exported_runs import check_refused, rewrite, small_run
 from onnx import TensorProto, helper
 
 import headwise as hw
@@ -99,7 +99,8 @@ def in_list_of_tensors(program: Program) -> None:
 
 
 def sparse(program: Program) -> None:
-    values, at = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.0]), whole("at", 0)
+    values = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.0])
+    at = whole("at", 0)
     program.graph.sparse_initializer.append(helper.make_sparse_tensor(values, at, [2**40]))
 
 
@@ -107,7 +108,7 @@ def custom_domain(program: Program) -> None:
     program.graph.node[0].domain = "com.microsoft"
 
 
-def declared_domain(program: Program) -> None:
+def declare_domain(program: Program) -> None:
     program.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
 
@@ -150,7 +151,7 @@ def strings(program: Program) -> None:
         (in_list_of_tensors, "the field tensors of AttributeProto"),
         (sparse, "sparse_initializer of GraphProto"),
         (custom_domain, "operators of the domain 'com.microsoft'"),
-        (declared_domain, "operators of the domain 'com.microsoft'"),
+        (declare_domain, "operators of the domain 'com.microsoft'"),
         (function, "functions of ModelProto"),
         (training, "training_info of ModelProto"),
         (unknown_operator, "the operator 'ImageDecoder', which is not allowed"),
@@ -166,7 +167,7 @@ def test_programs_with_more_than_a_model_needs(
     assert check_program(program.SerializeToString())
     change(program)
     rewrite(folder, files={"model.onnx": program.SerializeToString()})
-    refused(folder, why)
+    check_refused(folder, why)
 
 
 def test_another_file_named_in_longer_bytes(
@@ -181,11 +182,12 @@ def test_another_file_named_in_longer_bytes(
     data = _longer(program)
     assert onnx.ModelProto.FromString(data) == program and b"\x0a\x08location" not in data
     rewrite(folder, files={"model.onnx": data})
-    refused(folder, "external_data of TensorProto")
+    check_refused(folder, "external_data of TensorProto")
 
 
 def _field(number: int, content: bytes) -> bytes:
-    size, length = bytearray(), len(content)
+    size = bytearray()
+    length = len(content)
     while length > 127:
         size.append(length & 127 | 128)
         length >>= 7
@@ -206,7 +208,7 @@ def _longer(program: Program) -> bytes:
 
 def test_a_loop_without_end(folder: Path) -> None:
     rewrite(folder, files={"model.onnx": endless().SerializeToString()})
-    refused(folder, "the field g of AttributeProto|the operator 'Loop'")
+    check_refused(folder, "the field g of AttributeProto|the operator 'Loop'")
 
 
 def test_unknown_fields_do_not_reach_onnxruntime(program: Program) -> None:
@@ -219,7 +221,7 @@ def test_huge_tensors_from_a_small_program(folder: Path) -> None:
     """Half of the machine's memory is all that programs get."""
     grown = [helper.make_node("ConstantOfShape", ["s"], ["c"]), helper.make_node("ReduceSum", ["c"], ["r"], keepdims=0)]
     rewrite(folder, files={"model.onnx": graph(grown, whole("s", 2**36)).SerializeToString()})
-    refused(folder, "can't be used as a model: .*ConstantOfShape")
+    check_refused(folder, "can't be used as a model: .*ConstantOfShape")
 
 
 def test_a_program_that_answers_fewer_samples(folder: Path, exported: Path, tmp_path: Path) -> None:
@@ -227,7 +229,8 @@ def test_a_program_that_answers_fewer_samples(folder: Path, exported: Path, tmp_
     made = graph(nodes, whole("from", 0), whole("to", 1), helper.make_tensor("none", TensorProto.FLOAT, [1], [0.0]))
     made.graph.node[2].input[0] = "y"
     rewrite(folder, files={"model.onnx": made.SerializeToString()})
-    loaded, x = hw.load_model(folder), np.zeros((5, 20), np.float32)
+    loaded = hw.load_model(folder)
+    x = np.zeros((5, 20), np.float32)
     assert loaded.predict(x[:1]).shape == (1,)
     with pytest.raises(RunError, match="it answers 5 samples with scores that are"):
         loaded.predict(x)
@@ -256,7 +259,7 @@ def test_operators_are_ordinary() -> None:
     assert set(WRITTEN.split()) <= OPERATORS
 
 
-def answering(*rows: Any) -> Program:
+def make_answer(*rows: Any) -> Program:
     """A program whose scores are the first rows of what a model would answer, or reshaped by `rows`."""
     zeros = helper.make_tensor("zeros", TensorProto.FLOAT, [20, 10], [0.0] * 200)
     nodes = [helper.make_node("MatMul", ["x", "zeros"], ["z"]), *rows]
@@ -272,7 +275,7 @@ def test_a_program_that_answers_fewer_rows_than_samples(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
     other = {"scores": "probabilities", "probabilities": "scores"}[output]
-    short = answering(
+    short = make_answer(
         helper.make_node("Slice", ["z", "zero", "one"], [output]), helper.make_node("Identity", ["z"], [other])
     )
     rewrite(folder, files={"model.onnx": short.SerializeToString()})
@@ -286,17 +289,17 @@ def test_a_program_that_answers_fewer_rows_than_samples(
 
 
 def test_a_program_with_another_shape_for_each_sample(folder: Path) -> None:
-    deep = answering(
+    deep = make_answer(
         helper.make_node("Reshape", ["z", "flat"], ["scores"]), helper.make_node("Identity", ["z"], ["probabilities"])
     )
     rewrite(folder, files={"model.onnx": deep.SerializeToString()})
-    refused(folder, r"shape \[1, 10, 1\], but must give float32 of shape \[1, 10\]")
+    check_refused(folder, r"shape \[1, 10, 1\], but must give float32 of shape \[1, 10\]")
 
 
 def test_onnxruntime_prints_nothing_of_a_damaged_program(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It would otherwise print its own errors, with bytes of the file, and try again."""
-    broken = answering(*(helper.make_node("Identity", ["z"], [name]) for name in ("scores", "probabilities")))
+    broken = make_answer(*(helper.make_node("Identity", ["z"], [name]) for name in ("scores", "probabilities")))
     data = broken.SerializeToString().replace(b"zeros", b"zer\xae\xae", 1)
     rewrite(folder, files={"model.onnx": data})
-    refused(folder, "can't be used as a model")
+    check_refused(folder, "can't be used as a model")
     assert capfd.readouterr() == ("", "")

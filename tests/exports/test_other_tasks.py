@@ -29,22 +29,26 @@ def test_a_model_says_what_its_run_measured_and_its_program_the_same(task: str, 
         evaluate={"metrics": ["loss"]} if task == "segmentation" else {},
     )
     run = hw.run(experiment, tmp_path / "run", data_dir=tmp_path)
-    model, data = run.model(at=1), Models(run).data
+    model = run.model(at=1)
+    data = Models(run).data
     part = data.parts[1].test
-    x, y = data.dataset.x[part], data.dataset.y[part]
-    found = model.predict(x)
-    assert found.shape == y.shape
+    x = data.dataset.x[part]
+    y = data.dataset.y[part]
+    prediction = model.predict(x)
+    assert prediction.shape == y.shape
     line = next(line for line in run.clients if line["round"] == 1 and line["client"] == 1)["pre"]["test"]
     if task == "regression":
-        rmse = float(np.sqrt(np.square(found.astype(np.float64) - y).mean(0)).mean())  # of each target, then their mean
+        rmse = float(
+            np.sqrt(np.square(prediction.astype(np.float64) - y).mean(0)).mean()
+        )  # of each target, then their mean
         assert line["rmse"] == pytest.approx(rmse, rel=1e-5)
         with pytest.raises(RunError, match="there are no probabilities"):
             model.predict_proba(x)
     elif task == "multilabel":
-        assert line["accuracy"] == pytest.approx(float((found == y).mean()))
+        assert line["accuracy"] == pytest.approx(float((prediction == y).mean()))
     loaded = hw.load_model(model.save(tmp_path / "out", "torch"))
     np.testing.assert_allclose(loaded.infer(x).scores, model.infer(x).scores, atol=1e-4)
-    assert (loaded.predict(x) == found).mean() > 0.99 or task == "regression"
+    assert (loaded.predict(x) == prediction).mean() > 0.99 or task == "regression"
 
 
 @pytest.mark.parametrize("task", DATA)

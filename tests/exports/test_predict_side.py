@@ -82,7 +82,8 @@ def test_every_row_by_its_own_clients_model(run: hw.Run, frame: pd.DataFrame) ->
 
 
 def test_held_out_rows_can_be_had(run: hw.Run, frame: pd.DataFrame) -> None:
-    test, train = run.rows("va", part="test"), run.rows("va", part="train")
+    test = run.rows("va", part="test")
+    train = run.rows("va", part="train")
     assert set(frame.iloc[test.index]["hospital"]) == {"va"}
     assert not set(test.index) & set(train.index)
     assert len(test.index) + len(train.index) == (frame["hospital"] == "va").sum()
@@ -253,7 +254,7 @@ def test_evaluate_counts_test_samples_only(
     assert f"Test samples of the run: {n} samples." in shown.out
     score = run.last_scores()["pre"][run.number_of("va")]
     assert f"{'accuracy':20} {run.metric.form(score)}" in shown.out
-    assert "floor" in shown.out
+    assert "Floor: accuracy" in shown.out
     assert shown.err == ""
     frame.to_csv(tmp_path / "other.csv", index=False)
     assert code("evaluate", folder, tmp_path / "other.csv", "--quiet") == 0

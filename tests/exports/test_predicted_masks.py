@@ -20,7 +20,8 @@ from headwise.exports.quality import measure_quality
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two clients with images of two sizes, and a model of images with 8 x 8 pixels."""
-    room, rng = tmp_path_factory.mktemp("masks"), np.random.default_rng(0)
+    room = tmp_path_factory.mktemp("masks")
+    rng = np.random.default_rng(0)
     for client, size in (("a", (8, 8)), ("b", (16, 24))):
         for name in ("images", "masks"):
             (room / "home" / client / name).mkdir(parents=True)
@@ -32,8 +33,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.fromarray(each).save(room / "home" / client / name / f"{k}.png")
     text = 'format = "images"\npath = "home"\ntask = "segmentation"\n[preprocess]\nsize = [8, 8]\n'
     (room / "data.toml").write_text(text)
-    asked = hw.Experiment(method="fedavg", data=str(room / "data.toml"), rounds=3)
-    hw.run(asked, room / "run").model("a").save(room / "model", "torch")
+    experiment = hw.Experiment(method="fedavg", data=str(room / "data.toml"), rounds=3)
+    hw.run(experiment, room / "run").model("a").save(room / "model", "torch")
     return room
 
 
@@ -46,7 +47,7 @@ def write(model: TrainedModel, data: Path, out: Path, client: str = "") -> int:
     return predict_file(model, data, out, on_progress=lambda n: None, client=client)
 
 
-def predicted(model: TrainedModel, path: Path) -> np.ndarray:
+def predict_one(model: TrainedModel, path: Path) -> np.ndarray:
     return model.predict([path])[0]
 
 
@@ -59,12 +60,12 @@ def test_a_mask_for_each_image_in_its_size(
     assert (end.value.code, capsys.readouterr().out) == (0, f"wrote 8 predictions to {tmp_path / 'masks'}\n")
     assert json.loads((tmp_path / "masks" / "classes.json").read_text()) == list(model.classes)
     small = Image.open(tmp_path / "masks" / "a" / "2.png")
-    assert (np.asarray(small) == predicted(model, room / "home" / "a" / "images" / "2.png")).all()
+    assert (np.asarray(small) == predict_one(model, room / "home" / "a" / "images" / "2.png")).all()
     seen = np.unique(np.asarray(small.convert("RGB")).reshape(-1, 3), axis=0)
     assert len(seen) == len(np.unique(np.asarray(small))), "classes differ in colour"
     large = np.asarray(Image.open(tmp_path / "masks" / "b" / "2.png"))
-    wanted = predicted(model, room / "home" / "b" / "images" / "2.png")
-    assert (large == wanted.repeat(2, 0).repeat(3, 1)).all()
+    expected = predict_one(model, room / "home" / "b" / "images" / "2.png")
+    assert (large == expected.repeat(2, 0).repeat(3, 1)).all()
     for client in ("a", "b"):
         (tmp_path / "new" / client).mkdir(parents=True)
         (tmp_path / "new" / client / "images").symlink_to(room / "home" / client / "images")
@@ -90,11 +91,11 @@ def test_folders_images_and_one_client(room: Path, model: TrainedModel, tmp_path
 def test_arrays(room: Path, model: TrainedModel, tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8)).astype(np.uint8)
     np.savez(tmp_path / "x.npz", x_train=x[:2], x_test=x[2:])
-    write(model, tmp_path / "x.npz", tmp_path / "said.npz")
-    with np.load(tmp_path / "said.npz") as found:
-        assert found["samples"].tolist() == ["train-0", "train-1", "test-0"]
-        assert (found["masks"] == model.predict(x)).all()
-        assert (found["masks"].dtype, found["classes"].tolist()) == (np.uint8, list(model.classes))
+    write(model, tmp_path / "x.npz", tmp_path / "masks.npz")
+    with np.load(tmp_path / "masks.npz") as written:
+        assert written["samples"].tolist() == ["train-0", "train-1", "test-0"]
+        assert (written["masks"] == model.predict(x)).all()
+        assert (written["masks"].dtype, written["classes"].tolist()) == (np.uint8, list(model.classes))
     write(model, tmp_path / "x.npz", tmp_path / "png")
     assert (np.asarray(Image.open(tmp_path / "png" / "test-0.png")) == model.predict(x)[2]).all()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported_runs import measured, raw, small_run
+from exported_runs import raw, score_tests, small_run
 
 import headwise as hw
 from headwise.errors import RunError
@@ -28,13 +28,14 @@ def slots(run: hw.Run) -> int:
 
 def test_the_best_rounds_models_are_those_that_it_measured(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", "fedrep", **FALLING)
-    models, best = Models(run), best_round(run)
+    models = Models(run)
+    best = best_round(run)
     assert best < len(run.rounds), "or this shows nothing"
     for client in range(4):
         model = models.of(client, round="best")
         assert model.card["of"]["round"] == best
         lines = [row for row in run.clients if (row["round"], row["client"]) == (best, client)]
-        assert measured(models, model, client) == lines[0].get("pre", {}).get("test")
+        assert score_tests(models, model, client) == lines[0].get("pre", {}).get("test")
         assert model.card["metrics"] == lines[0].get("pre")
 
 
@@ -94,7 +95,7 @@ def test_the_global_model(tmp_path: Path) -> None:
     model = run.global_model()
     for client in range(4):
         lines = [row for row in run.clients if (row["round"], row["client"]) == (2, client)]
-        assert measured(models, model, client) == lines[0].get("global", {}).get("test")
+        assert score_tests(models, model, client) == lines[0].get("global", {}).get("test")
     assert model.card["of"]["kind"] == "global"
     assert model.card["metrics"] == run.rounds[-1].get("global")
 
@@ -108,12 +109,13 @@ def test_convolutions_to_the_bit(network: str, tmp_path: Path) -> None:
     model = "cnn" if network == "cnn" else str(tmp_path / "normed.py")
     models = Models(small_run(tmp_path / "run", "fedper", model=model, **usual))
     for client, moment in ((0, "pre"), (1, "post")):
-        made, x = models.of(client, moment), raw(models, client)
-        assert made.card["metrics"]["test"] == measured(models, made, client)
+        made = models.of(client, moment)
+        x = raw(models, client)
+        assert made.card["metrics"]["test"] == score_tests(models, made, client)
         made.save(tmp_path / moment)
         assert x.dtype == np.uint8
-        said = hw.load_model(tmp_path / moment).predict_proba(x)
-        np.testing.assert_allclose(said, made.predict_proba(x), rtol=0, atol=1e-5)
+        probabilities = hw.load_model(tmp_path / moment).predict_proba(x)
+        np.testing.assert_allclose(probabilities, made.predict_proba(x), rtol=0, atol=1e-5)
 
 
 NORMED = '''

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported_runs import raw, refused, rewrite, small_run
+from exported_runs import check_refused, raw, rewrite, small_run
 from torch import Tensor, nn
 
 import headwise as hw
@@ -44,7 +44,8 @@ class Net(nn.Module):
 
     def __init__(self, classes: int, width: int = 7) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(20, width), nn.Linear(width, classes)
+        self.first = nn.Linear(20, width)
+        self.second = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).tanh())
@@ -56,7 +57,8 @@ def wide(classes: int) -> nn.Module:
 
 def test_a_folder_is_a_card_and_weights(exported: Path) -> None:
     assert sorted(p.name for p in exported.iterdir()) == ["card.json", NAME]
-    model, x = hw.Run(exported.parent / "run").model(0), raw(Models(hw.Run(exported.parent / "run")), 0)
+    model = hw.Run(exported.parent / "run").model(0)
+    x = raw(Models(hw.Run(exported.parent / "run")), 0)
     loaded = hw.load_model(exported)
     assert loaded.card["network"]["model"] == {"name": "mlp", "hidden": 64, "layers": 1}
     np.testing.assert_allclose(loaded.predict_proba(x), model.predict_proba(x), rtol=0, atol=1e-6)
@@ -67,7 +69,8 @@ def test_a_folder_is_a_card_and_weights(exported: Path) -> None:
 def test_a_network_of_your_own_is_passed_again(tmp_path: Path) -> None:
     """As a class, a factory, an object or a name."""
     run = small_run(tmp_path / "run", "fedrep", rounds=1, model=Net)
-    model, x = run.model(0), raw(Models(run), 0)
+    model = run.model(0)
+    x = raw(Models(run), 0)
     folder = model.save(tmp_path / "net", "torch")
     assert hw.load_model(folder, Net).card["network"]["model"] == {"name": "network", "called": "Net", "head": ""}
     untouched = Net(10)
@@ -77,11 +80,11 @@ def test_a_network_of_your_own_is_passed_again(tmp_path: Path) -> None:
             hw.load_model(folder, network=network).predict_proba(x), model.predict_proba(x), atol=1e-6
         )
     assert torch.equal(untouched.first.weight, before)
-    refused(
+    check_refused(
         folder, r"holds the weights of Net, .* load it with hw.load_model\(folder, network=Net\), or export it as ONNX"
     )
-    refused(folder, r"'body.first.weight' is float32 \[7, 20\], but in the network float32 \[8, 20\]", wide)
-    refused(folder, "must return a torch.nn.Module", lambda: 3)
+    check_refused(folder, r"'body.first.weight' is float32 \[7, 20\], but in the network float32 \[8, 20\]", wide)
+    check_refused(folder, "must return a torch.nn.Module", lambda: 3)
     program = model.save(tmp_path / "program")
     with pytest.raises(ConfigError, match=r"network is given, but .*model.onnx is a program"):
         hw.load_model(program, Net)
@@ -122,7 +125,7 @@ def of_network(**changes: Any) -> Callable[[dict[str, Any]], None]:
 )  # fmt: skip
 def test_cards_that_ask_for_another_network(folder: Path, change: Callable[[dict[str, Any]], None], why: str) -> None:
     rewrite(folder, change)
-    refused(folder, why)
+    check_refused(folder, why)
 
 
 def without_one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -133,7 +136,7 @@ def with_one_more(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, "more": torch.zeros(1)}
 
 
-def doubled(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def double(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.double() for name, t in tensors.items()}
 
 
@@ -142,7 +145,7 @@ def doubled(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     [
         (without_one, "is missing, but in the network"),
         (with_one_more, r"'more' is float32 \[1\], but in the network missing"),
-        (doubled, "is float64"),
+        (double, "is float64"),
     ],
 )  # fmt: skip
 def test_weights_of_another_network(
@@ -150,19 +153,19 @@ def test_weights_of_another_network(
 ) -> None:
     tensors = from_bytes((folder / NAME).read_bytes()).tensors
     rewrite(folder, files={NAME: to_bytes(Packed(change(tensors), {}))})
-    refused(folder, why)
+    check_refused(folder, why)
     rewrite(folder, files={NAME: b"not weights"})
-    refused(folder, "can't be used as a model")
+    check_refused(folder, "can't be used as a model")
 
 
 def test_layers_that_no_machine_could_hold(tmp_path: Path) -> None:
     """A small file with large images: refused before anything is computed."""
-    asked = {"method": "fedavg", "data": "shapes", "partition": "natural", "rounds": 1}
-    experiment = experiment_from({**asked, "model": "fcn:channels=1024:layers=1"})
+    settings = {"method": "fedavg", "data": "shapes", "partition": "natural", "rounds": 1}
+    experiment = experiment_from({**settings, "model": "fcn:channels=1024:layers=1"})
     folder = hw.run(experiment, tmp_path / "run", data_dir=tmp_path).global_model().save(tmp_path / "out", "torch")
     channels = hw.load_model(folder).inputs.shape[0]
     rewrite(folder, lambda card: card["inputs"].update(shape=[channels, 6000, 6000]))
-    refused(folder, "its network needs about")
+    check_refused(folder, "its network needs about")
 
 
 def test_a_program_of_torch_is_never_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +180,13 @@ def test_a_program_of_torch_is_never_loaded(folder: Path, monkeypatch: pytest.Mo
         hw.load_model(folder)
     assert "boot" not in sys.modules
     rewrite(folder, lambda card: card["files"].pop(NAME))
-    refused(folder, "names neither model.onnx nor weights and a network: export it again")
+    check_refused(folder, "names neither model.onnx nor weights and a network: export it again")
 
 
 def archive_of_torch(spec: str) -> bytes:
     """A program of `torch.export` with a layer whose inputs have this tree spec."""
-    made, changed = io.BytesIO(), io.BytesIO()
+    made = io.BytesIO()
+    changed = io.BytesIO()
     torch.export.save(torch.export.export(nn.Sequential(nn.Linear(20, 10)), (torch.zeros(2, 20),)), made)
     with zipfile.ZipFile(made) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from frames import Frame
-from headwise.errors import ConfigError, RunError
+from headwise.errors import ConfigError, DataError, RunError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4)).astype("float32")
@@ -59,11 +59,11 @@ def test_what_is_not_a_run_is_never_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter.tex").write_text("all of it")
-    with pytest.raises(RunError, match=r"can't be overwritten: chapter\.tex in it is not of a run"):
+    with pytest.raises(RunError, match=r"can't be overwritten: chapter\.tex in it is not a file of a run"):
         hw.fit(CLIENTS, rounds=1, out=out, overwrite=True)
     run = hw.fit(CLIENTS, rounds=1, out=tmp_path / "run")
     (run.path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"notes\.txt in it is not of a run"):
+    with pytest.raises(RunError, match=r"notes\.txt in it is not a file of a run"):
         hw.fit(CLIENTS, rounds=1, out=run.path, overwrite=True)
     assert (out / "chapter.tex").read_text() == "all of it"
     assert hw.Run(run.path).complete
@@ -113,3 +113,34 @@ def test_stopping_on_test_scores_is_said(tmp_path: Path, caplog: pytest.LogCaptu
         caplog.clear()
         hw.fit(CLIENTS, rounds=1, patience=2, split={"by": "ratio", "ratio": "6:2:2"}, out=tmp_path / "other")
         assert "no validation samples" not in caplog.text
+
+
+def test_what_was_made_of_the_data_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = Frame(age=[float(v) for v in X[:, 0]], sex=["f", "m"] * 30, ward=["a", "b", "a"] * 20, ill=Y.tolist())
+    hw.fit(table, client="ward", target="ill", rounds=1, out=tmp_path / "table")
+    assert capsys.readouterr().out.splitlines() == [
+        "task      classification of ill: 0, 1",
+        "clients   2; samples: 45 train, 0 val, 15 test",
+        "number    age (standardised; gaps filled with mean)",
+        "category  sex (one-hot; unknown ones count as missing)",
+        "split     75/25 at random",
+    ]
+    how = {"preprocess": {"numbers": "as they are"}, "split": {"ratio": "6:2:2"}}
+    hw.fit(CLIENTS, rounds=1, out=tmp_path / "arrays", **how)
+    printed = capsys.readouterr().out
+    assert "samples: 72 train, 24 val, 24 test" in printed
+    assert "numbers not scaled" in printed
+    assert "split     6:2:2 at random" in printed
+    hw.fit({name: (x, x[:, 0]) for name, (x, _) in CLIENTS.items()}, rounds=1, out=tmp_path / "quantities")
+    assert capsys.readouterr().out.startswith("task      regression\n")
+    hw.fit(CLIENTS, rounds=1, out=tmp_path / "quiet", quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_split_never_overrides_parts_that_were_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that were passed as test rows were trained on."""
+    parts = {name: ((x[:40], y[:40]), (x[40:], y[40:])) for name, (x, y) in CLIENTS.items()}
+    with pytest.raises(DataError, match="split is given, but clients have training and test samples already"):
+        hw.fit(parts, rounds=1, split="6:2:2", out=tmp_path / "parts")
+    hw.fit(CLIENTS, rounds=1, split="6:2:2", out=tmp_path / "run")
+    assert "split     6:2:2 at random" in capsys.readouterr().out

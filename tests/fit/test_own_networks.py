@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import headwise as hw
 from comparing import rows, stop
 from headwise.app import inputs, registry
+from headwise.app.registry import load_layer
 from headwise.errors import ConfigError, HeadwiseError, RunError
 from headwise.models.base import Task
 from headwise.models.network import as_split, describe_network, rebuild_network
@@ -264,7 +265,7 @@ def test_a_described_network_is_the_same_network() -> None:
     ):
         data = describe_network(net)
         assert data is not None
-        twin = rebuild_network(data, "net")
+        twin = rebuild_network(data, "net", load_layer)
         assert str(twin) == str(net)
         x = torch.rand(shape)
         assert torch.equal(twin.eval()(x), net.eval()(x))
@@ -292,7 +293,7 @@ def test_a_damaged_or_hostile_description_is_refused(before: bytes, after: bytes
     data = describe_network(layers())
     assert data is not None and before in data
     with pytest.raises(ConfigError, match=said):
-        rebuild_network(data.replace(before, after), "x")
+        rebuild_network(data.replace(before, after), "x", load_layer)
 
 
 def test_compare_and_run_again_with_an_object(tmp_path: Path) -> None:

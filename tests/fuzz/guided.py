@@ -3,8 +3,8 @@
     python tests/fuzz/guided.py records -atheris_runs=100000
 
 The other targets are states, toml, archives, batches, programs, weights, cards, offers, messages, experiments,
-introductions and apps. Whatever is refused must be refused by the declared error; all else is a crash, and libFuzzer
-keeps the bytes that made it.
+introductions, apps, descriptions, tables, arrays, images and sums. Whatever is refused must be refused by the declared
+error; all else is a crash, and libFuzzer keeps the bytes that made it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,19 @@ except ImportError:  # there are wheels for Linux only
     sys.exit(0)
 
 with atheris.instrument_imports(include=["headwise", "tomllib"]):
+    from data_targets import (
+        DESCRIPTION,
+        LINES,
+        SUMS,
+        TABLE,
+        array_seeds,
+        arrays,
+        descriptions,
+        image_seeds,
+        images,
+        sums,
+        tables,
+    )
     from site_targets import (
         app_seeds,
         apps,
@@ -171,6 +184,11 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = 
     "experiments": (experiments, experiment_seeds),
     "introductions": (introductions, introduction_seeds),
     "apps": (apps, app_seeds),
+    "descriptions": (lambda data: descriptions(data, ROOM), lambda: [DESCRIPTION]),
+    "tables": (lambda data: tables(data, ROOM), lambda: [TABLE, LINES]),
+    "arrays": (lambda data: arrays(data, ROOM), array_seeds),
+    "images": (lambda data: images(data, ROOM), image_seeds),
+    "sums": (lambda data: sums(data, ROOM), lambda: [SUMS]),
 }
 """what is called, and what makes good bytes"""
 

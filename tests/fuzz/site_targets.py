@@ -29,32 +29,32 @@ from headwise.settings.experiment import experiment_from
 from headwise.settings.foreign import read_foreign
 from headwise.sites.facts import ClientFacts, Introduction, for_sites, write_for_sites
 from headwise.sites.offers import read_offer
-from headwise.sites.server.control import APP
-from headwise.sites.server.nodes import Nodes, Roster
-from headwise.sites.site.site_file import OwnClient, SiteSettings, permit
-from headwise.sites.transport.envelope import NodeSeen, SiteMessage
-from headwise.sites.transport.messages import (
+from headwise.sites.secagg.protocol import Member
+from headwise.sites.secagg.stages import (
     HelpReply,
     HelpRequest,
     KeysReply,
     KeysRequest,
-    Letter,
-    Order,
-    PartyKeys,
-    Report,
     SharesReply,
     SharesRequest,
-    SiteJob,
-    Survivor,
-    pack_order,
     pack_reply,
-    pack_report,
     pack_request,
-    unpack_letters,
-    unpack_order,
     unpack_reply,
-    unpack_report,
     unpack_request,
+)
+from headwise.sites.server.control import APP
+from headwise.sites.server.nodes import Nodes, Roster
+from headwise.sites.site.policy import Policy
+from headwise.sites.site.site_file import OwnClient, SiteSettings
+from headwise.sites.transport.envelope import NodeSeen, SiteMessage
+from headwise.sites.transport.messages import (
+    Order,
+    Report,
+    SiteJob,
+    pack_order,
+    pack_report,
+    unpack_order,
+    unpack_report,
 )
 from headwise.sites.transport.superlink import APPS, check_app
 
@@ -100,17 +100,13 @@ def make_text(data: bytes, seeds: Sequence[str]) -> str:
 # -- messages: the first byte says of which kind, and a zero byte ends the text
 
 
-def _read_letters(message: SiteMessage) -> None:
-    unpack_letters(unpack_reply(message, SharesReply).sealed)
-
-
 READERS = (
     lambda message: unpack_order(message, TYPES),
     lambda message: unpack_report(message, TYPES),
     unpack_request,
     lambda message: unpack_reply(message, KeysReply),
     lambda message: unpack_reply(message, HelpReply),
-    _read_letters,
+    lambda message: unpack_reply(message, SharesReply),
 )
 
 
@@ -127,9 +123,9 @@ def messages(data: bytes) -> None:
 
 def _make_messages() -> dict[int, list[SiteMessage]]:
     down = TYPES.down(WEIGHTS)
-    keys = PartyKeys((0,), "02", "03", "04")
+    keys = Member((0,), "02", "03", "04")
     answer = Answer("fit", 0, 5, TYPES.up(WEIGHTS), {"n": 2, "accuracy": 0.5}, None, 10, 1)
-    letters = (Letter(1, "00ff"),)
+    letters = ("00ff", "")
     return {
         0: [pack_order(Order("run-1", TEXT, [SiteJob(Job("fit", 0, 1, down), "")], letters))],
         1: [pack_report(Report([(answer, "")], {"training": 1.0}, 7, 8))],
@@ -138,11 +134,11 @@ def _make_messages() -> dict[int, list[SiteMessage]]:
             for request in (
                 KeysRequest(1, (0,)),
                 SharesRequest(1, (0,), 3, (keys,)),
-                HelpRequest(1, (0,), (Survivor(0, (0,)),)),
+                HelpRequest(1, (0,), ((0,), ())),
             )
         ],
-        3: [pack_reply(KeysReply("02", "03", "04", ((0,),)))],
-        4: [pack_reply(HelpReply(letters, letters))],
+        3: [pack_reply(KeysReply(keys, ((0,),)))],
+        4: [pack_reply(HelpReply(letters))],
         5: [pack_reply(SharesReply(letters))],
     }
 
@@ -166,7 +162,7 @@ def experiments(data: bytes) -> None:
         return
     assert experiment_from(experiment.plain()) == experiment
     with suppress(HeadwiseError):
-        permit(SITE, Path("/nowhere"), text)
+        Policy(SITE, Path("/nowhere")).permit(text)
 
 
 def experiment_seeds() -> list[bytes]:

@@ -13,6 +13,7 @@ import headwise as hw
 from headwise.contract.averaging import Shared
 from headwise.engine.client.jobs import Job, JobKind
 from headwise.sites.facts import for_sites
+from headwise.sites.site.policy import read_policy
 from headwise.sites.site.site import open_site
 from headwise.sites.transport.messages import Order, SiteJob, pack_order
 
@@ -36,9 +37,8 @@ def asked(rounds: int, noise: float) -> str:
 
 def left(path: Path, run: str, t: int, text: str, kind: JobKind) -> bool:
     """Whether an upload leaves the site. The site is reopened, so it only knows what is on disk."""
-    site, policy = open_site(path)
-    job = Job(kind, 0, t, Shared(policy.plan(text).models[0].params()))
-    return bool(site.answer("train", pack_order(Order(run, text, [SiteJob(job, "")]))).records)
+    job = Job(kind, 0, t, Shared(read_policy(path).plan(text).models[0].params()))
+    return bool(open_site(path).answer("train", pack_order(Order(run, text, [SiteJob(job, "")]))).records)
 
 
 def test_whatever_a_server_asks_in_whatever_order_no_more_leaves_than_is_allowed(tmp_path: Path) -> None:

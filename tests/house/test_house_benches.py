@@ -37,7 +37,7 @@ def test_a_client_cannot_ask_what_only_the_server_may() -> None:
     plan = toy_plan(FedAvg())
     client = ClientBench(plan, 0, 1, purpose="fit", kept=Params(), trained=0)
     server = ServerBench(plan, 1)
-    assert names(Central) == {"labels", "mean", "size"}
+    assert names(Central) == {"drawn", "labels", "mean", "size"}
     assert names(Bench, Local) <= {*dir(client)}
     assert names(Bench, Central) <= {*dir(server)}
     assert not names(Central) & {*dir(client)}

@@ -27,7 +27,7 @@ def test_public_names_are_said_three_times_the_same() -> None:
     home = HOME / "__init__.py"
     guarded = next(n for n in tree(home).body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
     seen = {(n.module, a.name) for n in guarded.body if isinstance(n, ast.ImportFrom) for a in n.names}
-    homes = {(room, name) for room, names in headwise._HOMES.items() for name in names}
+    homes = {(room, name) for name, room in headwise._HOMES.items()}
     assert seen == homes
     assert sorted(name for _, name in homes) == headwise.__all__ == sorted(headwise.__all__)
 

@@ -6,7 +6,9 @@ import ast
 import pkgutil
 import re
 from collections import Counter
+from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from rooms import FILES, HOME, ROOT, name_of, tree
@@ -32,6 +34,7 @@ RETIRED = {
 """names that classes had, and that others were confused with"""
 CLASSES = [(n.name.lstrip("_"), p) for p in FILES for n in ast.walk(tree(p)) if isinstance(n, ast.ClassDef)]
 ENDINGS = ("s", "es", "ed", "ing", "er")
+FORBIDDEN = ("found", "said", "told", "heard", "asked", "wanted", "passed", "there", "this", "that", "it", "thing")
 
 
 @pytest.mark.parametrize("name", dict.fromkeys([*NAMES, *STEPS]))
@@ -66,3 +69,24 @@ def test_no_two_files_of_a_room_differ_in_an_ending_only() -> None:
         if b[len(a) :] in ENDINGS and b.startswith(a)
     ]
     assert alike == []
+
+
+def test_no_identifier_is_a_word_that_names_nothing() -> None:
+    """Such as `found`, `said` or `it`: a value is named after what it is."""
+    assert [f"{path.name}: {name}" for path, name in identifiers() if name.strip("_").lower() in FORBIDDEN] == []
+
+
+def identifiers() -> Iterator[tuple[Path, str]]:
+    """Everything that source and benchmarks give a name: variables, parameters, functions, classes and imports."""
+    for path in [*FILES, *(ROOT / "benchmarks").glob("*.py")]:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield path, node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield path, node.attr
+            elif isinstance(node, ast.arg):
+                yield path, node.arg
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node.name
+            elif isinstance(node, ast.alias) and node.asname:
+                yield path, node.asname

@@ -27,7 +27,8 @@ from headwise.models.split import SplitModel
 from headwise.settings.fields import check, field_help, field_types
 from headwise.settings.names import list_names
 
-IMAGE, TEXT = Task((3, 32, 32), 7), Task((12,), 4, vocabulary=50)
+IMAGE = Task((3, 32, 32), 7)
+TEXT = Task((12,), 4, vocabulary=50)
 
 # model, task, feature width, whether the features come from a ReLU
 FAMILIES: dict[str, tuple[Model, Task, int, bool]] = {
@@ -52,7 +53,7 @@ light = pytest.mark.parametrize("name", LIGHT)
 NAMES = ["cnn", "fasttext", "fedgh-cnn", "lenet5", "linear", "mlp", "resnet18"]
 
 
-def built(model: Model, task: Task, seed: int = 0) -> SplitModel:
+def build(model: Model, task: Task, seed: int = 0) -> SplitModel:
     torch.manual_seed(seed)
     return model.build(task)
 
@@ -66,7 +67,8 @@ def batch(task: Task, n: int = 2) -> Tensor:
 
 @family
 def test_shapes_and_features(model: Model, task: Task, width: int, relu: bool) -> None:
-    net, x = built(model, task).eval(), batch(task)
+    net = build(model, task).eval()
+    x = batch(task)
     features = net.body(x)
     assert features.shape == (2, width)
     assert net(x).shape == (2, task.classes)
@@ -77,7 +79,7 @@ def test_shapes_and_features(model: Model, task: Task, width: int, relu: bool) -
 
 @family
 def test_the_head_is_one_linear_layer_with_bias(model: Model, task: Task, width: int, relu: bool) -> None:
-    net = built(model, task)
+    net = build(model, task)
     assert type(net.head) is nn.Linear
     assert (net.head.in_features, net.head.out_features) == (width, task.classes)
     assert set(net.params("head")) == {"head.weight", "head.bias"}
@@ -86,14 +88,15 @@ def test_the_head_is_one_linear_layer_with_bias(model: Model, task: Task, width:
 @light
 def test_all_parameters_learn(name: str) -> None:
     model, task, *_ = FAMILIES[name]
-    net = built(model, task)
+    net = build(model, task)
     net(batch(task, 8)).logsumexp(1).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
 
 
 def test_resnet_learns_from_one_batch() -> None:
     task = Task((1, 8, 8), 2)
-    net, x = built(ResNet18(), task), batch(task)
+    net = build(ResNet18(), task)
+    x = batch(task)
     nn.functional.cross_entropy(net(x), torch.tensor([0, 1])).backward()
     assert all(p.grad is not None for p in net.parameters())
 
@@ -101,14 +104,14 @@ def test_resnet_learns_from_one_batch() -> None:
 @light
 def test_same_seed_same_weights(name: str) -> None:
     model, task, *_ = FAMILIES[name]
-    a, b, other = (built(model, task, seed).state() for seed in (3, 3, 4))
+    a, b, other = (build(model, task, seed).state() for seed in (3, 3, 4))
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert not all(torch.equal(a[k], other[k]) for k in a)
 
 
 @pytest.mark.parametrize("name", ["cnn", "fedgh-1", "lenet5", "lenet5-wide", "mlp", "linear"])
 def test_initialisation_is_uniform_within_torchs_bound(name: str) -> None:
-    for layer in built(*FAMILIES[name][:2]).modules():
+    for layer in build(*FAMILIES[name][:2]).modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = 1 / math.sqrt(layer.weight[0].numel())
             assert layer.weight.abs().max() <= bound
@@ -118,7 +121,7 @@ def test_initialisation_is_uniform_within_torchs_bound(name: str) -> None:
 
 
 def test_cnn_draws_its_layers_from_input_to_output() -> None:
-    net = built(CNN(), IMAGE, seed=5)
+    net = build(CNN(), IMAGE, seed=5)
     torch.manual_seed(5)
     plain = [nn.Conv2d(3, 32, 5), nn.Conv2d(32, 64, 5), nn.Linear(1600, 512), nn.Linear(512, 7)]
     drawn = [p for layer in plain for p in layer.parameters()]
@@ -127,7 +130,8 @@ def test_cnn_draws_its_layers_from_input_to_output() -> None:
 
 def test_cnn_learns_the_same_as_with_relu_before_pooling() -> None:
     """The published order of layers; with pixels that are exactly zero, where the order could matter."""
-    net, x = built(CNN(), IMAGE, seed=5), torch.randn(6, *IMAGE.shape).clamp(min=0)
+    net = build(CNN(), IMAGE, seed=5)
+    x = torch.randn(6, *IMAGE.shape).clamp(min=0)
     with torch.no_grad():
         net.body[0].bias.zero_()
     w = list(net.parameters())
@@ -144,7 +148,7 @@ def test_cnn_learns_the_same_as_with_relu_before_pooling() -> None:
 
 
 def test_resnet_is_initialised_as_in_torchvision() -> None:
-    net = built(ResNet18(), IMAGE)
+    net = build(ResNet18(), IMAGE)
     for layer in net.body.modules():
         if isinstance(layer, nn.Conv2d):
             fan_out = layer.out_channels * math.prod(layer.kernel_size)
@@ -156,9 +160,10 @@ def test_resnet_is_initialised_as_in_torchvision() -> None:
 
 
 def test_resnet_layout() -> None:
-    body = built(ResNet18(), Task((3, 64, 64), 2)).eval().body
+    body = build(ResNet18(), Task((3, 64, 64), 2)).eval().body
     assert isinstance(body, nn.Sequential)
-    x, sizes = torch.zeros(1, 3, 64, 64), list[tuple[int, ...]]()
+    x = torch.zeros(1, 3, 64, 64)
+    sizes = list[tuple[int, ...]]()
     for layer in body:
         x = layer(x)
         sizes.append(tuple(x.shape[1:]))
@@ -167,7 +172,7 @@ def test_resnet_layout() -> None:
 
 
 def test_fasttext_counts_the_padding_in_its_mean() -> None:
-    net = built(FastText(), TEXT)
+    net = build(FastText(), TEXT)
     words, mean, _ = net.body  # pyright: ignore[reportGeneralTypeIssues]
     text = torch.tensor([[3, 5] + [0] * 10])
     assert torch.allclose(mean(words(text)), (words.weight[3] + words.weight[5])[None] / 12)
@@ -175,7 +180,7 @@ def test_fasttext_counts_the_padding_in_its_mean() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_fasttext_never_trains_its_padding(sparse: bool) -> None:
-    net = built(FastText(sparse), TEXT)
+    net = build(FastText(sparse), TEXT)
     words = net.body[0]
     net(torch.tensor([[3, 5] + [0] * 10])).sum().backward()
     torch.optim.SGD(net.parameters(), 0.1).step()
@@ -184,7 +189,7 @@ def test_fasttext_never_trains_its_padding(sparse: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "task", "said"),
+    ("model", "task", "message"),
     [
         (CNN(), Task((3, 15, 32), 2), "CNN, which takes images .* at least 16 x 16 pixels, not shape \\(3, 15, 32\\)"),
         (CNN(), Task((784,), 2), "CNN, which takes images .*, not shape \\(784,\\)"),
@@ -201,8 +206,8 @@ def test_fasttext_never_trains_its_padding(sparse: bool) -> None:
         (Linear(), TEXT, "Linear, which takes images or features"),
     ],
 )
-def test_a_task_that_does_not_fit_is_one_sentence(model: Model, task: Task, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_task_that_does_not_fit_is_one_sentence(model: Model, task: Task, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         model.build(task)
     text = str(caught.value)
     assert text.endswith(".")
@@ -213,7 +218,7 @@ def test_a_task_that_does_not_fit_is_one_sentence(model: Model, task: Task, said
 @given(st.integers(1, 4), st.integers(16, 40), st.integers(16, 40), st.integers(1, 5))
 def test_small_cnns_take_any_image_of_16_pixels_and_more(c: int, h: int, w: int, classes: int) -> None:
     task = Task((c, h, w), classes)
-    assert built(LeNet5(), task)(batch(task, 1)).shape == (1, classes)
+    assert build(LeNet5(), task)(batch(task, 1)).shape == (1, classes)
 
 
 def test_the_catalog_finds_all_families() -> None:
@@ -223,7 +228,8 @@ def test_the_catalog_finds_all_families() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_explains_itself(name: str) -> None:
-    cls, entry = registry.find("model", name), registry.read_card("model", name)
+    cls = registry.find("model", name)
+    entry = registry.read_card("model", name)
     assert issubclass(cls, Model)
     assert dataclasses.is_dataclass(cls)
     check(cls())

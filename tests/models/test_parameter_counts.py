@@ -1,4 +1,4 @@
-"""Every parameter count of METHODS §10, exactly."""
+"""The number of parameters of every model, as published or counted by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from headwise.models.mlp import MLP
 from headwise.models.resnet18 import ResNet18
 
 MNIST = Task((1, 28, 28), 10)
-CIFAR10, CIFAR100 = Task((3, 32, 32), 10), Task((3, 32, 32), 100)
+CIFAR10 = Task((3, 32, 32), 10)
+CIFAR100 = Task((3, 32, 32), 100)
 TINY = Task((3, 64, 64), 200)
 NEWS = Task((200,), 4, vocabulary=98_635)
 

@@ -11,7 +11,9 @@ from headwise.models.base import Task
 from headwise.models.replicas import replica
 from headwise.settings.names import list_names
 
-TASK, WORDS, PIXELS = Task((3, 32, 32), 10), Task((20,), 4, 50), Task((3, 32, 32), 10, kind="segmentation")
+TASK = Task((3, 32, 32), 10)
+WORDS = Task((20,), 4, 50)
+PIXELS = Task((3, 32, 32), 10, kind="segmentation")
 
 
 @pytest.mark.parametrize("name", list_names("model"))
@@ -63,7 +65,8 @@ def test_what_is_tied_stays_tied() -> None:
 
 
 def test_hooks_come_along_but_new_ones_stay_where_they_are_made() -> None:
-    net, seen = nn.Linear(2, 2), list[str]()
+    net = nn.Linear(2, 2)
+    seen = list[str]()
     net.register_forward_hook(lambda *_: seen.append("from the start"))
     twin = replica(net, {})
     twin.register_forward_hook(lambda *_: seen.append("the copy's"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections import OrderedDict
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ConfigError
+from headwise.models import split as split_module
 from headwise.models.base import Task
 from headwise.models.resnet18 import ResNet18
 from headwise.models.split import SplitModel, has_batchnorm, split
@@ -48,15 +50,18 @@ CASES = {
 @pytest.mark.parametrize(("make", "head", "shape"), CASES.values(), ids=CASES)
 def test_split_computes_the_same_bits(make, head, shape, mode) -> None:
     module = make().train(mode)
-    net, x = split(module, head).train(mode), torch.randn(shape)
+    net = split(module, head).train(mode)
+    x = torch.randn(shape)
     assert torch.equal(net(x), module(x))
     assert torch.equal(net.head(net.body(x)), module(x))
 
 
 @pytest.mark.parametrize(("make", "head", "shape"), CASES.values(), ids=CASES)
 def test_split_leaves_the_users_module_alone(make, head, shape) -> None:
-    module, x = make().eval(), torch.randn(shape)
-    layers, before = repr(module), {k: t.clone() for k, t in module.state_dict().items()}
+    module = make().eval()
+    x = torch.randn(shape)
+    layers = repr(module)
+    before = {k: t.clone() for k, t in module.state_dict().items()}
     train(split(module, head), x)
     assert repr(module) == layers
     assert all(torch.equal(t, before[k]) for k, t in module.state_dict().items())
@@ -124,7 +129,8 @@ def test_group_norm_is_no_batchnorm() -> None:
 def test_snapshots_do_not_follow_training(policy) -> None:
     net = split(Nested(), "top.fc")
     net.batchnorm = policy
-    params, state = net.params(), net.state()
+    params = net.params()
+    state = net.state()
     kept = {k: t.clone() for k, t in state.items()}
     train(net, torch.randn(6, 1, 5, 5))
     assert all(torch.equal(params[k], kept[k]) for k in params)
@@ -158,7 +164,8 @@ def test_live_parameters_are_the_models_own() -> None:
 
 
 def test_state_restores_everything() -> None:
-    net, other = split(sequential(), "3"), split(sequential(), "3")
+    net = split(sequential(), "3")
+    other = split(sequential(), "3")
     train(net, torch.randn(6, 4))
     other.load_state_dict(dict(net.state()))
     x = torch.randn(3, 4)
@@ -181,7 +188,8 @@ class Scratch(nn.Module):
 
 @pytest.mark.parametrize("policy", ["params", "all", "local"])
 def test_tied_and_scratch_tensors_do_no_harm(policy) -> None:
-    body, head = Scratch(), nn.Linear(4, 4)
+    body = Scratch()
+    head = nn.Linear(4, 4)
     head.weight = body.fc.weight
     net = SplitModel(body, head)
     net.batchnorm = policy
@@ -191,3 +199,8 @@ def test_tied_and_scratch_tensors_do_no_harm(policy) -> None:
     assert not any("scratch" in k for k in [*net.params(), *net.state()])
     net.load_state_dict(dict(net.state()))
     assert net.head.weight is net.body.fc.weight
+
+
+def test_the_examples_in_docstrings() -> None:
+    examples = doctest.testmod(split_module)
+    assert (examples.attempted >= 5, examples.failed) == (True, 0)

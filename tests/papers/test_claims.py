@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import tomllib
 from pathlib import Path
@@ -27,8 +26,8 @@ def script() -> Any:
 
 
 claims = script()
-TOLD = [page for file in sorted(claims.HOME.glob("*.toml")) for page in tomllib.loads(file.read_text())["pages"]]
-RUNS = json.loads((claims.HOME / "runs.json").read_text())
+CLAIMS = [page for file in sorted(claims.HOME.glob("*.toml")) for page in tomllib.loads(file.read_text())["pages"]]
+RUNS = claims.read_runs()
 
 
 @pytest.mark.parametrize(("moments", "every"), [(("pre", "post"), 2), (("post",), 2), (("post",), 1)])
@@ -49,14 +48,15 @@ def test_a_trace_gives_the_accuracies_that_the_engine_logged(
             assert np.average(scores, weights=n) == pytest.approx(logged[t][moment]["accuracy"])
 
 
-def test_an_interval_is_paired_and_covers_seeds() -> None:
-    n = np.array([1.0, 3.0])
-    assert claims.estimate(np.array([[1.0, 2.0]]), n)[0] == 1.75
-    same = np.full((1, 50), 0.5)
-    assert claims.estimate(same, np.ones(50)) == (0.5, 0.5, 0.5)
-    one, two = np.array([[0.0] * 50]), np.array([[0.0] * 50, [2.0] * 50])
-    assert claims.estimate(one, np.ones(50))[1:] == (0.0, 0.0)
-    assert claims.estimate(two, np.ones(50))[1:] == (0.0, 2.0)  # seeds differ, clients do not
+def test_an_interval_covers_draws_seeds_and_clients() -> None:
+    one = claims.estimate(np.array([[[1.0, 2.0]]]), np.array([[1.0, 3.0]]))
+    assert one.value == 1.75
+    assert one.low < 1.75 < one.high  # over two clients
+    assert claims.estimate(np.full((1, 1, 50), 0.5), np.ones((1, 50))) == (0.5, 0.5, 0.5)
+    seeds = np.array([[[0.0] * 50, [2.0] * 50]])
+    assert claims.estimate(seeds, np.ones((1, 50))).low < 0.0
+    draws = np.array([[[0.0] * 50], [[2.0] * 50]])
+    assert claims.estimate(draws, np.ones((2, 50))).low < 0.0
 
 
 TWO: dict[str, Any] = {
@@ -82,10 +82,11 @@ def test_methods_are_compared_on_the_seeds_that_both_have() -> None:
 
 
 def test_other_clients_are_not_compared() -> None:
-    with pytest.raises(SystemExit, match="FedPer has other clients in other seeds"):
-        claims.Page(TWO, [run_of("fedper", [0.5, 0.5], s, f"p{s}") for s in (0, 1)])
+    seeds = claims.Page(TWO, [run_of("fedper", [0.5, 0.5], s, f"p{s}") for s in (0, 1)])
+    with pytest.raises(SystemExit, match="FedPer: these runs have different clients in one draw"):
+        seeds.table()
     page = claims.Page(TWO, [run_of("fedper", [0.5, 0.5]), run_of("fedavg", [0.5, 0.5], partition="q")])
-    with pytest.raises(SystemExit, match="these runs have different clients"):
+    with pytest.raises(SystemExit, match="FedPer, FedAvg: these runs have different clients in one draw"):
         page._difference("FedPer - FedAvg")
 
 
@@ -96,14 +97,14 @@ def test_small_and_large_clients_add_up_to_the_difference() -> None:
     assert page.fill("by {diff:FedPer - FedAvg}").startswith("by +27.5 (")
 
 
-@pytest.mark.parametrize("told", [t for t in TOLD if "exact" not in t], ids=lambda t: t["name"])
-def test_a_committed_page_is_what_its_runs_say(told: dict[str, Any]) -> None:
-    page = (claims.RESULTS / f"claim-{told['name']}.md").read_text()
-    assert page == claims.Page(told, RUNS).markdown()
-    assert not {"?", ""} & {told["verdict"], told["because"]}
+@pytest.mark.parametrize("claim", [t for t in CLAIMS if "exact" not in t], ids=lambda t: t["name"])
+def test_a_committed_page_is_what_its_runs_say(claim: dict[str, Any]) -> None:
+    page = (claims.RESULTS / f"claim-{claim['name']}.md").read_text()
+    assert page == claims.Page(claim, RUNS).markdown()
+    assert not {"?", ""} & {claim["verdict"], claim["because"]}
 
 
 def test_the_table_of_claims_names_every_page() -> None:
     readme = (claims.RESULTS / "README.md").read_text()
-    assert len(TOLD) >= 10
-    assert all(f"(claim-{t['name']}.md)" in readme for t in TOLD)
+    assert len(CLAIMS) >= 10
+    assert all(f"(claim-{t['name']}.md)" in readme for t in CLAIMS)

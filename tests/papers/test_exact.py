@@ -24,31 +24,31 @@ def verdicts(name: str, **chosen: list[str]) -> dict[tuple[str, str], str]:
 
 
 def test_networks_of_fedgh_are_as_printed_but_for_the_sizes_that_are_not() -> None:
-    found = verdicts("fedgh/2")
+    verdict_of = verdicts("fedgh/2")
     size = "model size MB"
-    assert {place: v for place, v in found.items() if v != "exact"} == {
+    assert {place: v for place, v in verdict_of.items() if v != "exact"} == {
         ("CNN-4", size): "differs by +0.23",
         ("CNN-5", size): "differs by +0.01",
     }
-    assert len(found) == 30
+    assert len(verdict_of) == 30
 
 
 def test_traffic_of_fedgh_is_exact() -> None:
     columns = ["CIFAR-10 KB per client and round", "CIFAR-10 KB to target"]
-    found = verdicts("fedgh/3", columns=columns)
+    verdict_of = verdicts("fedgh/3", columns=columns)
     missing = {(m, c) for m in ("FML", "FedKD") for c in columns}
-    assert {place for place, v in found.items() if v == "nothing printed to compare with"} == missing
-    said = {"CIFAR-10 KB per client and round": "exact", "CIFAR-10 KB to target": MULTIPLIED}
-    assert {place: v for place, v in found.items() if place not in missing} == {
-        (m, c): said[c] for m, c in found if (m, c) not in missing
+    assert {place for place, v in verdict_of.items() if v == "nothing printed to compare with"} == missing
+    expected = {"CIFAR-10 KB per client and round": "exact", "CIFAR-10 KB to target": MULTIPLIED}
+    assert {place: v for place, v in verdict_of.items() if place not in missing} == {
+        (m, c): expected[c] for m, c in verdict_of if (m, c) not in missing
     }
-    assert len(found) == 14
+    assert len(verdict_of) == 14
 
 
 def test_traffic_with_a_hundred_classes_is_exact() -> None:
     methods = ["LG-FedAvg", "FedProto", "FedGH"]
-    found = verdicts("fedgh/3", columns=["CIFAR-100 KB"], methods=methods)
-    assert found == {(m, c): MULTIPLIED if "target" in c else "exact" for m in methods for _, c in found}
+    verdict_of = verdicts("fedgh/3", columns=["CIFAR-100 KB"], methods=methods)
+    assert verdict_of == {(m, c): MULTIPLIED if "target" in c else "exact" for m in methods for _, c in verdict_of}
 
 
 def test_formulas_hold_for_our_messages() -> None:
@@ -63,10 +63,10 @@ def test_a_formula_that_does_not_hold_is_found() -> None:
 
 
 def test_sizes_of_fedgmh_are_exact_but_for_a_product_of_a_rounded_one() -> None:
-    found = {method: v for (method, _), v in verdicts("fedgmh/sizes").items()}
-    assert found.pop("download with 100 labels KB") == "differs by -0.09"
-    assert set(found.values()) == {"exact"}
-    assert len(found) == 9
+    verdict_of = {method: v for (method, _), v in verdicts("fedgmh/sizes").items()}
+    assert verdict_of.pop("download with 100 labels KB") == "differs by -0.09"
+    assert set(verdict_of.values()) == {"exact"}
+    assert len(verdict_of) == 9
 
 
 def test_claims_of_texts_follow_from_tables() -> None:
@@ -77,8 +77,8 @@ def test_claims_of_texts_follow_from_tables() -> None:
 
 
 def test_every_claim_is_computed() -> None:
-    asked = {(name, m) for name in ("fedgmh/sizes", "fedgh/text", "fedah/text") for m in ask_for(name).methods}
-    assert asked == CLAIMS.keys()
+    claims = {(name, m) for name in ("fedgmh/sizes", "fedgh/text", "fedah/text") for m in ask_for(name).methods}
+    assert claims == CLAIMS.keys()
 
 
 def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "ours", "floor", "said"),
+    ("printed", "ours", "floor", "verdict"),
     [
         ("93.92 ± 0.15", 93.7, 90.0, "within the published spread"),
         ("93.92 ± 0.15", 93.1, 90.0, "within 1 point"),
@@ -113,8 +113,8 @@ def test_counted_messages_are_those_of_a_run(tmp_path: Path) -> None:
         ("- did not converge", 50.0, 40.0, "nothing printed to compare with"),
     ],
 )
-def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, said: str) -> None:
-    assert judge_accuracy(Printed.parse(printed, ""), ours, floor) == said
+def test_verdicts_on_accuracies(printed: str, ours: float, floor: float | None, verdict: str) -> None:
+    assert judge_accuracy(Printed.parse(printed, ""), ours, floor) == verdict
 
 
 def test_a_small_scale_is_never_compared_in_standard_deviations() -> None:
@@ -124,7 +124,7 @@ def test_a_small_scale_is_never_compared_in_standard_deviations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "said"),
+    ("ours", "verdict"),
     [
         (None, "not reached in 300 rounds"),
         (68.0, "the same round"),
@@ -132,8 +132,8 @@ def test_a_small_scale_is_never_compared_in_standard_deviations() -> None:
         (60.0, "8 rounds earlier"),
     ],
 )
-def test_verdicts_on_rounds(ours: float | None, said: str) -> None:
-    assert judge_rounds(Printed.parse("68", ""), ours, 300) == said
+def test_verdicts_on_rounds(ours: float | None, verdict: str) -> None:
+    assert judge_rounds(Printed.parse("68", ""), ours, 300) == verdict
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_verdicts_on_rounds(ours: float | None, said: str) -> None:
     ],
 )
 def test_printed_cells_are_read(text: str, mean: float | None, std: float | None, digit: float) -> None:
-    found = Printed.parse(text, "")
-    assert (found.mean, found.std, found.text) == (pytest.approx(mean), std, text)
-    assert found.last_digit == pytest.approx(digit)
-    assert found.missing is text.startswith("-")
+    printed = Printed.parse(text, "")
+    assert (printed.mean, printed.std, printed.text) == (pytest.approx(mean), std, text)
+    assert printed.last_digit == pytest.approx(digit)
+    assert printed.missing is text.startswith("-")

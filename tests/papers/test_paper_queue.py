@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_cell_of_the_list_exists_comes_once_and_takes_all_samples() -> None:
-    cells = list(queue.listed())
+    cells = list(queue.list_cells())
     assert len({cell.folder for _, cell in cells}) == len(cells) > 50
     assert all(cell.method in entry and cell.experiment.fraction == 1 for entry, cell in cells)
 

@@ -69,7 +69,8 @@ def test_a_run_has_converged_within_a_point_of_its_best(
         for t, v in enumerate(curve, 1)
     ]
     monkeypatch.setattr(hw.Run, "rounds", rows)
-    ask, run = ask_for(table), hw.Run(Path("nowhere"))
+    ask = ask_for(table)
+    run = hw.Run(Path("nowhere"))
     all_in_all, per_round, rounds = (measure_effort(run, ask, c, "pre") for c in ask.columns)
     assert (per_round, rounds) == (3.5, converged)
     assert all_in_all == (None if converged is None else 3.5 * converged)
@@ -82,9 +83,9 @@ def test_a_table_of_ratios_needs_fedavg(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "ours", "said"),
+    ("printed", "ours", "verdict"),
     [(1.5, 1.6, "within a tenth of print"), (1.5, 3.0, "100% above print"), (2.0, 1.0, "50% below print")],
 )
-def test_verdicts_on_ratios(printed: float, ours: float, said: str) -> None:
-    assert judge_ratio(Printed("-", printed), ours) == said
+def test_verdicts_on_ratios(printed: float, ours: float, verdict: str) -> None:
+    assert judge_ratio(Printed("-", printed), ours) == verdict
     assert judge_ratio(Printed("-"), ours) == "nothing printed to compare with"

@@ -54,7 +54,8 @@ def test_a_table_is_run_and_put_beside_print(call: Call, tmp_path: Path) -> None
     assert [(r["method"], r["column"]) for r in rows] == [
         (m, c) for c in ("even", "even, rounds to 40 %", "skewed") for m in ("FedAvg", "FedProx")
     ]
-    first, prox = rows[0], rows[1]
+    first = rows[0]
+    prox = rows[1]
     runs = [hw.Run(p) for p in (tmp_path / "cells").glob("fedavg-synthetic-s*")]
     best = {r.manifest["experiment"]["seed"]: max(row["pre"]["accuracy"] for row in r.rounds) * 100
             for r in runs if r.manifest["experiment"]["partition"]["name"] == "iid"}  # fmt: skip
@@ -89,11 +90,11 @@ def test_scales_and_rules_are_marked(call: Call, tmp_path: Path) -> None:
     flags = ("--scale", "quick", "--rules", "code", "--quiet", "--columns", "even")
     code, out, err = call("reproduce", TABLE, *flags, "--json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["scale"], found["scaled"], found["rules"]) == ("quick", True, "code")
-    assert any(w.startswith("Scaled variant quick: half of the samples") for w in found["words"])
-    assert "Rules of the public code: The public code trains at a tenth of the rate." in found["words"]
-    rows = [r for r in found["rows"] if r["column"] == "even"]
+    answer = json.loads(out)
+    assert (answer["scale"], answer["scaled"], answer["rules"]) == ("quick", True, "code")
+    assert any(w.startswith("Scaled variant quick: half of the samples") for w in answer["words"])
+    assert "Rules of the public code: The public code trains at a tenth of the rate." in answer["words"]
+    rows = [r for r in answer["rows"] if r["column"] == "even"]
     assert [(r["rounds"], r["moment"]) for r in rows] == [(2, "pre"), (2, "pre")]
     assert all(r["verdict"].startswith("small scale, order of methods only") for r in rows)
     manifests = [hw.Run(p).manifest["experiment"] for p in Path("runs/reproduce/cells").iterdir()]
@@ -127,7 +128,9 @@ def reproduce_and_die(out: Path, cells: Path) -> None:
 
 
 def test_killed_in_the_middle_nothing_is_lost_or_run_twice(call: Call, tmp_path: Path) -> None:
-    killed, a, b = tmp_path / "killed", tmp_path / "a", tmp_path / "b"
+    killed = tmp_path / "killed"
+    a = tmp_path / "a"
+    b = tmp_path / "b"
     process = forks().Process(target=reproduce_and_die, args=(killed, a))
     process.start()
     process.join()
@@ -170,8 +173,8 @@ def test_a_target_that_some_seeds_miss_is_not_reached(tmp_path: Path) -> None:
 
 
 def test_standalone_may_be_asked_for(tmp_path: Path) -> None:
-    found = reproduce(ask_for(TABLE, columns=["skewed"], methods=["standalone"]), tmp_path / "o", cells=tmp_path / "c")
-    (row,) = found.rows
+    table = reproduce(ask_for(TABLE, columns=["skewed"], methods=["standalone"]), tmp_path / "o", cells=tmp_path / "c")
+    (row,) = table.rows
     assert row.mean == row.standalone
     assert row.printed.missing
 
@@ -202,15 +205,15 @@ def test_times_are_said_as_people_say_them() -> None:
 
 def test_a_plan_runs_nothing(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("reproduce", TABLE, "--budget", "1h", "--plan", "--columns", "even", "--json")
-    found = json.loads(out)
-    assert (code, found["scale"]) == (0, "full")
-    assert [r["method"] for r in found["runs"]] == ["Standalone", "FedAvg", "FedProx"]
-    assert found["seconds"] == pytest.approx(sum(r["seconds"] for r in found["runs"]))
+    answer = json.loads(out)
+    assert (code, answer["scale"]) == (0, "full")
+    assert [r["method"] for r in answer["runs"]] == ["Standalone", "FedAvg", "FedProx"]
+    assert answer["seconds"] == pytest.approx(sum(r["seconds"] for r in answer["runs"]))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "sentence"),
     [
         (["tiny/1"], "table is 'tiny/1', which is not known: allowed are"),
         (["nowhere.toml/1"], "nowhere.toml can't be read: No such file or directory."),
@@ -225,9 +228,11 @@ def test_a_plan_runs_nothing(call: Call, tmp_path: Path) -> None:
         ([TABLE, "--budget", "1h", "--scale", "quick"], "but a budget chooses the scale: give only one of them."),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(args: list[str], said: str, call: Call, tmp_path: Path) -> None:
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    args: list[str], sentence: str, call: Call, tmp_path: Path
+) -> None:
     code, out, err = call("reproduce", *args)
     assert (code, out) == (2, "")
     assert err.startswith("headwise: ") and err.count("\n") == 1
-    assert said in err
+    assert sentence in err
     assert not list(tmp_path.iterdir())

@@ -52,14 +52,15 @@ def test_all_tables_of_the_five_papers_are_there() -> None:
 
 
 def test_each_number_is_that_of_the_source(source: Path) -> None:
-    count, renamed = 0, script().renamed
+    count = 0
+    renamed = script().renamed
     for paper, table, facts in script().tables(source):
-        found = find(f"{paper}/{table}")[1]
+        ours = find(f"{paper}/{table}")[1]
         rows = facts.get("rows") or [
             {"method": c["what"], "column": "value", "mean": c["value"], "std": None} for c in facts["claims"]
         ]
         for row in rows:
-            printed = found.cell(renamed(row["method"]), renamed(row["column"]))
+            printed = ours.cell(renamed(row["method"]), renamed(row["column"]))
             assert (printed.mean, printed.std) == (pytest.approx(row["mean"]), row["std"]), (paper, table, row)
             count += 1
     assert count == sum(entry["rows"] for entry in json.loads((source / "index.json").read_text()).values())
@@ -117,7 +118,8 @@ def test_the_code_differs_where_it_is_said_to_differ() -> None:
             recipe_of(ask, "FedGMH"), ask.columns[0]
         )
 
-    (paper, moment), (code, code_moment) = made("paper"), made("code")
+    (paper, moment) = made("paper")
+    (code, code_moment) = made("code")
     assert (paper.method.options["mask"], code.method.options["mask"]) == ("critical_global", "critical_local")
     assert (paper.train.drop_last, code.train.drop_last) == (False, True)
     assert (paper.train.lr_decay_per, code.train.lr_decay_per) == ("round", "participation")
@@ -140,7 +142,8 @@ def test_the_code_of_fedgmh_is_imitated_as_far_as_it_is_said() -> None:
 
 def test_nothing_that_was_not_printed_is_said_to_be() -> None:
     """FedGH's epochs, batches and rounds were searched: its full scale must not call itself as printed."""
-    (full, *_), opened = find("fedgh/3")[0].scales, find("fedgh/3")[0].open[0]
+    (full, *_) = find("fedgh/3")[0].scales
+    opened = find("fedgh/3")[0].open[0]
     assert full.words != "as printed" and "does not print" in full.words and "are not printed" in opened
     ten = ask_for("fedgh/3", scale="e10", columns=["CIFAR-10 accuracy"])
     assert experiment_of(ten, ten.columns[0], recipe_of(ten, "FedGH")).train.epochs == 10
@@ -198,7 +201,7 @@ def test_later_settings_win_and_tables_are_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "sentence"),
     [
         ("clients = 3", 'clients = "3', "is not valid TOML"),
         ('moment = "stale"', 'moment = "later"', "moment is 'later'"),
@@ -209,13 +212,13 @@ def test_later_settings_win_and_tables_are_merged() -> None:
         ('target = 0.4', "target = 4", "target is 4.0, but must be from 0 to 1"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_file_is_one_sentence(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_is_one_sentence(old: str, new: str, sentence: str, tmp_path: Path) -> None:
     text = TINY.read_text(encoding="utf-8")
     assert old in text
     (tmp_path / "bad.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError) as error:
         load(str(tmp_path / "bad.toml"))
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize("args", [["list", "papers"], ["describe", "fedgmh/2"], ["reproduce", "--help"]])
@@ -231,10 +234,10 @@ def test_settings_that_are_as_usual_do_not_make_another_cell() -> None:
     usual: dict[str, Any] = {"rounds": 5, "train": {"lr": 0.1, "batch": 10}}
     before = {"rounds": 7, "train": {"lr": 0.1, "batch": 20}}
     after = {"rounds": 7, "train": {"lr": 0.1, "batch": 20, "new": None}, "section": {"x": 1}}
-    found = difference(before, usual)
-    assert found == {"rounds": 7, "train": {"batch": 20}}
-    assert difference(after, {**usual, "train": {**usual["train"], "new": None}, "section": {"x": 1}}) == found
-    assert difference(after, usual) != found
+    changes = difference(before, usual)
+    assert changes == {"rounds": 7, "train": {"batch": 20}}
+    assert difference(after, {**usual, "train": {**usual["train"], "new": None}, "section": {"x": 1}}) == changes
+    assert difference(after, usual) != changes
 
 
 def test_every_cell_of_a_table_has_its_own_key() -> None:

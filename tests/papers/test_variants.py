@@ -17,23 +17,23 @@ def ask() -> Ask:
 
 
 def test_settings_reach_every_run_and_options_those_that_have_them() -> None:
-    found = with_settings(ask(), ["train.drop_last=true", "method.beta=0.25"])
-    made = {c.method: c.experiment for c in cells_of(found)}
+    changed = with_settings(ask(), ["train.drop_last=true", "method.beta=0.25"])
+    made = {c.method: c.experiment for c in cells_of(changed)}
     assert made.keys() == {"Standalone", "FedPer", "FedGMH"}
     assert all(e.train.drop_last and e.train.batch == 100 for e in made.values())
     assert made["FedGMH"].method.options["beta"] == 0.25
     assert "beta" not in made["FedPer"].method.options
-    assert {c.key for c in cells_of(found)}.isdisjoint(c.key for c in cells_of(ask()))
+    assert {c.key for c in cells_of(changed)}.isdisjoint(c.key for c in cells_of(ask()))
 
 
 def test_a_scale_does_not_undo_what_was_set() -> None:
-    found = with_settings(ask_for("fedgmh/2", scale="60r", **GMH), ["rounds=7"])
-    assert {c.experiment.rounds for c in cells_of(found)} == {7}
+    changed = with_settings(ask_for("fedgmh/2", scale="60r", **GMH), ["rounds=7"])
+    assert {c.experiment.rounds for c in cells_of(changed)} == {7}
 
 
 def test_a_sweep_runs_each_value_and_standalone_once() -> None:
-    found = with_sweep(ask(), "method.beta=0.1,0.3,0.5")
-    cells = [(c.method, c.experiment.method.options.get("beta")) for c in cells_of(found)]
+    changed = with_sweep(ask(), "method.beta=0.1,0.3,0.5")
+    cells = [(c.method, c.experiment.method.options.get("beta")) for c in cells_of(changed)]
     assert sorted(cells, key=repr) == [
         ("FedGMH", 0.1),
         ("FedGMH", 0.3),
@@ -41,28 +41,29 @@ def test_a_sweep_runs_each_value_and_standalone_once() -> None:
         ("FedPer", None),
         ("Standalone", None),
     ]
-    assert [c.name for c in found.columns] == [f"CIFAR-10 ExDir(2,0.5), method.beta={v}" for v in (0.1, 0.3, 0.5)]
-    assert all(found.table.cell(m, c.name).missing for m in found.methods for c in found.columns)
+    assert [c.name for c in changed.columns] == [f"CIFAR-10 ExDir(2,0.5), method.beta={v}" for v in (0.1, 0.3, 0.5)]
+    assert all(changed.table.cell(m, c.name).missing for m in changed.methods for c in changed.columns)
 
 
 def test_a_sweep_of_training_goes_through_all_methods() -> None:
-    found = with_sweep(ask(), "train.epochs=1,4")
-    assert sorted(c.experiment.train.epochs for c in cells_of(found)) == [1, 1, 1, 4, 4, 4]
+    changed = with_sweep(ask(), "train.epochs=1,4")
+    assert sorted(c.experiment.train.epochs for c in cells_of(changed)) == [1, 1, 1, 4, 4, 4]
 
 
 def test_the_page_says_what_was_set_by_hand() -> None:
-    plain, found = ask(), with_sweep(with_settings(ask(), ["train.lr=0.1"]), "method.beta=0.1,0.3")
+    plain = ask()
+    changed = with_sweep(with_settings(ask(), ["train.lr=0.1"]), "method.beta=0.1,0.3")
     row = Row("FedGMH", "a column", Printed("- not printed"), "nothing printed to compare with")
-    page = Reproduction(found, (row,), "headwise reproduce fedgmh/2").markdown()
+    page = Reproduction(changed, (row,), "headwise reproduce fedgmh/2").markdown()
     assert "**Set by hand: train.lr=0.1, method.beta=0.1,0.3.**" in page
     assert "- Set by hand, not the paper's: train.lr=0.1." in page
-    assert Reproduction(found, (row,)).plain()["set"] == ["train.lr=0.1", "method.beta=0.1,0.3"]
+    assert Reproduction(changed, (row,)).plain()["set"] == ["train.lr=0.1", "method.beta=0.1,0.3"]
     assert "by hand" not in Reproduction(plain, (row,), "headwise").markdown()
-    assert found.folder == "fedgmh-2-train.lr=0.1-method.beta=0.1,0.3" != plain.folder
+    assert changed.folder == "fedgmh-2-train.lr=0.1-method.beta=0.1,0.3" != plain.folder
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "sentence"),
     [
         ("train.lr", "--set is 'train.lr', but must look like train.lr=0.1"),
         ("seed=3", "set is 'seed=3', but seed is chosen by --seeds"),
@@ -71,8 +72,8 @@ def test_the_page_says_what_was_set_by_hand() -> None:
         ("train.lr=-1", "train.lr is -1"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_sentence(settings: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_setting_that_cannot_be_is_one_sentence(settings: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
         cells_of(with_settings(ask(), [settings]))
 
 
@@ -88,6 +89,6 @@ def test_a_sweep_of_what_is_not_trained_is_one_sentence() -> None:
 
 
 def test_an_option_can_be_set_for_a_method_named_by_its_preset() -> None:
-    asked = ask_for("fedah/1", columns=["CIFAR-100 Dir(0.1)"], methods=["FedAH"])  # runs fedah@paper
-    made = {c.method: c.experiment for c in cells_of(with_settings(asked, ["method.weight_lr=0.5"]))}
+    table = ask_for("fedah/1", columns=["CIFAR-100 Dir(0.1)"], methods=["FedAH"])  # runs fedah@paper
+    made = {c.method: c.experiment for c in cells_of(with_settings(table, ["method.weight_lr=0.5"]))}
     assert made["FedAH"].method.options["weight_lr"] == 0.5

@@ -24,8 +24,8 @@ from headwise.log.schema import Round
 from headwise.records import Nothing
 from headwise.report.data import setting_data
 from headwise.report.results import collect
-from headwise.report.tables import results
-from headwise.report.words import client_words, words
+from headwise.report.tables import tabulate_results
+from headwise.report.words import describe_clients, describe_results
 from headwise.runs.query import summarize
 from small_runs import experiment, stop_after
 
@@ -139,11 +139,11 @@ def test_a_run_is_judged_by_what_it_names(tmp_path: Path, capsys: pytest.Capture
     assert "auc" not in usual.rounds[-1]["pre"], "nobody asked for it"
     settings = {s.metric.name: s for s in collect([tmp_path])}
     assert settings.keys() == {"auc", "accuracy"}, "runs that are judged differently are not compared"
-    head, cells = results(settings["auc"].lines, settings["auc"].floor)
+    head, cells = tabulate_results(settings["auc"].lines, settings["auc"].floor)
     assert head[1] == "AUC (pre)"
     assert cells[0][1] == f"{values[-1]:.3f}"
     assert cells[-1][:2] == ["dummy floor", "0.500"]
-    assert f"their AUC is {settings['auc'].ranking[0].score:.3f}" in words(settings["auc"])[0]
+    assert f"their AUC is {settings['auc'].ranking[0].score:.3f}" in describe_results(settings["auc"])[0]
     with pytest.raises(SystemExit):
         main(["resume", str(run.path)])
     said = capsys.readouterr().out
@@ -156,9 +156,9 @@ def test_a_client_with_one_class_has_no_auc(tmp_path: Path) -> None:
     assert all("auc" not in row["pre"] for row in run.rounds)
     assert run.summary()["auc"] == {}
     [setting] = collect([run.path])
-    assert words(setting)[0].startswith("Nothing was measured")
-    assert client_words(setting) == []
-    assert results(setting.lines, setting.floor)[1][0][1] == ""
+    assert describe_results(setting)[0].startswith("Nothing was measured")
+    assert describe_clients(setting) == []
+    assert tabulate_results(setting.lines, setting.floor)[1][0][1] == ""
     some = hw.run(experiment(2, data="synthetic:60:4:6:sites=2", evaluate=AUC), tmp_path / "some")
     counts = [sum(n > 0 for n in row) for row in some.partition["test"]]
     able, tested = sum(n > 1 for n in counts), sum(n > 0 for n in counts)
@@ -168,9 +168,9 @@ def test_a_client_with_one_class_has_no_auc(tmp_path: Path) -> None:
         assert row["pre"]["clients"] == tested
     assert [floor is not None for floor in some.floors] == [n > 1 for n in counts]
     [setting] = collect([some.path])
-    head, cells = results(setting.lines, setting.floor)
+    head, cells = tabulate_results(setting.lines, setting.floor)
     assert cells[0][head.index("clients measured")] == str(able)
-    assert f"{able} were measured" in " ".join(words(setting))
+    assert f"{able} were measured" in " ".join(describe_results(setting))
 
 
 def test_floors_are_those_of_models_without_inputs(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_the_floor_of_a_regression_is_each_clients_mean(tmp_path: Path) -> None:
     assert run.start is not None
     assert {"mae", "rmse", "r2", "loss", "client_std"} <= run.start["pre"].keys()
     [setting] = collect([run.path])
-    assert results(setting.lines, setting.floor)[0][1] == "RMSE (less is better) (pre)"
-    assert "where less is better" in words(setting)[0]
+    assert tabulate_results(setting.lines, setting.floor)[0][1] == "RMSE (less is better) (pre)"
+    assert "where less is better" in describe_results(setting)[0]
 
 
 def test_metrics_that_do_not_apply_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from headwise.errors import ClientError, RunError
 from headwise.methods.fedavg import FedAvg
 from headwise.records import Nothing
 from headwise.report import words
-from headwise.report.page import partition_table, write_page
+from headwise.report.page import tabulate_partition, write_page
 from headwise.report.results import collect
 from headwise.runs.query import Run, number_of
 from headwise.settings.experiment import Experiment
@@ -92,7 +92,7 @@ def test_pages_and_tables_have_names(named: Run, tmp_path: Path) -> None:
     page = write_page([setting], tmp_path / "page.html").read_text(encoding="utf-8")
     assert '"names":["va","7",' in page.replace(", ", ",").replace(": ", ":")
     assert "<b>lima</b>" not in page
-    head, rows = partition_table(named.partition, ["0", "1"], named.names)
+    head, rows = tabulate_partition(named.partition, ["0", "1"], named.names)
     assert head[:3] == ["client", "name", "train"]
     assert [row[:2] for row in rows] == [["0", "va"], ["1", "7"], ["2", "<b>lima</b>"]]
 
@@ -100,7 +100,7 @@ def test_pages_and_tables_have_names(named: Run, tmp_path: Path) -> None:
 def test_words_name_clients(named: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (setting,) = collect([named.path])
     monkeypatch.setitem(vars(setting.run), "floors", [1.1, 0.0, 1.1])
-    assert "2 of 3 clients (0 (va), 2 (<b>lima</b>)) do worse than by guessing." in words.client_words(setting)[0]
+    assert "2 of 3 clients (0 (va), 2 (<b>lima</b>)) do worse than by guessing." in words.describe_clients(setting)[0]
 
 
 class Failing(FedAvg):

@@ -44,7 +44,8 @@ OPTIONS = [
 
 
 def plan(task: TaskName, kernels: Kernels = "fast", image: bool = False, **train: Any) -> Plan:
-    rng, n = np.random.default_rng(0), sum(SIZES)
+    rng = np.random.default_rng(0)
+    n = sum(SIZES)
     x = rng.standard_normal((n, 1, 16, 16) if image else (n, 4)).astype(np.float32)
     linear = x.reshape(n, -1) @ rng.standard_normal((x[0].size, 3))
     y = {"classification": linear.argmax(1), "multilabel": (linear > 0).astype(np.float32)}.get(task, 7 + 5 * linear)
@@ -58,7 +59,7 @@ def plan(task: TaskName, kernels: Kernels = "fast", image: bool = False, **train
     return Plan(experiment, FedAvg(), (model.eval(),), data.clients())
 
 
-def trained(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, Tensor]]:
+def train_clients(plan: Plan, clients: list[int], epochs: int = 2) -> list[dict[str, Tensor]]:
     """The networks of these clients, trained in this order."""
 
     def one(client: int) -> dict[str, Tensor]:
@@ -80,7 +81,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
 def test_fast_training_is_plain_training(task: TaskName, train: dict[str, Any]) -> None:
     everybody = list(range(len(SIZES)))
-    fast, plain = (trained(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
+    fast, plain = (train_clients(plan(task, kernels, **train), everybody) for kernels in ("fast", "plain"))
     start = plan(task).models[0].state_dict()
     for a, b in zip(fast, plain, strict=True):
         for k, t in b.items():
@@ -92,9 +93,9 @@ def test_fast_training_is_plain_training(task: TaskName, train: dict[str, Any]) 
 @pytest.mark.parametrize(("task", "train"), OPTIONS, ids=str)
 def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) -> None:
     """To the bit: engines handle clients in different orders, and must agree."""
-    together = trained(plan(task, **train), [0, 1, 2, 3])
+    together = train_clients(plan(task, **train), [0, 1, 2, 3])
     for company in ([3], [2, 0], [3, 1, 2]):
-        for c, state in zip(company, trained(plan(task, **train), company), strict=True):
+        for c, state in zip(company, train_clients(plan(task, **train), company), strict=True):
             assert all(torch.equal(t, together[c][k]) for k, t in state.items())
 
 
@@ -102,13 +103,14 @@ def test_nobody_depends_on_the_company(task: TaskName, train: dict[str, Any]) ->
 @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
 def test_convolutions_learn_the_same_with_and_without_autograd(task: TaskName) -> None:
     train = {"class_weights": "balanced"} if task != "regression" else {}
-    fast, plain = (trained(plan(task, kernels, image=True, **train), [2], 1)[0] for kernels in ("fast", "plain"))
+    fast, plain = (train_clients(plan(task, kernels, image=True, **train), [2], 1)[0] for kernels in ("fast", "plain"))
     for k, t in plain.items():
         torch.testing.assert_close(fast[k], t, rtol=0, atol=2e-6)
 
 
 def test_which_kernel_trains_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates, dense = Rates(0.1, 0.0, 0.0), SplitModel(nn.Flatten(), nn.Linear(4, 3))
+    rates = Rates(0.1, 0.0, 0.0)
+    dense = SplitModel(nn.Flatten(), nn.Linear(4, 3))
 
     def name(model: SplitModel, task: Task, **options: Any) -> str:
         return choose(model, [model], None, rates, models=[model], objective=objective_of(task, **options)).name
@@ -127,11 +129,11 @@ def test_which_kernel_trains_what(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_of_a_client_come_from_its_own_training_samples() -> None:
-    found = plan("classification", class_weights="balanced")
-    benches = [ClientBench(found, c, 1, purpose="fit", kept=Params(), trained=0) for c in (2, 3)]
+    federation = plan("classification", class_weights="balanced")
+    benches = [ClientBench(federation, c, 1, purpose="fit", kept=Params(), trained=0) for c in (2, 3)]
     weights = [vars(b.objective)["weights"] for b in benches]
     for bench, w in zip(benches, weights, strict=True):
-        there = bench.class_counts > 0
-        sums = (bench.class_counts * w)[there]
+        occurs = bench.class_counts > 0
+        sums = (bench.class_counts * w)[occurs]
         torch.testing.assert_close(sums, sums[:1].expand_as(sums))
     assert not torch.equal(*weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from headwise.settings.options import TaskName
 from headwise.tasks.base import Objective
 from headwise.tasks.registry import kind_of, objective_of
 
-CLASSES, PIXELS = Task((5,), 3), Task((1, 1, 2), 3, kind="segmentation")
-LABELS, QUANTITIES = Task((5,), 2, kind="multilabel"), Task((5,), 2, 0, "regression", (10.0, 0.0), (2.0, 1.0))
+CLASSES = Task((5,), 3)
+PIXELS = Task((1, 1, 2), 3, kind="segmentation")
+LABELS = Task((5,), 2, kind="multilabel")
+QUANTITIES = Task((5,), 2, 0, "regression", (10.0, 0.0), (2.0, 1.0))
 EVERY = [CLASSES, LABELS, QUANTITIES, PIXELS]
 
 
@@ -33,25 +36,27 @@ Z = [[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]]
 
 
 def test_cross_entropy() -> None:
-    found = objective_of(CLASSES).loss(torch.tensor(Z), torch.tensor([1, 0])).item()
-    assert found == pytest.approx((nll(Z[0], 1) + nll(Z[1], 0)) / 2)
+    loss = objective_of(CLASSES).loss(torch.tensor(Z), torch.tensor([1, 0])).item()
+    assert loss == pytest.approx((nll(Z[0], 1) + nll(Z[1], 0)) / 2)
 
 
 def test_weights_multiply_the_loss_of_their_class_even_in_a_batch_of_one() -> None:
     objective = objective_of(CLASSES, (1.0, 4.0, 0.0))
-    found = objective.loss(torch.tensor(Z), torch.tensor([1, 0])).item()
-    assert found == pytest.approx((4 * nll(Z[0], 1) + nll(Z[1], 0)) / 2)
+    loss = objective.loss(torch.tensor(Z), torch.tensor([1, 0])).item()
+    assert loss == pytest.approx((4 * nll(Z[0], 1) + nll(Z[1], 0)) / 2)
     assert objective.loss(torch.tensor(Z[:1]), torch.tensor([1])).item() == pytest.approx(4 * nll(Z[0], 1))
 
 
 def test_smoothing_spreads_a_share_over_all_classes() -> None:
-    found = objective_of(CLASSES, None, 0.3).loss(torch.tensor(Z[:1]), torch.tensor([1])).item()
-    assert found == pytest.approx(0.7 * nll(Z[0], 1) + 0.1 * sum(nll(Z[0], k) for k in range(3)))
+    loss = objective_of(CLASSES, None, 0.3).loss(torch.tensor(Z[:1]), torch.tensor([1])).item()
+    assert loss == pytest.approx(0.7 * nll(Z[0], 1) + 0.1 * sum(nll(Z[0], k) for k in range(3)))
 
 
 def test_binary_cross_entropy_is_the_mean_over_labels() -> None:
-    z, y = torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0, 1.0]])
-    first, second = -math.log(sigmoid(1.0)), -math.log(sigmoid(-2.0))
+    z = torch.tensor([[1.0, -2.0]])
+    y = torch.tensor([[1.0, 1.0]])
+    first = -math.log(sigmoid(1.0))
+    second = -math.log(sigmoid(-2.0))
     assert objective_of(LABELS).loss(z, y).item() == pytest.approx((first + second) / 2)
     assert objective_of(LABELS, (1.0, 5.0)).loss(z, y).item() == pytest.approx((first + 5 * second) / 2)
     assert objective_of(LABELS, (9.0, 9.0)).loss(z, 1 - y).item() == pytest.approx(  # weights are those of ones
@@ -62,29 +67,28 @@ def test_binary_cross_entropy_is_the_mean_over_labels() -> None:
 
 
 def test_squared_error_is_that_of_scaled_targets() -> None:
-    z, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[14.0, -1.0]])  # (14 - 10) / 2 = 2
+    z = torch.tensor([[1.0, 2.0]])
+    y = torch.tensor([[14.0, -1.0]])
     assert objective_of(QUANTITIES).loss(z, y).item() == pytest.approx(((1 - 2) ** 2 + (2 + 1) ** 2) / 2)
     assert objective_of(QUANTITIES).in_target_units(z).tolist() == [[12.0, 2.0]]
-    assert objective_of(QUANTITIES).predict(z).tolist() == [[12.0, 2.0]]
+    assert objective_of(QUANTITIES).probabilities(z).tolist() == [[12.0, 2.0]], "quantities have none"
 
 
 def test_every_pixel_counts_the_same() -> None:
     z = torch.tensor(Z).T.reshape(1, 3, 1, 2)  # one image of two pixels
     y = torch.tensor([[[1, 0]]])
     assert objective_of(PIXELS).loss(z, y).item() == pytest.approx((nll(Z[0], 1) + nll(Z[1], 0)) / 2)
-    found = objective_of(PIXELS, (1.0, 4.0, 1.0)).loss(z, y).item()
-    assert found == pytest.approx((4 * nll(Z[0], 1) + nll(Z[1], 0)) / 2)
-    assert objective_of(PIXELS).predict(z).tolist() == [[[1, 2]]]
+    loss = objective_of(PIXELS, (1.0, 4.0, 1.0)).loss(z, y).item()
+    assert loss == pytest.approx((4 * nll(Z[0], 1) + nll(Z[1], 0)) / 2)
+    assert kind_of(PIXELS).decode(z.numpy(), None).tolist() == [[[1, 2]]]
 
 
 def test_predictions_and_probabilities() -> None:
-    assert objective_of(CLASSES).predict(torch.tensor(Z)).tolist() == [1, 2]
+    assert kind_of(CLASSES).decode(np.array(Z), np.array(["a", "b", "c"])).tolist() == ["b", "c"]
     shares = objective_of(CLASSES).probabilities(torch.tensor(Z))
     assert shares[0, 1].item() == pytest.approx(math.exp(-nll(Z[0], 1)))
-    assert objective_of(LABELS).predict(torch.tensor([[0.1, -0.1]])).tolist() == [[1, 0]]
+    assert kind_of(LABELS).decode(np.array([[0.1, -0.1]]), None).tolist() == [[1, 0]]
     assert objective_of(LABELS).probabilities(torch.tensor([[2.0]])).item() == pytest.approx(sigmoid(2.0))
-    with pytest.raises(ConfigError, match="task is 'regression', which predicts quantities: there are no prob"):
-        objective_of(QUANTITIES).probabilities(torch.zeros(1, 2))
 
 
 def test_balanced_weights_give_all_classes_the_same_sum() -> None:
@@ -113,9 +117,9 @@ def test_a_guess_is_what_the_training_targets_say_on_the_whole(task: Task, y: Te
 
 
 def test_a_guess_of_pixels_is_the_same_for_all_of_them() -> None:
-    found = objective_of(PIXELS).guess(torch.tensor([[[0, 0]], [[0, 2]]]))
-    assert found.shape == (3, 1, 2)
-    assert found.exp()[:, 0, 1].tolist() == pytest.approx([4 / 7, 1 / 7, 2 / 7])
+    scores = objective_of(PIXELS).guess(torch.tensor([[[0, 0]], [[0, 2]]]))
+    assert scores.shape == (3, 1, 2)
+    assert scores.exp()[:, 0, 1].tolist() == pytest.approx([4 / 7, 1 / 7, 2 / 7])
 
 
 @pytest.mark.parametrize("task", EVERY, ids=lambda t: t.kind)
@@ -123,17 +127,18 @@ def test_divergence_is_the_expected_loss_above_the_smallest(task: Task) -> None:
     """If targets are as `p` says: for classes and labels, an expectation over them; for quantities, p itself."""
     rng = torch.Generator().manual_seed(0)
     shape = (1, task.classes, *(task.shape[1:] if kind_of(task).per_pixel else ()))
-    p, q = torch.randn(shape, generator=rng), torch.randn(shape, generator=rng)
+    p = torch.randn(shape, generator=rng)
+    q = torch.randn(shape, generator=rng)
     objective = objective_of(task)
     assert objective.divergence(p, p).item() == pytest.approx(0, abs=1e-6)
-    assert objective.divergence(p, q).item() == pytest.approx(_expected(objective, p, q), rel=1e-4)
+    assert objective.divergence(p, q).item() == pytest.approx(_expect(objective, p, q), rel=1e-4)
 
 
-def _expected(objective: Objective, p: Tensor, q: Tensor) -> float:
+def _expect(objective: Objective, p: Tensor, q: Tensor) -> float:
     if p.dim() == 4:  # pixel by pixel
         flat = objective_of(CLASSES)
         pixels = [(p[0, :, 0, k : k + 1].T, q[0, :, 0, k : k + 1].T) for k in range(2)]
-        return sum(_expected(flat, a, b) for a, b in pixels) / 2
+        return sum(_expect(flat, a, b) for a, b in pixels) / 2
     if objective is objective_of(QUANTITIES):
         return (
             objective.loss(q, objective.in_target_units(p)).item()
@@ -153,14 +158,16 @@ def test_the_dense_form_has_the_gradient_of_the_loss(task: Task, options: dict[s
     """Of three samples with unequal shares in the mean."""
     if "weights" in options:
         options = {"weights": options["weights"][: task.classes]}
-    objective, rng = objective_of(task, **options), torch.Generator().manual_seed(1)
+    objective = objective_of(task, **options)
+    rng = torch.Generator().manual_seed(1)
     z = torch.randn(3, task.classes, generator=rng, requires_grad=True)
     y = torch.tensor([2, 0, 1]) if task is CLASSES else torch.tensor([[1.0, 0], [0, 0], [1, 1]])
     shares = torch.tensor([[0.5], [0.3], [0.2]])
     total = sum(share * objective.loss(z[k : k + 1], y[k : k + 1]) for k, share in enumerate([0.5, 0.3, 0.2]))
     assert isinstance(total, Tensor)
     (slope,) = torch.autograd.grad(total, z)
-    dense, scores = objective.dense(y), z.detach()
+    dense = objective.dense(y)
+    scores = z.detach()
     linked = {"softmax": scores.softmax(1), "sigmoid": scores.sigmoid(), "identity": scores}[dense.link]
     torch.testing.assert_close(shares * dense.weights * (linked - dense.targets), slope)
 
@@ -173,13 +180,13 @@ def test_blank_targets_can_be_learned(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights", "smoothing", "said"),
+    ("kind", "weights", "smoothing", "message"),
     [
         ("regression", "balanced", 0.0, "train.class_weights is 'balanced', but task is 'regression', which has no cl"),
         ("regression", None, 0.1, "train.label_smoothing is 0.1, but task is 'regression', which has no classes."),
         ("multilabel", (1.0,), 0.0, "train.class_weights has 1 numbers, but must have one for each of the 3 classes."),
     ],
 )
-def test_options_that_do_not_suit_the_task(kind: TaskName, weights: Any, smoothing: float, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_options_that_do_not_suit_the_task(kind: TaskName, weights: Any, smoothing: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         kind_of(kind).check_options(Task((5,), 3, kind=kind), weights, smoothing)

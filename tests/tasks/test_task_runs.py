@@ -13,13 +13,13 @@ import torch
 import headwise as hw
 from headwise.app.checks import methods_for
 from headwise.app.prepare import divide, prepare
-from headwise.data.dataset import Dataset, stratify
+from headwise.data.dataset import Dataset, Strata
 from headwise.data.sources.diabetes import Diabetes
 from headwise.data.sources.shapes import Shapes
 from headwise.data.sources.synthetic import Synthetic
 from headwise.errors import ConfigError
 from headwise.settings.experiment import Experiment
-from headwise.settings.options import Train
+from headwise.settings.options import TaskName, Train
 from headwise.tasks.registry import objective_of
 
 SHAPES = "shapes:samples=96:sites=3:noise=0.1"
@@ -27,9 +27,9 @@ SHAPES = "shapes:samples=96:sites=3:noise=0.1"
 
 def scores(run: hw.Run) -> tuple[float, float]:
     """The metric that judges the run at its end, and what a constant scores."""
-    found = run.summary()
-    assert found["floor"] is not None
-    return found[found["metric"]]["pre"]["last"], found["floor"]
+    summary = run.summary()
+    assert summary["floor"] is not None
+    return summary[summary["metric"]]["pre"]["last"], summary["floor"]
 
 
 def test_a_regression_learns(tmp_path: Path) -> None:
@@ -44,15 +44,15 @@ def test_a_segmentation_learns(tmp_path: Path) -> None:
     experiment = Experiment(
         data=SHAPES, partition="natural", rounds=12, method="fedper", model="fcn:8:3", train=Train(lr=0.3)
     )
-    found, floor = scores(hw.run(experiment, tmp_path / "run", data_dir=tmp_path))
-    assert found > floor + 0.05
+    score, floor = scores(hw.run(experiment, tmp_path / "run", data_dir=tmp_path))
+    assert score > floor + 0.05
 
 
 def test_labels_learn(tmp_path: Path) -> None:
     data = "synthetic:samples=300:sites=3:task=multilabel"
     experiment = Experiment(data=data, partition="natural", rounds=6, train=Train(lr=0.2))
-    found, floor = scores(hw.run(experiment, tmp_path / "run", data_dir=tmp_path))
-    assert found > floor + 0.1
+    score, floor = scores(hw.run(experiment, tmp_path / "run", data_dir=tmp_path))
+    assert score > floor + 0.1
 
 
 TABLE = "site,a,b,grade\n" + "".join(
@@ -70,9 +70,9 @@ def own(tmp_path: Path) -> Path:
 
 def test_a_guess_is_said_and_what_is_said_is_no_guess(own: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headwise"):
-        found = prepare(Experiment(data=str(own)), own.parent)
-        assert found.experiment.task == found.plan.task == "regression"
-        prepare(found.experiment, own.parent)
+        prepared = prepare(Experiment(data=str(own)), own.parent)
+        assert prepared.experiment.task == prepared.plan.task == "regression"
+        prepare(prepared.experiment, own.parent)
     assert caplog.messages == ["Task is regression: the target has numbers with decimals."]
 
 
@@ -81,14 +81,15 @@ def test_numbers_are_learned_by_their_deviation_and_measured_in_their_units(own:
     train = torch.cat([data.client(c).train.y for c in range(3)]).double()
     assert data.task.centre == pytest.approx(train.mean(0).tolist())
     assert data.task.spread == pytest.approx(train.std(0, correction=0).tolist())
-    objective, y = objective_of(data.task), data.client(0).test.y
+    objective = objective_of(data.task)
+    y = data.client(0).test.y
     scaled = (y - data.task.centre[0]) / data.task.spread[0]
     torch.testing.assert_close(objective.in_target_units(scaled), y)
     assert objective.loss(scaled, y).item() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"data": "diabetes", "method": "fedgmh"},
@@ -112,8 +113,8 @@ def test_numbers_are_learned_by_their_deviation_and_measured_in_their_units(own:
     ],
     ids=str,
 )
-def test_what_can_not_be_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_can_not_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         prepare(Experiment(**changes), tmp_path)
 
 
@@ -134,9 +135,13 @@ def test_own_data_says_its_task_but_once(own: Path) -> None:
 
 def test_an_experiment_decides_what_its_data_do_not_say(own: Path) -> None:
     (own.parent / "t.csv").write_text(TABLE.replace(".", "")[:400].rsplit("\n", 1)[0] + "\n")  # whole numbers
-    found = divide(Experiment(data=str(own), task="regression"), own.parent)
-    assert found.dataset.task == "regression"
-    assert found.dataset.notes == ()
+    federated = divide(Experiment(data=str(own), task="regression"), own.parent)
+    assert federated.dataset.task == "regression"
+    assert federated.dataset.notes == ()
+
+
+def stratify(task: TaskName, y: np.ndarray, names: tuple[str, ...]) -> Strata:
+    return Dataset(y, y, names, task=task).strata
 
 
 def test_strata() -> None:
@@ -145,15 +150,15 @@ def test_strata() -> None:
     assert stratify("multilabel", ones, ("a", "b")).names == ("a", "b", "no label")
     masks = np.array([[[0, 0], [0, 1]], [[0, 0], [0, 0]], [[1, 2], [2, 0]]])
     assert stratify("segmentation", masks, ("0", "1", "2")).labels.tolist() == [1, 0, 2]
-    found = stratify("regression", np.arange(100, dtype=np.float32)[:, None], ("t",))
-    assert np.bincount(found.labels).tolist() == [10] * 10
-    assert found.names[0] == "below 9.9"
+    strata = stratify("regression", np.arange(100, dtype=np.float32)[:, None], ("t",))
+    assert np.bincount(strata.labels).tolist() == [10] * 10
+    assert strata.names[0] == "below 9.9"
     assert stratify("regression", np.ones((5, 1), np.float32), ("t",)).labels.tolist() == [1] * 5
 
 
 def test_partitions_divide_numbers_by_their_strata(tmp_path: Path) -> None:
-    found = divide(Experiment(data="diabetes", partition="dirichlet:0.1", clients=6), tmp_path)
-    means = [found.dataset.y[p.train].mean() for p in found.parts]
+    federated = divide(Experiment(data="diabetes", partition="dirichlet:0.1", clients=6), tmp_path)
+    means = [federated.dataset.y[p.train].mean() for p in federated.parts]
     assert np.ptp(means) > 30  # of 442 patients dealt out at random, means would differ by a few
 
 
@@ -168,14 +173,15 @@ def test_partitions_divide_numbers_by_their_strata(tmp_path: Path) -> None:
     ids=repr,
 )
 def test_built_in_toys(source: Any, shape: tuple[int, ...], task: str, tmp_path: Path) -> None:
-    found, again = source.load(tmp_path), source.load(tmp_path)
-    assert isinstance(found, Dataset)
-    assert (found.y.shape, found.task) == (shape, task)
-    assert np.array_equal(found.x, again.x)
-    assert np.array_equal(found.y, again.y)
+    dataset = source.load(tmp_path)
+    again = source.load(tmp_path)
+    assert isinstance(dataset, Dataset)
+    assert (dataset.y.shape, dataset.task) == (shape, task)
+    assert np.array_equal(dataset.x, again.x)
+    assert np.array_equal(dataset.y, again.y)
     if task == "segmentation":
-        assert found.y.max() <= 3
-        assert (found.x[:, 0][found.y > 0]).mean() > (found.x[:, 0][found.y == 0]).mean() + 0.5
+        assert dataset.y.max() <= 3
+        assert (dataset.x[:, 0][dataset.y > 0]).mean() > (dataset.x[:, 0][dataset.y == 0]).mean() + 0.5
 
 
 def test_synthetic_classes_are_as_before_whatever_the_new_options() -> None:

@@ -25,10 +25,10 @@ LabelType = Literal["str", "int", "float", "bool", "datetime"]
 """the type of a target's classes as their user has them; class names are always strings"""
 
 
-def typed_labels(classes: Sequence[str], label_type: LabelType) -> NDArray[Any]:
+def cast_labels(classes: Sequence[str], label_type: LabelType) -> NDArray[Any]:
     """The classes in their own type, in the same order, so that predictions compare equal to the user's labels.
 
-    >>> typed_labels(("False", "True"), "bool")
+    >>> cast_labels(("False", "True"), "bool")
     array([False,  True])
     """
     if label_type == "bool":
@@ -37,20 +37,11 @@ def typed_labels(classes: Sequence[str], label_type: LabelType) -> NDArray[Any]:
     return np.array(classes, dtype=object).astype(str if kind is None else kind)
 
 
-BINS = 10
-"""into which a regression's targets are divided"""
-
-
 class Strata(NamedTuple):
     """The class of each sample, and the classes' names."""
 
     labels: NDArray[np.int64]
     names: tuple[str, ...]
-
-
-def stratify(task: TaskName, y: NDArray[Any], names: tuple[str, ...]) -> Strata:
-    """A class for each sample, by which partitions divide samples and figures show who holds what."""
-    return Strata(*kind_of(task).strata(y, names))
 
 
 @dataclass(frozen=True)
@@ -89,12 +80,12 @@ class Dataset:
     model: str = ""
     """the default model, if it depends on the data; empty: the source's default"""
     label_type: LabelType = "str"
-    """the type in which predictions return classes, see `typed_labels`"""
+    """the type in which predictions return classes, see `cast_labels`"""
 
     @cached_property
     def strata(self) -> Strata:
-        """A class for each sample, whatever the task."""
-        return stratify(self.task, self.y, self.classes)
+        """A class for each sample, whatever the task: partitions divide by it, and figures show who holds what."""
+        return Strata(*kind_of(self.task).strata(self.y, self.classes))
 
     def with_range(self, declared: TargetRange | None) -> Dataset:
         """With the target's range as the experiment declares it; the data may declare the same, or none."""

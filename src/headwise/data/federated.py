@@ -192,10 +192,17 @@ class FederatedData:
         )
 
     def _to_input(self, indices: NDArray[np.int64], who: NDArray[np.int64]) -> Tensor:
-        """These samples, of these clients, as the model takes them."""
-        if self.fitted is None:
-            return to_input(self.dataset, indices)
-        return torch.from_numpy(self.fitted.transform(self.dataset.x[indices], who))
+        """These samples, of these clients, as the model takes them: preprocessed or scaled, tokens as integers."""
+        data = self.dataset
+        x: NDArray[Any] = data.x[indices]
+        if self.fitted is not None:
+            return torch.from_numpy(self.fitted.transform(x, who))
+        if not data.mean:
+            return torch.from_numpy(x.astype(np.int64 if data.vocabulary else np.float32))
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        mean = torch.tensor(data.mean).view(shape)
+        std = torch.tensor(data.std).view(shape)
+        return (torch.from_numpy(x).float() / 255 - mean) / std
 
     def _empty_tensor(self, shape: tuple[int, ...], like: Tensor, channels_last: bool) -> Tensor:
         """An empty tensor for all samples: in a mapped file if the data set is in one, since it may exceed memory."""
@@ -233,14 +240,3 @@ def _with_scale(task: Task, target_range: TargetRange | None, sums: NDArray[np.f
     """With the scale of quantities: the middle of their range, or else their mean and deviation."""
     scale = [a.tolist() for a in mean_and_deviation(sums)] if target_range is None else target_range.scale()
     return replace(task, centre=tuple(scale[0]), spread=tuple(scale[1]))
-
-
-def to_input(dataset: Dataset, indices: NDArray[np.int64]) -> Tensor:
-    """These samples as the model takes them: images scaled, tokens as integers."""
-    x: NDArray[Any] = dataset.x[indices]
-    if not dataset.mean:
-        return torch.from_numpy(x.astype(np.int64 if dataset.vocabulary else np.float32))
-    shape = (1, -1) + (1,) * (x.ndim - 2)
-    mean = torch.tensor(dataset.mean).view(shape)
-    std = torch.tensor(dataset.std).view(shape)
-    return (torch.from_numpy(x).float() / 255 - mean) / std

@@ -72,7 +72,7 @@ class Layout:
     def find(self, folder: Path) -> list[Path]:
         """All files, from the first place that is complete; empty if no place is."""
         for place in self.places(folder):
-            files = [_present(place / name) for name in self.files]
+            files = [_find_present(place / name) for name in self.files]
             if all(files):
                 return [path for path in files if path]
         return []
@@ -83,7 +83,7 @@ def locate(folder: Path, *layouts: Layout) -> list[Path]:
     for layout in layouts:
         if files := layout.find(folder):
             return files
-    layout = next((each for each in layouts if _local_archive(each, folder)), layouts[0])
+    layout = next((each for each in layouts if _find_archive(each, folder)), layouts[0])
     _provide(layout, folder)
     if files := layout.find(folder):
         return files
@@ -99,7 +99,7 @@ def read_bytes(path: Path, limit: int = LARGEST_FILE) -> bytes:
         with gzip.open(path) if packed else path.open("rb") as file:
             data = file.read(most + 1)
     except _DAMAGE as error:
-        raise DataError(f"{path} can't be read: {_reason(error)}.") from None
+        raise DataError(f"{path} can't be read: {_describe_error(error)}.") from None
     if not data or len(data) > limit:
         raise DataError(f"{path} is {f'larger than {limit:,} bytes' if data else 'empty'}.")
     return data
@@ -129,7 +129,7 @@ def unpack(archive: Path, target: Path) -> None:
             if not target.exists():
                 os.replace(Path(temporary) / target.name, target)
     except _DAMAGE as error:
-        raise DataError(f"{archive} can't be unpacked to {target}: {_reason(error)}.") from None
+        raise DataError(f"{archive} can't be unpacked to {target}: {_describe_error(error)}.") from None
 
 
 @contextmanager
@@ -167,21 +167,21 @@ def _provide(layout: Layout, folder: Path) -> None:
     if not layout.downloads:
         files = ", ".join(str(home / name) for name in layout.files)
         raise DataError(f"there is no download with a known checksum: please provide {files} yourself.")
-    missing = [each for each in layout.downloads if each.is_archive or not _present(home / each.name)]
+    missing = [each for each in layout.downloads if each.is_archive or not _find_present(home / each.name)]
     files = ", ".join(str((folder if each.is_archive else home) / each.name) for each in missing)
     for item in missing:
         if item.is_archive:
-            unpack(_local_archive(layout, folder) or download(item, folder, files), home)
+            unpack(_find_archive(layout, folder) or download(item, folder, files), home)
         else:
             download(item, home, files)
 
 
-def _local_archive(layout: Layout, folder: Path) -> Path | None:
+def _find_archive(layout: Layout, folder: Path) -> Path | None:
     paths = (place / d.name for d in layout.downloads if d.is_archive for place in layout.places(folder))
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def _present(path: Path) -> Path | None:
+def _find_present(path: Path) -> Path | None:
     """The file, or its unpacked form. `os.path` does not raise on a folder without read permission."""
     forms = (path, path.with_suffix("")) if path.suffix == ".gz" else (path,)
     return next((form for form in forms if os.path.isfile(form)), None)
@@ -190,7 +190,7 @@ def _present(path: Path) -> Path | None:
 def _extract(archive: Path, target: Path) -> None:
     """Write the archive's regular files below `target`; links and devices are skipped."""
     total = 0
-    for name, size, stream in _members(archive):
+    for name, size, stream in _list_members(archive):
         path = (target / name).resolve()
         if not path.is_relative_to(target):
             raise DataError(f"{archive} is refused: its file {name!r} would be written outside its folder.")
@@ -201,7 +201,7 @@ def _extract(archive: Path, target: Path) -> None:
             copyfileobj(stream, file)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _list_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """The archive's regular files: name, size, content."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as bundle:
@@ -215,7 +215,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                     yield member.name, member.size, content
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """The reason on one line, without the path, which the message already names."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()).rstrip(".") or type(error).__name__

@@ -59,8 +59,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     }
     try:
         _check_sizes(data)
-        content = {_text(key): value for key, value in reader.load().items()}
-        return {key: _array(value) if isinstance(value, _Recorded) else value for key, value in content.items()}
+        content = {_to_text(key): value for key, value in reader.load().items()}
+        return {key: _to_array(value) if isinstance(value, _Recorded) else value for key, value in content.items()}
     except DataError:
         raise
     except Exception:  # hostile bytes can raise anything
@@ -84,7 +84,7 @@ def read_names(path: Path, key: str, count: int) -> tuple[str, ...]:
     names = read_pickle(path).get(key)
     if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
         raise DataError(f"{path} must hold {key!r}, a list of {count} names.")
-    return tuple(map(_text, names))
+    return tuple(map(_to_text, names))
 
 
 def _check_sizes(data: bytes) -> None:
@@ -94,7 +94,7 @@ def _check_sizes(data: bytes) -> None:
             raise ValueError
 
 
-def _array(kept: _Recorded) -> NDArray[np.uint8]:
+def _to_array(kept: _Recorded) -> NDArray[np.uint8]:
     """A C-ordered array of bytes from numpy's pickled state."""
     _, shape, kind, is_fortran, raw = kept.state
     if kind.given[0] not in ("u1", b"u1") or is_fortran or not isinstance(raw, bytes):
@@ -109,5 +109,5 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _text(value: str | bytes) -> str:
+def _to_text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -28,7 +28,7 @@ from .own.description import MISSING, Preprocess
 from .own.findings import raise_errors
 from .own.readers.images import Pictures
 from .own.readers.raw import Form
-from .own.readers.values import BAG, Hashing, bags, cell_text, to_numbers
+from .own.readers.values import BAG, Hashing, cell_text, count_words, to_numbers
 
 Floats = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ class Preprocessing:
         shape = tuple(map(int, values["shape"]))
         return Preprocessing(values["form"], shape, build(Preprocess, values["options"]), columns, categories)
 
-    def places(self) -> list[tuple[FeatureColumn, int]]:
+    def list_places(self) -> list[tuple[FeatureColumn, int]]:
         """Each column with its offset in an encoded row."""
         ends = np.cumsum([c.width for c in self.columns]).tolist()
         return [(c, end - c.width) for c, end in zip(self.columns, ends, strict=True)]
@@ -149,7 +149,7 @@ def measure(recipe: Preprocessing, x: NDArray[Any], y: NDArray[Any] | None = Non
 
 def _count_categories(recipe: Preprocessing, x: NDArray[Any]) -> dict[str, dict[str, int]]:
     values: dict[str, dict[str, int]] = {}
-    for column, at in recipe.places():
+    for column, at in recipe.list_places():
         if column.kind == "category":
             counts = np.bincount(x[:, at][~np.isnan(x[:, at])].astype(np.int64)).tolist()
             values[column.name] = {recipe.categories[column.name][k]: n for k, n in enumerate(counts) if n}
@@ -193,7 +193,7 @@ def _group_clients(sizes: Sequence[int], rows: int = 65_536) -> Iterator[list[in
 def _numbers_to_scale(recipe: Preprocessing, x: NDArray[Any]) -> Floats:
     """[rows, scaled]: the numbers to sum; for images, each pixel is a row with values from 0 to 1."""
     if recipe.form == "table":
-        return x[:, [at for c, at in recipe.places() if c.kind == "number"]]
+        return x[:, [at for c, at in recipe.list_places() if c.kind == "number"]]
     if not recipe.scaled:
         return np.empty((len(x), 0))
     channels = np.moveaxis(x, 1, -1).reshape(-1, x.shape[1]).astype(np.float64)
@@ -269,14 +269,14 @@ class Fitted:
     def _transform_table(self, x: Floats, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         parts: list[NDArray[Any]] = []
         k = 0
-        for column, at in self.recipe.places():
+        for column, at in self.recipe.list_places():
             if column.kind == "number":
                 parts += self._scale_number(x[:, at], k, rows)
                 k += 1
             elif column.kind == "category":
                 parts.append(self._one_hot(column.name, x[:, at]))
             else:
-                parts.append(bags(x[:, at : at + column.width], min(self.recipe.options.buckets, BAG)))
+                parts.append(count_words(x[:, at : at + column.width], min(self.recipe.options.buckets, BAG)))
         return np.concatenate([p.astype(np.float32) for p in parts], axis=1)
 
     def _scale_number(self, x: Floats, k: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
@@ -342,7 +342,7 @@ def encode_samples(
     if r.form == "table":
         return _encode_table(state, raw, missing, Counter() if unknown is None else unknown)
     if r.form == "tokens" and not isinstance(raw, np.ndarray):
-        return Hashing(r.options.buckets).tokens(raw, r.options.length)
+        return Hashing(r.options.buckets).encode(raw, r.options.length)
     if r.form == "image" and not isinstance(raw, np.ndarray):
         raw = _read_images(r, raw)
     x = np.asarray(raw)
@@ -385,7 +385,7 @@ def _encode_table(state: Fitted, raw: Any, missing: Sequence[str], unknown: Unkn
             unknown.update((column.name, t) for t in texts if t not in place and t not in gaps)
             parts.append(np.array([place.get(t, np.nan) for t in texts])[:, None])
         else:
-            parts.append(Hashing(min(r.options.buckets, BAG)).tokens(cells.tolist(), column.width))
+            parts.append(Hashing(min(r.options.buckets, BAG)).encode(cells.tolist(), column.width))
     return np.concatenate([p.astype(np.float64) for p in parts], axis=1)
 
 
@@ -490,7 +490,7 @@ def sums_for(recipe: Preprocessing, text: str) -> Sums:
     return sums
 
 
-def privacy_objection(recipe: Preprocessing, missing: bool) -> str:
+def find_privacy_objection(recipe: Preprocessing, missing: bool) -> str:
     """Why privacy forbids this preprocessing: what fitting reveals about clients' samples; "" if nothing.
 
     `missing` says whether some samples have missing values.

@@ -72,24 +72,40 @@ def divide_all(
     dataset: Dataset, partition: Partition, split: Split, clients: int, rng: np.random.Generator, *, cover: bool = False
 ) -> list[Parts]:
     """Divide all samples among clients, and each client's samples into parts; `cover`: see `cover_classes`."""
-    if split.own:
-        return _divide_by_owner(dataset, partition, clients, rng)
+    if split.own and dataset.part is None:
+        return divide_all(dataset, partition, parse_split(dataset.split), clients, rng, cover=True)
     if split.official:
         groups = partition_official(dataset, partition, clients, rng)
     else:
         groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
+    if split.own and dataset.part is not None:
+        return [_divide_by_part(indices, dataset.part) for indices in groups]
     # a natural client's parts depend only on its own samples, so a site can compute them without the others'
     rngs = rng.spawn(clients) if isinstance(partition, Natural) else [rng] * clients
     labels = dataset.y if cover and kind_of(dataset.task).one_class else None
     return [divide(indices, split, r, dataset.official_test, labels) for indices, r in zip(groups, rngs, strict=True)]
 
 
-def _divide_by_owner(dataset: Dataset, partition: Partition, clients: int, rng: np.random.Generator) -> list[Parts]:
-    """As the data.toml says: by each sample's part, else by ratio."""
-    if (part := dataset.part) is None:
-        return divide_all(dataset, partition, parse_split(dataset.split), clients, rng, cover=True)
-    groups = partition.divide(dataset.strata.labels, clients, rng, dataset.owner)
-    return [Parts(*(indices[part[indices] == k] for k in range(3))) for indices in groups]
+def _divide_by_part(indices: Indices, part: NDArray[np.int8]) -> Parts:
+    """By the part that the data gives each sample."""
+    return Parts(*(indices[part[indices] == k] for k in range(3)))
+
+
+def redraw(dataset: Dataset, parts: list[Parts], seed: int) -> list[Parts]:
+    """Divide each client's training and validation samples anew; test samples stay, and so do parts that are given."""
+    if dataset.part is not None:
+        return parts
+    labels = dataset.y if kind_of(dataset.task).one_class else None
+    return [_redraw(part, labels, seed, client) for client, part in enumerate(parts)]
+
+
+def _redraw(part: Parts, labels: NDArray[np.int64] | None, seed: int, client: int) -> Parts:
+    if not len(part.val):
+        return part
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))
+    pool = np.sort(np.concatenate([part.train, part.val]))
+    new = divide(pool, Split(len(part.train), len(part.val), 0), rng, None, labels)
+    return Parts(new.train, new.val, part.test)
 
 
 def hold_out(parts: list[Parts], share: float, seed: int) -> list[Parts]:
@@ -119,7 +135,7 @@ def divide_own(dataset: Dataset, own: Mapping[int, int], split: Split, clients: 
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(client,)))  # as `spawn` would give
         indices = np.arange(at, at + n)
         if split.own and dataset.part is not None:
-            parts[client] = Parts(*(indices[dataset.part[indices] == k] for k in range(3)))
+            parts[client] = _divide_by_part(indices, dataset.part)
         else:
             parts[client] = divide(indices, split, rng, dataset.official_test, labels)
         at += n
@@ -161,7 +177,7 @@ def divide(
             raise DataError("split is 'official', but a client has only public test samples: choose one like 75/25.")
         public = order[tests]
         order = order[~tests]
-    a, b, c = part_sizes(len(order), split)
+    a, b, c = size_parts(len(order), split)
     if labels is not None and not split.official:
         order = cover_classes(order, labels, (a, b, c))
     val = order[a : a + b] if b else NOTHING
@@ -196,7 +212,7 @@ def cover_classes(order: Indices, labels: NDArray[np.int64], sizes: tuple[int, i
 
 
 @lru_cache(maxsize=4096)
-def part_sizes(n: int, split: Split) -> tuple[int, ...]:
+def size_parts(n: int, split: Split) -> tuple[int, ...]:
     """Sizes rounded down, the remainder to the last part; one sample trains, a second one tests."""
     weights = (split.train, split.val, split.test)
     sizes = [w * n // sum(weights) for w in weights]
@@ -262,14 +278,14 @@ def summarize(labels: NDArray[np.int64], parts: Sequence[Parts], classes: int) -
         int(train.sum()),
         int(val.sum()),
         int(test.sum()),
-        _spread(every.sum(1)),
-        _spread((every > 0).sum(1)),
-        majority_floor(train, test),
+        _summarize_spread(every.sum(1)),
+        _summarize_spread((every > 0).sum(1)),
+        measure_floor(train, test),
         hash_partition(labels, parts),
     )
 
 
-def majority_floor(train: Counts, test: Counts) -> Floor:
+def measure_floor(train: Counts, test: Counts) -> Floor:
     """The floor, from how often each client has each class; a model below it has learned nothing about its client."""
     sizes = test.sum(1)
     hits = np.take_along_axis(test, train.argmax(1, keepdims=True), axis=1)[:, 0]
@@ -288,5 +304,5 @@ def hash_partition(y: NDArray[Any], parts: Sequence[Parts]) -> str:
     return digest.hexdigest()
 
 
-def _spread(values: NDArray[np.int64]) -> Spread:
+def _summarize_spread(values: NDArray[np.int64]) -> Spread:
     return Spread(float(values.min()), float(np.median(values)), float(values.max()))

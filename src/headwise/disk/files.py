@@ -25,26 +25,26 @@ DEPTH = 50
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     """The whole file at once; only the owner can read a `private` one."""
-    with replacing(path, private=private) as file:
+    with replace_file(path, private=private) as file:
         file.write(data)
 
 
 def check_new_folder(folder: Path) -> None:
     """Raise if there is something in it already, or in its place."""
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(f"{folder} already exists and is not an empty folder: choose another one.")
 
 
 @contextmanager
-def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+def replace_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Write to a temporary name, flush to disk, rename: the file appears whole or not at all.
 
     A symbolic link stays and its target is replaced. Devices, pipes and folders are refused.
     """
     target = behind_links(path)
     temporary = draft_of(target)
-    with failing_clearly(path):
+    with explain_write_errors(path):
         try:
             with open(temporary, "wb", opener=partial(os.open, mode=0o600) if private else None) as file:
                 yield file
@@ -72,7 +72,7 @@ def write_json(path: Path, value: Any, *, private: bool = False) -> None:
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append one JSON line per row and flush to disk."""
-    with failing_clearly(path), path.open("ab") as file:
+    with explain_write_errors(path), path.open("ab") as file:
         file.write(b"".join(to_json(row).encode() + b"\n" for row in rows))
         file.flush()
         os.fsync(file.fileno())
@@ -126,7 +126,8 @@ def from_json(data: bytes, path: Path, where: str = "") -> Any:
 
 def _depth(value: Any) -> int:
     """How deep lists and objects are nested, without recursion."""
-    depth, level = 0, [value]
+    depth = 0
+    level = [value]
     while level := [v for v in level if isinstance(v, (list, dict))]:
         depth += 1
         level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
@@ -144,8 +145,8 @@ def checksum(data: bytes) -> int:
 
 
 @contextmanager
-def failing_clearly(path: Path) -> Iterator[None]:
-    """Turn an `OSError` while writing into one sentence."""
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` while writing into one sentence that names the path."""
     try:
         yield
     except OSError as error:
@@ -170,7 +171,7 @@ def only_writer(folder: Path, *, make: bool = False) -> Iterator[None]:
 def _lock(folder: Path, make: bool) -> int:
     path = folder / "lock"
     for _ in range(100):
-        with failing_clearly(path):
+        with explain_write_errors(path):
             if make:
                 folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -188,7 +189,7 @@ def _lock(folder: Path, make: bool) -> int:
 def _is_locked(number: int, path: Path, folder: Path) -> bool:
     """Lock this file; False if the path now leads to another file, so the lock would keep nobody out."""
     try:
-        with failing_clearly(path):
+        with explain_write_errors(path):
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return path.exists() and os.path.samestat(os.fstat(number), path.stat())
     except RunError as error:

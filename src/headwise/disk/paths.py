@@ -84,7 +84,7 @@ def output_path(text: str | Path, at: str) -> Path:
     return output_file(text, at) if path_of(text, at).suffix else output_folder(text, at)
 
 
-def kept_file(text: str | Path, at: str) -> Path:
+def existing_or_new_file(text: str | Path, at: str) -> Path:
     """A file that is read if it exists and created otherwise."""
     path = path_of(text, at)
     return output_file(path, at) if _kind(path, _unreadable) is None else input_file(path, at)

@@ -16,7 +16,7 @@ from ..data.own.description import read_description
 from ..disk.files import (
     check_new_folder,
     digest,
-    failing_clearly,
+    explain_write_errors,
     read_bytes,
     read_json,
     seal,
@@ -79,12 +79,12 @@ def write_folder(folder: Path, card: Mapping[str, Any], files: Mapping[str, byte
 def new_folder(folder: Path) -> Iterator[Path]:
     """A draft of the folder, which appears with its last file, or not at all."""
     check_new_folder(folder)
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         draft = folder.absolute().with_name(f".{folder.absolute().name}.draft-{os.getpid()}")
         draft.mkdir(parents=True)
     try:
         yield draft
-        with failing_clearly(folder):
+        with explain_write_errors(folder):
             draft.replace(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -156,7 +156,7 @@ def format_of(folder: Path, card: Mapping[str, Any]) -> Literal["onnx", "torch"]
 
 def _check_size(path: Path) -> None:
     """Before anything is read: a huge file must not fill the memory."""
-    with failing_clearly(path):
+    with explain_write_errors(path):
         size = path.stat().st_size
     if size > MOST[path.name]:
         raise RunError(f"{path} has {size:,} bytes, but no model has more than {MOST[path.name]:,}.")

@@ -23,9 +23,26 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: str | Path, network: Any = None) -> TrainedModel:
-    """The model in a folder that `headwise export` wrote; whoever wrote it, no code of theirs runs.
+    """Load a model from a folder that `TrainedModel.save` or ``headwise export`` wrote.
 
-    `network` is the network of your own whose weights the folder holds: a class, factory, name or object, as in `fit`.
+    Nothing in the folder is run as code, so it may come from anybody: a program is ONNX with a fixed list of operators,
+    and weights are loaded into a network that is known here.
+
+    Args:
+        folder: The folder with card.json.
+        network: Your own network, if the folder holds weights of one: a class, factory, name or object, as in `fit`.
+
+    Returns:
+        The model, which predicts from samples as they were before preprocessing.
+
+    Raises:
+        RunError: If the folder is incomplete, damaged, or not a model.
+        ConfigError: If a package or the network is missing.
+
+    Example:
+        >>> model = load_model("models/va")  # doctest: +SKIP
+        >>> model.predict(patients)  # doctest: +SKIP
+        array(['healthy', 'ill'], dtype='<U7')
     """
     folder = Path(folder)
     card = read_card(folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.dataset import LabelType, typed_labels
+from ..data.dataset import LabelType, cast_labels
 from ..data.preprocessing import Unknown, warn_of_unknown
 from ..errors import DataError, RunError
 from ..tasks.registry import kind_of
@@ -35,7 +35,16 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TrainedModel:
-    """One client's model, or the global one."""
+    """One client's model, or the global one, with the preprocessing of its data.
+
+    `Run.model`, `Run.global_model`, `Run.adapt` and `load_model` return it. It predicts from samples as they were
+    passed to `fit` or as the files have them, and its predictions have the type of the labels there.
+
+    Example:
+        >>> model = run.model("va")  # doctest: +SKIP
+        >>> model.predict(patients), model.score(patients, diagnoses)  # doctest: +SKIP
+        (array([0, 1, 1]), 0.6666666666666666)
+    """
 
     card: dict[str, Any]
     """what it is: task, classes, inputs, metrics, how it was trained; as card.json has it"""
@@ -139,7 +148,19 @@ class TrainedModel:
         return list(raw[column])
 
     def save(self, folder: str | Path, format: Format = "onnx") -> Path:
-        """Write a folder that `hw.load_model` reads: an ONNX program, or weights and the name of their network."""
+        """Write a folder that `load_model` reads.
+
+        Args:
+            folder: A new folder.
+            format: "onnx" for a program that onnxruntime runs without Headwise; "torch" for the network's weights.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ConfigError: If the format is unknown, needs a package, or can't hold this model.
+            RunError: If the model was loaded from a folder, or what was written predicts something else.
+        """
         if self.write is None:
             raise RunError("this model was loaded from a folder: copy that folder instead.")
         self.write(Path(folder), format)
@@ -151,7 +172,7 @@ def as_labels(names: Sequence[str], kind: str) -> NDArray[Any]:
     if kind not in get_args(LabelType):
         raise RunError(f"its label_type is {kind[:60]!r}, but must be one of {', '.join(get_args(LabelType))}.")
     try:
-        return typed_labels(names, cast(LabelType, kind))
+        return cast_labels(names, cast(LabelType, kind))
     except (ValueError, OverflowError):
         raise RunError(f"its classes are not of its label_type, {kind}: {', '.join(names)[:200]}.") from None
 

@@ -31,10 +31,9 @@ from ..models.split import SplitModel, lay_out
 from ..packed import Packed, from_bytes, to_bytes
 from ..settings.choices import NETWORK, Choice
 from ..settings.fields import build
-from ..settings.names import built_in
+from ..settings.names import find_built_ins
 from ..tasks.base import Objective
 from ..tasks.registry import objective_of
-from ..tasks.regression import SquaredError
 from .card import check_format
 from .inputs import Inputs
 from .programs import INPUT, OUTPUTS
@@ -56,10 +55,7 @@ class InferenceModule(nn.Module):
 
 def decode_outputs(outputs: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The outputs as scores, and the probabilities of classes, labels or pixels; quantities stand in both places."""
-    scores = objective.in_target_units(outputs)
-    if isinstance(objective, SquaredError):
-        return scores, scores.clone()  # ONNX needs two outputs
-    return scores, objective.probabilities(outputs)
+    return objective.in_target_units(outputs), objective.probabilities(outputs)
 
 
 def build_preprocessing(inputs: Inputs) -> nn.Module:
@@ -123,7 +119,7 @@ class Encoding(nn.Module):
 
     def __init__(self, fitted: Fitted) -> None:
         super().__init__()
-        places = fitted.recipe.places()
+        places = fitted.recipe.list_places()
         numbers = [at for c, at in places if c.kind == "number"]
         self.categories = [(at, len(fitted.values[c.name])) for c, at in places if c.kind == "category"]
         self.texts = [(at, c.width) for c, at in places if c.kind == "text"]
@@ -154,7 +150,7 @@ class Encoding(nn.Module):
 
 
 def _bag(tokens: Tensor, buckets: int) -> Tensor:
-    """As `bags` counts words, to the bit; word 0 is none."""
+    """As `count_words`, to the bit; word 0 is none."""
     words = torch.arange(buckets, dtype=tokens.dtype)  # onnxruntime warns of comparisons that it must cast
     counts = (tokens[:, :, None] == words).sum(1).float() * (words > 0)
     norm = counts.sum(1, keepdim=True).sqrt()
@@ -169,7 +165,7 @@ def _order(fitted: Fitted, buckets: int) -> list[int]:
     order = list[int]()
     at = scaled + int(fitted.flags.sum())
     k = 0
-    for column, _ in fitted.recipe.places():
+    for column, _ in fitted.recipe.list_places():
         if column.kind == "number":
             order += [k, *([scaled + int(flagged[k])] if fitted.flags[k] else [])]
             k += 1
@@ -181,7 +177,7 @@ def _order(fitted: Fitted, buckets: int) -> list[int]:
 
 
 def is_ours(choice: Choice) -> bool:
-    return choice.name in built_in("model")
+    return choice.name in find_built_ins("model")
 
 
 def describe_network(choice: Choice, task: Task) -> dict[str, Any]:
@@ -218,9 +214,9 @@ def layout(state: Mapping[str, Tensor]) -> dict[str, str]:
 def _task(card: Mapping[str, Any], inputs: Inputs) -> Task:
     network = card["network"]
     classes = len(card["classes"])
-    shape, vocabulary = inputs.shape, network["vocabulary"]
-    if inputs.fitted is not None:
-        shape, vocabulary = inputs.fitted.shape, inputs.fitted.recipe.vocabulary
+    fitted = inputs.fitted
+    shape = inputs.shape if fitted is None else fitted.shape
+    vocabulary = network["vocabulary"] if fitted is None else fitted.recipe.vocabulary
     scale = tuple(network["centre"]), tuple(network["spread"])
     if {*map(len, scale)} not in ({0}, {classes}):
         raise ValueError(f"its centre and spread must be of {classes} targets")
@@ -233,7 +229,7 @@ def _build_ours(plain: dict[str, Any], task: Task) -> SplitModel:
         called = plain.get("called", "a network of your own")
         how = f"load it with hw.load_model(folder, network={called}), or export it as ONNX"
         raise ConfigError(f"it holds the weights of {called}, which is not one of Headwise's models: {how}.")
-    if plain["name"] not in built_in("model"):
+    if plain["name"] not in find_built_ins("model"):
         raise ValueError(f"it names the model {plain['name'][:60]!r}, which Headwise does not have")
     options = {k: v for k, v in plain.items() if k != "name"}
     with torch.device("meta"):
@@ -265,9 +261,9 @@ def _check_layout(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> 
     needed = layout(state)
     stored = layout(values)
     for name in dict.fromkeys([*needed, *stored]):
-        ours, theirs = needed.get(name, "missing"), stored.get(name, "missing")
-        if ours != theirs:
-            raise ValueError(f"its weight {name[:60]!r} is {theirs}, but in the network {ours}")
+        if needed.get(name) != stored.get(name):
+            given = stored.get(name, "missing")
+            raise ValueError(f"its weight {name[:60]!r} is {given}, but in the network {needed.get(name, 'missing')}")
 
 
 GRAPHS = 32

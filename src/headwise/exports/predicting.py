@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..disk.files import failing_clearly, replacing, write_json
+from ..disk.files import explain_write_errors, replace_file, write_json
 from ..disk.jsontext import csv_cell, to_json
 from ..errors import ConfigError, DataError
 from ..tasks.registry import kind_of
@@ -41,7 +41,7 @@ def predict_file(model: TrainedModel, data: Path, out: Path, *, on_progress: Pro
     has_clients = data.suffix.lower() == ".toml"  # then rows of several files may have the same number
     head = ["sample", *(["client"] if has_clients else []), *_head(model)]
     n = 0
-    with replacing(out) as file, kind(file, head) as write:
+    with replace_file(out) as file, kind(file, head) as write:
         for batch in read_batches(data, model, client=client):
             write([batch.names, *([batch.clients] if has_clients else []), *_columns(model, batch)])
             n += len(batch.names)
@@ -126,7 +126,7 @@ def _write_npz(model: TrainedModel, data: Path, out: Path, on_progress: Progress
     root = place_of(data, model)
     names = list[str]()
     masks = list[NDArray[Any]]()
-    with replacing(out) as file:
+    with replace_file(out) as file:
         for batch in read_batches(data, model, client=client):
             names += [_place(root, batch, name).as_posix() for name in batch.names]
             masks.append(_masks(model, batch))
@@ -157,7 +157,7 @@ def _write_pngs(model: TrainedModel, data: Path, out: Path, on_progress: Progres
                 path = draft / _place(root, batch, name).with_suffix(".png")
                 if path.exists():
                     raise DataError(f"{name} and another image of this name would have the same mask {path.name}.")
-                with failing_clearly(out / path.relative_to(draft)):
+                with explain_write_errors(out / path.relative_to(draft)):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     picture.save(path)
             n += len(batch.names)

@@ -110,7 +110,7 @@ def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
         raise ConfigError(f"{path} is ONNX, which needs pip install 'headwise[export]'.") from None
     try:
         program = check_program(data)
-        _bound_memory()
+        _limit_memory()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # errors are raised, so they need not be logged
         options.add_session_config_entry("session.use_env_allocators", "1")
@@ -146,12 +146,13 @@ def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
 
 
 @cache
-def _bound_memory() -> None:
+def _limit_memory() -> None:
     """Let programs use at most half of the machine's memory: a small one may ask for a huge tensor."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = onnxruntime.OrtMemType.DEFAULT
     limits = onnxruntime.OrtArenaCfg({"max_mem": half, "arena_extend_strategy": 1})  # 1: no more than needed
     onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), limits)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..disk.files import write_bytes
 from ..engine.client.scoring import score, score_predictions
-from ..errors import ConfigError, DataError, HeadwiseError, counted
+from ..errors import ConfigError, DataError, HeadwiseError, pluralize
 from ..log.metrics import Hits, Metric, Predictions, Score, Tally, is_majority, main_metric, metrics, metrics_to_measure
 from ..report.page import render_quality
 from ..settings.experiment import OWN, Choice
@@ -172,22 +172,6 @@ def residuals(names: Sequence[str], z: Array, y: Array) -> list[Residuals]:
 SIDE = 360
 MARGIN = 50
 """of the pictures, in pixels"""
-
-
-def render_page(
-    *, title: str, task: str, intro: str, figures: Sequence[tuple[str, str]], classes: Sequence[str], quality: Quality
-) -> str:
-    return render_quality(
-        title=title,
-        intro=intro,
-        figures=figures,
-        classes=classes,
-        quality=quality,
-        counted=kind_of(task).counted,
-        head=list(quality.each[0]),
-        rows=[[_cell(value, task) for value in row.values()] for row in quality.each],
-        pictures=[_picture(each) for each in quality.residuals],
-    )
 
 
 def _cell(value: Any, task: str) -> str:
@@ -367,15 +351,19 @@ def format_scores(quality: Quality) -> list[tuple[str, str]]:
 
 def write_page(model: TrainedModel, data: Path, quality: Quality, out: Path) -> None:
     of = model.card["of"]
+    task = model.card["task"]
     titles = {"global": "The global model", "adapted": "The adapted model"}
     title = titles.get(of.get("kind", ""), f"The model of client {of.get('name')}")
-    page = render_page(
+    page = render_quality(
         title=f"{title} on {data.name}",
-        task=model.card["task"],
-        intro=" ".join([count_samples(quality), *_floor(model)]),
+        intro=" ".join([count_samples(quality), *compare_with_floor(model, quality)]),
         figures=format_scores(quality),
         classes=model.classes,
         quality=quality,
+        counted=kind_of(task).counted,
+        head=list(quality.each[0]),
+        rows=[[_cell(value, task) for value in row.values()] for row in quality.each],
+        pictures=[_picture(each) for each in quality.residuals],
     )
     write_bytes(out, page.encode())
 
@@ -383,35 +371,24 @@ def write_page(model: TrainedModel, data: Path, quality: Quality, out: Path) -> 
 def count_samples(quality: Quality) -> str:
     """How many samples, and of how many clients."""
     several = f" of {len(quality.clients)} clients" if len(quality.clients) > 1 else ""
-    return f"{counted(int(quality.scores['n']), 'sample')}{several}."
+    return f"{pluralize(int(quality.scores['n']), 'sample')}{several}."
 
 
-def floor_words(model: TrainedModel, quality: Quality) -> list[str]:
-    """What a model without inputs scores, and whether this one is any better."""
+def compare_with_floor(model: TrainedModel, quality: Quality) -> list[str]:
+    """Sentences: what a model without inputs scores, and whether this one is any better."""
     try:
         metric = main_metric(model.card.get("metric"), model.card["task"])
     except ConfigError:  # of a package that is not installed here
         return []
     floor = model.card.get("floor")
-    what = "a model that ignores its inputs, in the run"
+    of = "a model that ignores its inputs, in the run"
     if is_majority(metric, model.card["task"]) and quality.confusion:
         floor = max(map(sum, quality.confusion)) / sum(map(sum, quality.confusion))
-        what = "always the most frequent class of these samples"
+        of = "always the most frequent class of these samples"
     if not isinstance(floor, int | float):
         return ["The floor is not known."]
-    words = [f"{'floor':20} {metric.form(floor)} ({what})"]
+    sentences = [f"Floor: {metric.label} {metric.form(floor)} ({of})."]
     score = quality.scores.get(metric.name)
     if score is not None and metric.gain(score, floor) <= 0:
-        words.append(f"No better than the floor: {metric.label} {metric.form(score)}.")
-    return words
-
-
-def _floor(model: TrainedModel) -> list[str]:
-    """The score in the run of the best constant prediction."""
-    floor = model.card.get("floor")
-    try:
-        metric = main_metric(model.card.get("metric"), model.card["task"])
-    except ConfigError:  # of a package that is not installed here
-        return []
-    known = isinstance(floor, float)
-    return [f"In the run, a model that ignores its inputs had {metric.label} {metric.form(floor)}."] if known else []
+        sentences.append(f"No better than the floor: {metric.label} {metric.form(score)}.")
+    return sentences

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ..data.own.description import PARTS, Description, read_description
 from ..data.own.findings import raise_errors
-from ..data.own.layout import SUFFIXES, Piece, image_folders, pieces, suffix_of
+from ..data.own.layout import SUFFIXES, Piece, list_image_folders, list_pieces, suffix_of
 from ..data.own.load import read_raw
 from ..data.own.readers.arrays import load_npz
 from ..data.own.readers.images import Pictures
-from ..data.own.readers.tables import blocks, columns_of
+from ..data.own.readers.tables import columns_of, read_blocks
 from ..data.own.readers.values import cell_text, to_numbers
 from ..data.preprocessing import CellError, Unknown, warn_of_unknown
 from ..errors import DataError
@@ -90,7 +90,7 @@ def _header(path: Path, known: Description) -> tuple[str, ...]:
     """The columns of a file without a header line, which may lack the target; none if it has such a line."""
     try:
         first = columns_of(path, replace(known, format="csv", header=()))
-    except (OSError, UnicodeDecodeError):  # `blocks` will say why
+    except (OSError, UnicodeDecodeError):  # `read_blocks` will say why
         return known.header
     if {*known.features.names()} <= {*first}:
         return ()
@@ -107,9 +107,9 @@ def _files(path: Path, d: Description, client: str) -> list[Piece]:
     if d.format == "arrays":
         return [Piece(d.place)]
     if d.format == "images":
-        files = [Piece(folder.path, folder.client) for folder in image_folders(d, raise_errors)]
+        files = [Piece(folder.path, folder.client) for folder in list_image_folders(d, raise_errors)]
     else:
-        files = pieces(d, raise_errors)
+        files = list_pieces(d, raise_errors)
     kept = [piece for piece in files if not client or piece.client in (None, client)]
     if not kept:
         raise DataError(f"{path} has no client {client!r}.")
@@ -134,7 +134,7 @@ def _tables(d: Description, model: TrainedModel, selection: Selection, files: Se
     for piece in files:
         whose = [d.client] if piece.client is None else []
         before = 0
-        for block in blocks(piece.path, d, [*columns, *targets, *whose], raise_errors):
+        for block in read_blocks(piece.path, d, [*columns, *targets, *whose], raise_errors):
             owners = list(map(cell_text, block.columns[d.client])) if whose else [piece.client or ""] * len(block)
             mine = [
                 i for i, owner in enumerate(owners) if owner == selection.client or not (selection.client and whose)

@@ -49,7 +49,7 @@ def convolutions(model: Model, task: Task, first: int, second: int) -> tuple[nn.
     """Two blocks of 5x5 convolution without padding, ReLU and 2x2 max-pooling, flattened; and their output width."""
     channels, height, width = image(model, task, least=16)  # 15 pixels would leave nothing for the second pooling
     layers = nn.Sequential(*_block(channels, first), *_block(first, second), nn.Flatten())
-    return layers, second * _left(_left(height)) * _left(_left(width))
+    return layers, second * _side_after(_side_after(height)) * _side_after(_side_after(width))
 
 
 def dense(*widths: int) -> list[nn.Module]:
@@ -62,5 +62,6 @@ def _block(channels: int, out: int) -> list[nn.Module]:
     return [nn.Conv2d(channels, out, 5), nn.MaxPool2d(2), nn.ReLU()]
 
 
-def _left(pixels: int) -> int:
+def _side_after(pixels: int) -> int:
+    """Of a block's output."""
     return (pixels - 4) // 2

@@ -4,8 +4,8 @@ A factory is a function or class that returns an `nn.Module`. What it names as p
 `num_classes`), `shape`, `vocabulary` or the whole `task`. It is deliberately not found by name: sites run no such code.
 
 Such a network is stored as a file without code: its weights as safetensors, its layers as JSON in their header. A layer
-is described by the name of its class, its plain attributes, its weights and the layers in it. Reading a file imports
-these classes, which must be layers, but calls none of their functions. A network that has more than that, such as a
+is described by the name of its class, its plain attributes, its weights and the layers in it. `app.registry` imports
+these classes, which must be layers; none of their functions is called. A network that has more than that, such as a
 hook, or whose class can't be imported, can't be described.
 """
 
@@ -16,7 +16,6 @@ import hashlib
 import inspect
 import json
 import math
-import pkgutil
 import struct
 import sys
 from collections.abc import Callable
@@ -53,14 +52,12 @@ class OwnNetwork(Model):
     "whether only the Python session that passed it has the network, and `path` holds its initial weights at most"
 
     def build(self, task: Task) -> SplitModel:
-        if self.session or not self.path:
-            raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
-        return as_split(rebuild_network(content(self), self.path), task, self.head, f"model is {self.called}")
+        raise ConfigError(f"model is {self.called or 'network'}, which only its own Python session has.")
 
 
 @dataclass(frozen=True)
 class GivenNetwork(Model):
-    """A network that was passed as an object, or a factory that was imported by its name."""
+    """A network that was passed as an object or read from a file, or a factory that was imported by its name."""
 
     given: Any
     stored: OwnNetwork
@@ -72,7 +69,7 @@ class GivenNetwork(Model):
     def build(self, task: Task) -> SplitModel:
         name = f"model is {self.stored.factory!r}" if self.stored.factory else f"model is {title(self.given)}"
         net = self.given if isinstance(self.given, nn.Module) else call_factory(self.given, task, name)
-        given = _with_weights(net, self.stored, name) if self.stored.path else net
+        given = _with_weights(net, self.stored, name) if self.stored.session and self.stored.path else net
         return as_split(given, task, self.stored.head, name, net)
 
 
@@ -99,7 +96,7 @@ def call_factory(factory: Callable[..., Any], task: Task, name: str) -> nn.Modul
     return made
 
 
-def content(stored: OwnNetwork) -> bytes:
+def read_stored(stored: OwnNetwork) -> bytes:
     """The file that a run's folder holds, which must not have changed."""
     try:
         data = Path(stored.path).read_bytes()
@@ -112,9 +109,9 @@ def content(stored: OwnNetwork) -> bytes:
 
 def _with_weights(net: nn.Module, stored: OwnNetwork, name: str) -> nn.Module:
     """A copy with the initial weights that the run began with."""
-    net, weights = copy.deepcopy(net), read_weights(content(stored))
+    net = copy.deepcopy(net)
     try:
-        net.load_state_dict(weights)
+        net.load_state_dict(load(read_stored(stored)))
         return net
     except RuntimeError as error:
         raise ConfigError(
@@ -232,7 +229,6 @@ def _check_weights(model: SplitModel, network: str) -> None:
 
 _USUAL = vars(nn.Module())
 """what every layer has"""
-_FUNCTIONS = "torch.nn.functional"
 
 
 class _IndescribableError(Exception):
@@ -251,19 +247,15 @@ def describe_network(net: nn.Module) -> bytes | None:
     return save(tensors, {"network": to_json(tree)})
 
 
-def weights(net: nn.Module) -> bytes:
+def pack_weights(net: nn.Module) -> bytes:
     """Only its weights and buffers."""
     return save({k: t.detach().clone().contiguous() for k, t in net.state_dict().items()})
 
 
-def read_weights(data: bytes) -> dict[str, Tensor]:
-    return load(data)
-
-
-def rebuild_network(data: bytes, path: str) -> nn.Module:
-    """The network in a file that `describe_network` made."""
+def rebuild_network(data: bytes, path: str, load_class: Callable[[str], Any]) -> nn.Module:
+    """The network in a file that `describe_network` made; `load_class` finds ``module:Class``."""
     try:
-        return _built(_read_tree(data), load(data), {})
+        return _rebuild(_read_tree(data), load(data), {}, "", load_class)
     except ConfigError:
         raise
     except Exception as error:  # a damaged file can raise anything
@@ -348,14 +340,23 @@ def _value(plain: Any) -> Any:
         return plain
     ((kind, inner),) = plain.items()
     if kind == "function":
-        return pkgutil.resolve_name(f"{_FUNCTIONS}:{inner}")
+        return getattr(torch.nn.functional, inner)
     return {"tuple": tuple, "list": list}[kind](_value(v) for v in inner)
 
 
-def _built(tree: dict[str, Any], tensors: dict[str, Tensor], made: dict[str, Any], path: str = "") -> nn.Module:
+def _rebuild(
+    tree: dict[str, Any],
+    tensors: dict[str, Tensor],
+    made: dict[str, Any],
+    path: str,
+    load_class: Callable[[str], Any],
+) -> nn.Module:
     if "same" in tree:
         return made[tree["same"]]
-    layer = made[path] = _empty(tree["class"])
+    kind = load_class(tree["class"])
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise ConfigError(f"the network has a {tree['class']}, which is not a layer.")
+    layer = made[path] = kind.__new__(kind)  # before its `__init__`
     nn.Module.__init__(layer)
     vars(layer).update({k: _value(v) for k, v in tree["plain"].items()})
     layer.training = tree["training"]
@@ -366,16 +367,5 @@ def _built(tree: dict[str, Any], tensors: dict[str, Tensor], made: dict[str, Any
     layer._buffers.update({k: None if name is None else tensors[name] for k, name in tree["buffers"].items()})
     layer._non_persistent_buffers_set.update(tree["scratch"])
     for k, inner in tree["layers"].items():
-        layer._modules[k] = None if inner is None else _built(inner, tensors, made, f"{path}{k}.")
+        layer._modules[k] = None if inner is None else _rebuild(inner, tensors, made, f"{path}{k}.", load_class)
     return layer
-
-
-def _empty(name: str) -> nn.Module:
-    """A layer of this class, before its `__init__`."""
-    try:
-        kind = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"the network has a {name}, which can't be imported here.") from error
-    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
-        raise ConfigError(f"the network has a {name}, which is not a layer.")
-    return kind.__new__(kind)

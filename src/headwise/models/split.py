@@ -19,7 +19,16 @@ Buffers = Literal["params", "all", "local"]
 
 
 class SplitModel(nn.Module):
-    """``forward(x) = head(body(x))``; parameters are named ``body.…`` and ``head.…``."""
+    """A network of a body (feature extractor) and a head (classifier): ``forward(x) = head(body(x))``.
+
+    Args:
+        body: From samples to features.
+        head: From features to scores; its parameters share no memory with those of the body.
+
+    >>> net = SplitModel(nn.Flatten(), nn.Linear(4, 2))
+    >>> [*net.params("head")], net.width
+    (['head.weight', 'head.bias'], 4)
+    """
 
     batchnorm: Buffers = "params"
     head_name: str | None = None
@@ -27,7 +36,8 @@ class SplitModel(nn.Module):
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.body, self.head = body, head
+        self.body = body
+        self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x))
@@ -46,7 +56,7 @@ class SplitModel(nn.Module):
         """A snapshot of everything, buffers and private layers included, for what stays at its client."""
         return _snapshot(Params(self.state_dict()).select(_prefix(part)))
 
-    def kept(self) -> Params:
+    def private(self) -> Params:
         """A snapshot of what stays at its client: whatever is in `state` but not in `params`."""
         if self.batchnorm != "local" and not _has_buffers(self):
             return Params()
@@ -91,17 +101,27 @@ class SplitModel(nn.Module):
 
 
 def split(module: nn.Module, head: str) -> SplitModel:
-    """Split any network whose output is the output of its submodule `head` into a body and that head.
+    """Split a copy of a network into a body and a head.
 
-    Training refuses the model if something follows the head, such as a softmax: it compares both on made-up samples.
+    Training compares both on made-up samples, and refuses the model if something follows the head, such as a softmax.
+
+    Args:
+        module: A network whose output is the output of its layer `head`.
+        head: The name of that layer, as in ``module.named_modules()``.
+
+    Returns:
+        The model, whose parameters are named ``body.…`` and ``head.…``.
+
+    Raises:
+        ConfigError: If there is no such layer, or it shares weights with the others.
 
     >>> net = split(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), head="2")
     >>> net.head
     Linear(in_features=3, out_features=2, bias=True)
     """
     if head not in (names := [n for n, _ in module.named_modules() if n]):
-        kind, layers = type(module).__name__, ", ".join(names) or "none"
-        raise ConfigError(f"head is {head!r}, but the layers of this {kind} are: {layers}.")
+        layers = ", ".join(names) or "none"
+        raise ConfigError(f"head is {head!r}, but the layers of this {type(module).__name__} are: {layers}.")
     check_apart(module, head, f"this is a {type(module).__name__}")  # in a copy, views of one tensor are apart
     body = copy.deepcopy(module)
     last = body.get_submodule(head)
@@ -227,7 +247,13 @@ def _prefix(part: str) -> str:
 
 
 class Composed(nn.Module):
-    """``forward(x) = rule(x, **parts)``: its parts are in `state_dict`, so it can be stored and exported as a whole.
+    """A function of modules and tensors as one module: ``forward(x) = rule(x, **parts)``.
+
+    Its parts are in `state_dict`, so that it can be stored and exported as a whole.
+
+    Args:
+        rule: Computes the output from the samples and the parts, by their names.
+        **parts: Modules and tensors.
 
     >>> from torch import zeros
     >>> both = Composed(lambda x, a, shift: a(x) + shift, a=nn.Linear(2, 3), shift=zeros(3))
@@ -237,7 +263,8 @@ class Composed(nn.Module):
 
     def __init__(self, rule: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
         super().__init__()
-        self._rule, self._names = rule, tuple(parts)
+        self._rule = rule
+        self._names = tuple(parts)
         for name, part in parts.items():
             if isinstance(part, nn.Module):
                 self.add_module(name, part)

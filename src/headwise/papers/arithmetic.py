@@ -67,7 +67,8 @@ def agreement(ask: Ask, column: Column) -> str:
 
 def _count_bytes(ask: Ask, method: str, column: Column) -> float:
     """Bytes per client and round, down and up, without what the paper does not count."""
-    recipe, task = recipe_of(ask, method), column.task
+    recipe = recipe_of(ask, method)
+    task = column.task
     assert task is not None
     experiment = experiment_of(ask, column, recipe)
     return sum(messages(experiment, task)) - evaluate(recipe.uncounted, _symbols(experiment, task)) * SCALAR
@@ -85,7 +86,8 @@ def _formula(ask: Ask, method: str, column: Column) -> Printed:
 def _symbols(experiment: Experiment, task: CountedOn) -> dict[str, float]:
     """The symbols in the tables' formulas and in `uncounted`."""
     model = build(experiment.model[0], task)
-    whole, share = weight(model) / SCALAR, weight(model.body) / weight(model)
+    whole = weight(model) / SCALAR
+    share = weight(model.body) / weight(model)
     others = experiment.method.options.get("M", 0)
     bias = sum(p.numel() for name, p in model.head.named_parameters() if name.endswith("bias"))
     counts = {"c": task.own, "bias": bias, "M": others, "n": others, "C": others}
@@ -198,7 +200,8 @@ def messages(experiment: Experiment, task: CountedOn) -> tuple[float, float]:
     )
     with one_thread():
         drive(plan, Serial(plan), (keep,))
-    last, clients = rows[-1], len(plan.data)
+    last = rows[-1]
+    clients = len(plan.data)
     return last["bytes_down"] / clients, last["bytes_up"] / clients
 
 

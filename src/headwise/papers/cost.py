@@ -63,8 +63,11 @@ class Costs:
 
     def seconds(self, experiment: Experiment) -> float:
         """How long this run would take with its workers, on an otherwise idle machine."""
-        facts, speed = self._about(experiment.data), self._time_network(experiment)
-        split, sampling, often = parse_split(experiment.split), experiment.sampling, experiment.evaluate
+        facts = self._about(experiment.data)
+        speed = self._time_network(experiment)
+        split = parse_split(experiment.split)
+        sampling = experiment.sampling
+        often = experiment.evaluate
         samples = facts.samples * experiment.fraction
         parts = split.train + split.val + split.test
         tested = samples * (split.test / parts if not split.official else 1 / 6)  # as CIFAR's public test set
@@ -73,7 +76,8 @@ class Costs:
         every_client = sum(m in often.moments for m in ("pre", "global")) / often.every
         judged = tested * (every_client + drawn * ("post" in often.moments))
         relative = float(registry.find("method", experiment.method.name).cost)
-        train, clients = experiment.train, experiment.clients or 20
+        train = experiment.train
+        clients = experiment.clients or 20
         learned = clients * train.steps * train.batch if train.steps else trained * train.epochs
         per_round = learned * drawn * relative * speed.train + judged * speed.forward
         per_round += clients * (drawn + every_client) * speed.client
@@ -90,7 +94,8 @@ class Costs:
         return self._facts[name]
 
     def _time_network(self, experiment: Experiment) -> Speed:
-        facts, batch = self._about(experiment.data), experiment.train.batch
+        facts = self._about(experiment.data)
+        batch = experiment.train.batch
         choices = experiment.model or (facts.usual,)
         key = (repr(experiment.data), repr(choices), batch)
         if key not in self._speeds:
@@ -127,7 +132,8 @@ def _overhead(experiment: Experiment, choices: tuple[Choice, ...], task: Task) -
 def _time(do: Callable[[], object], seconds: float) -> float:
     """Mean seconds per call, after a warm-up call."""
     do()
-    begun, count = time.perf_counter(), 0
+    begun = time.perf_counter()
+    count = 0
     while (spent := time.perf_counter() - begun) < seconds or not count:
         do()
         count += 1

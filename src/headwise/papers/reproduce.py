@@ -15,7 +15,7 @@ from typing import Any
 
 from ..app.compare import Watch
 from ..app.launch import data_folder, run_or_resume
-from ..disk.files import failing_clearly, write_bytes, write_json
+from ..disk.files import explain_write_errors, write_bytes, write_json
 from ..errors import ConfigError, RunError
 from ..log.metrics import ACCURACY
 from ..log.schema import Seconds, figures
@@ -123,14 +123,16 @@ def _exact_row(ask: Ask, method: str, column: Column) -> Row:
 
 
 def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
-    recipe, printed = recipe_of(ask, method), ask.table.cell(method, column.name)
+    recipe = recipe_of(ask, method)
+    printed = ask.table.cell(method, column.name)
     moment = ask.moment(recipe, column)
     runs, alone = (_runs(ask, column, r, cells) for r in (recipe, STANDALONE))
     if not runs:
         return Row(method, column.name, printed, "not run yet")
     values = [best_score(run, ask, column, moment) for run in runs]
     ours = tuple(v for v in values if v is not None)
-    rounds, floor = runs[0].manifest["experiment"]["rounds"], floor_of(runs[0], ask)
+    rounds = runs[0].manifest["experiment"]["rounds"]
+    floor = floor_of(runs[0], ask)
     if column.measure == "rounds":
         ours = ours if len(ours) == len(values) else ()  # averaging only the seeds that reach it would flatter
         verdict = judge_rounds(printed, fmean(ours) if ours else None, rounds) + (" (scaled)" if ask.scaled else "")
@@ -150,7 +152,8 @@ def _run_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
 
 def _ratio_row(ask: Ask, method: str, column: Column, cells: Path) -> Row:
     """Seed by seed, ours divided by FedAvg's; what is printed, by the printed one of FedAvg."""
-    recipe, unit = recipe_of(ask, method), recipe_of(ask, UNIT)
+    recipe = recipe_of(ask, method)
+    unit = recipe_of(ask, UNIT)
     printed, whole = (ask.table.cell(m, column.name) for m in (method, UNIT))
     if printed.mean and whole.mean:
         printed = Printed(f"{printed.mean / whole.mean:.2f} x {UNIT} ({printed.text})", printed.mean / whole.mean)
@@ -193,7 +196,7 @@ def _is_finished(folder: Path) -> bool:
 def _write(ask: Ask, cells: Path, exact: Exact, command: str, out: Path) -> Reproduction:
     """Write the table as Markdown, CSV and JSON, from the runs so far; add further formats here."""
     table = Reproduction(ask, rows_of(ask, cells, exact), command)
-    with failing_clearly(out):
+    with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     write_bytes(out / "table.md", table.markdown().encode())
     write_bytes(out / "table.csv", table.csv().encode())

@@ -120,7 +120,8 @@ class Reproduction:
 
     def markdown(self) -> str:
         """A page with the table and the words."""
-        ask, (head, rows) = self.ask, self.table()
+        ask = self.ask
+        (head, rows) = self.table()
         lines = [head, ["---"] * len(head), *rows]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         how = f"Made by `{self.command}`: scale {ask.scale.name}, rules of the {ask.rules}. " if self.command else ""

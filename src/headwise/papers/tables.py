@@ -68,7 +68,8 @@ def _fill(table: Table, grid: Grid | None, path: str) -> Table:
 
 def _check(path: str, paper: Paper, table: Table) -> None:
     """Every name that refers to another must match one, and every row must have one entry per column."""
-    recipes, names = {r.name for r in paper.methods}, [c.name for c in table.columns]
+    recipes = {r.name for r in paper.methods}
+    names = [c.name for c in table.columns]
     trained = any(c.measure not in ("total", "width", "size", "claim") for c in table.columns)
     wrong = [m for m in table.methods if trained and m not in recipes]
     wrong += [row[0].text if row else "an empty row" for row in table.rows if len(row) != len(names) + 1]

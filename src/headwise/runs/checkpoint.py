@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from ..contract.method import RecordTypes
-from ..disk.files import checksum, failing_clearly, from_json, read_bytes, write_bytes
+from ..disk.files import checksum, explain_write_errors, from_json, read_bytes, write_bytes
 from ..engine.client.state import States
 from ..engine.events import Progress
 from ..errors import RunError
@@ -67,8 +67,9 @@ class Slots:
         free = self._free.setdefault(size, [])
         number = free.pop() if free else self._next.get(size, 0)
         self._next[size] = max(self._next.get(size, 0), number + 1)
-        with failing_clearly(self._path(size)):
-            written, file = 0, self._file(size, WRITING)
+        with explain_write_errors(self._path(size)):
+            file = self._file(size, WRITING)
+            written = 0
             while written < len(data):  # a nearly full disk may accept only a part
                 written += os.pwrite(file, memoryview(data)[written:], number * size + written)
         self._unflushed.add(size)
@@ -91,7 +92,7 @@ class Slots:
     def flush(self) -> None:
         """Make everything written survive a power cut."""
         for size in self._unflushed:
-            with failing_clearly(self._path(size)):
+            with explain_write_errors(self._path(size)):
                 os.fsync(self._file(size, WRITING))
         self._unflushed.clear()
 
@@ -133,7 +134,8 @@ class Checkpoint(NamedTuple):
 
 class Checkpoints:
     def __init__(self, folder: Path, types: RecordTypes) -> None:
-        self.folder, self.types = folder, types
+        self.folder = folder
+        self.types = types
         self._slots = Slots(folder)
         self._places: dict[int, Slot] = {}
         """where the states are of those clients that have one"""
@@ -166,7 +168,7 @@ class Checkpoints:
         self, progress: Progress, changed: Mapping[int, bytes], lines: Mapping[str, Extent], *, best: bool = False
     ) -> None:
         """Write this round's checkpoint, then free what no kept checkpoint needs; keep that of the `best` round."""
-        with failing_clearly(self.folder):
+        with explain_write_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         before = {self._places[c] for c in changed if c in self._places}
         for c, data in changed.items():
@@ -191,14 +193,18 @@ class Checkpoints:
         path = self.folder / f"round-{progress.t:07}-{checksum(data):08x}.safetensors"
         write_bytes(path, data)
         self._files.append(path)
-        gone, free = self._files[:-KEPT], self._replaced
-        self._files, self._replaced = self._files[-KEPT:], before
+        gone = self._files[:-KEPT]
+        free = self._replaced
+        self._files = self._files[-KEPT:]
+        self._replaced = before
         if best:
-            gone, free = [*gone, *([self._best] if self._best else [])], (free | self._pinned) - before
-            self._best, self._pinned = path.with_name(path.name.replace("round", "best")), set(self._places.values())
-            _second_name(path, self._best)
+            gone += [self._best] if self._best else []
+            free = (free | self._pinned) - before
+            self._best = path.with_name(path.name.replace("round", "best"))
+            self._pinned = set(self._places.values())
+            _link_or_copy(path, self._best)
         for old in gone:
-            with failing_clearly(self.folder):
+            with explain_write_errors(self.folder):
                 old.unlink(missing_ok=True)
         self._slots.release(free - self._pinned)
 
@@ -219,7 +225,7 @@ class Checkpoints:
         return None
 
     def best(self) -> Checkpoint | None:
-        """That of the best round, as the newest checkpoint names it; None if it was not kept. States are lazy."""
+        """The best round's checkpoint, which the newest one names, with lazy states; None if it was not kept."""
         if self.load() is None or self._best is None:
             return None
         try:
@@ -245,7 +251,7 @@ class Checkpoints:
             name = path.name.removeprefix(".").removesuffix(".tmp")
             ours = NAME.fullmatch(name) or BEST.fullmatch(name)
             if ours and path not in (*self._files, self._best) and path.is_file():
-                with failing_clearly(path):
+                with explain_write_errors(path):
                     path.unlink()
 
     def _find_files(self, kind: re.Pattern[str] = NAME) -> list[Path]:
@@ -262,7 +268,8 @@ class Checkpoints:
         self._slots.close()
 
     def _read(self, path: Path) -> Checkpoint:
-        match, data = NAME.fullmatch(path.name) or BEST.fullmatch(path.name), read_bytes(path)
+        match = NAME.fullmatch(path.name) or BEST.fullmatch(path.name)
+        data = read_bytes(path)
         if match is None or f"{checksum(data):08x}" != match[2]:
             raise ValueError("its checksum does not match")
         tensors, scalars = from_bytes(data)
@@ -279,13 +286,13 @@ class Checkpoints:
             raise ValueError("two clients share a slot")
         for slot in live:
             self._slots.read(slot)
-        self._best, self._pinned = self._found_best(note["best_round"])
+        self._best, self._pinned = self._find_best(note["best_round"])
         self._slots.restart({*live, *self._pinned})
         lines = {name: Extent(size, note["digests"].get(name, "")) for name, size in note["sizes"].items()}
         progress = Progress(note["round"], server, {}, note["best"], note["waited"])
         return Checkpoint(progress, self.states(), lines)
 
-    def _found_best(self, t: int | None) -> tuple[Path | None, set[Slot]]:
+    def _find_best(self, t: int | None) -> tuple[Path | None, set[Slot]]:
         """The checkpoint of the best round, and its slots; nothing if it is gone or damaged: a run does not need it."""
         for path in self._find_files(BEST) if t is not None else ():
             if _round_of(path) == t and f"{checksum(data := read_bytes(path)):08x}" in path.name:
@@ -307,8 +314,8 @@ def _round_of(best: Path | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def _second_name(path: Path, name: Path) -> None:
-    """The same bytes under another name: without a copy, where the file system can do that."""
+def _link_or_copy(path: Path, name: Path) -> None:
+    """Give the file a second name; copy it where the file system has no links."""
     try:
         name.unlink(missing_ok=True)
         os.link(path, name)

@@ -47,7 +47,8 @@ def check(value: Any, judge: Judge, path: Path, where: str = "") -> None:
 
 def judge_of(shape: Shape) -> Judge:
     """Compile a shape into a function: runs have a great many lines to check."""
-    origin, of = get_origin(shape), get_args(shape)
+    origin = get_origin(shape)
+    of = get_args(shape)
     if origin in (Annotated, Required):
         return judge_of(of[-1])
     if is_typeddict(shape):
@@ -182,7 +183,9 @@ class Growing:
     """The extent of a file that only grows, computed without reading it from the start each time."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._size, self._digest = path, 0, hashlib.sha256()
+        self.path = path
+        self._size = 0
+        self._digest = hashlib.sha256()
 
     def extent(self) -> Extent | None:
         """None if there is no such file."""

@@ -62,7 +62,8 @@ def guarantee(manifest: dict[str, Any], folder: Path) -> str:
 
 def describe_move(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of results may differ between the two."""
-    before, now = _describe_machine(manifest["hardware"], manifest["versions"]["torch"]), machine()
+    before = _describe_machine(manifest["hardware"], manifest["versions"]["torch"])
+    now = machine()
     return f"{before}, and is now on {now}" if before != now else None
 
 

@@ -63,7 +63,8 @@ def sgemm_rate(size: int = 768, turns: int = 5) -> float:
     """GFLOP/s of one core of this machine in torch's product of two matrices."""
     import torch  # whoever only reads runs need not wait for it
 
-    threads, a = torch.get_num_threads(), torch.ones(size, size)
+    threads = torch.get_num_threads()
+    a = torch.ones(size, size)
     torch.set_num_threads(1)
     times: list[float] = []
     for _ in range(1 + turns):

@@ -32,8 +32,8 @@ LISTED = 1000
 def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The clients' names in the order of their numbers; empty if the data has none."""
     names = tuple(partition.get("names", ()))
-    counted = len(partition["train"]) or len(names)  # sites may have names, but not tell what they have
-    if names and (len(names) != counted or len(set(names)) < len(names)):
+    clients = len(partition["train"]) or len(names)  # a site may keep its counts to itself
+    if names and (len(names) != clients or len(set(names)) < len(names)):
         raise RunError(f"{path} is damaged: it must have one name for each client.")
     return names
 
@@ -44,7 +44,7 @@ def client_label(c: int, names: Sequence[str]) -> str:
 
 
 def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
-    """Each client's site, with its number where a site has several or is not here yet; empty if names clash."""
+    """Each client's site, with the client's number where a site has several or is unknown; empty if names clash."""
     home_names = [sites.get(homes.get(c, -1), "client") for c in range(clients)]
     often = Counter([*home_names, "client"])
     names = tuple(f"{site} {c}" if often[site] > 1 else site for c, site in enumerate(home_names))
@@ -105,7 +105,8 @@ def summarize(rows: list[Round], moment: str, main: Metric) -> dict[str, Any]:
     if not by_round:
         return {}
     curve = {t: values[main.name] for t, values in by_round.items()}
-    best, last = _best(curve, main), by_round[max(by_round)]
+    best = _best(curve, main)
+    last = by_round[max(by_round)]
     others = [m.name for m in metrics_over_clients(main) if m.name != main.name]
     known = [name for other in (main.name, *others) for name in (other, f"{other}_clients") if name in last]
     summary = {
@@ -154,58 +155,13 @@ def _choice(value: Mapping[str, Any]) -> str:
     return ":".join([value["name"], *(str(v) for v in plain[:2] if not isinstance(v, bool))])
 
 
-@dataclass(frozen=True)
-class RunFiles:
-    """What a run wrote; raises `RunError` where that is damaged."""
-
-    path: Path
-
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """What never changes: experiment, partition, versions and hardware."""
-        return read_manifest(self.path)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Why the last session ended, and how long each file of lines was then."""
-        path = self.path / "result.json"
-        result = read_json(path, absent=f'{{"ended": "{UNFINISHED}"}}'.encode())
-        check(result, RESULT, path)
-        if result["ended"] not in (*ENDS, UNFINISHED):
-            raise RunError(f"{path} is damaged: its ended is {result['ended']!r}.")
-        return result
-
-    @cached_property
-    def partition(self) -> dict[str, Any]:
-        """Each client's sample counts by class, for each part; and the names of the classes."""
-        path = self.path / "partition.json"
-        data = read_bytes(path)
-        if digest(data) != self.manifest.get("partition_digest", digest(data)):
-            raise RunError(f"{path} is damaged: it has changed since the run began.")
-        partition = from_json(data, path)
-        check(partition, PARTITION, path)
-        parts = [partition["train"], partition["test"], partition["val"]]
-        rows = [row for part in parts for row in part]
-        if len({len(part) for part in parts}) > 1 or len({len(row) for row in rows}) > 1 or [] in rows:
-            raise RunError(f"{path} is damaged: its rows have different lengths.")
-        return partition
-
-    def lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
-        """The objects of a line file."""
-        return parse(self.path / name, self.content(name), backwards=backwards)
-
-    def content(self, name: str) -> bytes:
-        """A line file's content, which must not have changed after the last session ended."""
-        extent = self.result.get("lines", {}).get(name)
-        data = read_bytes(self.path / name, absent=b"")
-        if extent:
-            Extent(**extent).check(self.path / name, data, "the run")
-        return data
-
-
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run's folder, finished or not."""
+    """A run's folder, finished or not; raises `RunError` where a file in it is damaged.
+
+    >>> run = Run("runs/first")  # doctest: +SKIP
+    >>> run.score("pre"), run.floor  # doctest: +SKIP
+    """
 
     path: Path
 
@@ -213,13 +169,9 @@ class Run:
         object.__setattr__(self, "path", Path(self.path))
 
     @cached_property
-    def _files(self) -> RunFiles:
-        return RunFiles(self.path)
-
-    @property
     def manifest(self) -> dict[str, Any]:
-        """What the run is: its experiment, partition, versions and hardware."""
-        return self._files.manifest
+        """What the run is, which never changes: its experiment, partition, versions and hardware."""
+        return read_manifest(self.path)
 
     @property
     def method(self) -> str:
@@ -265,7 +217,29 @@ class Run:
     @property
     def ended(self) -> str:
         """Why the last session ended; ``unfinished`` if it was killed or is still running."""
-        return self._files.result["ended"]
+        return self._result["ended"]
+
+    @property
+    def _result(self) -> dict[str, Any]:
+        """Why the last session ended, and how long each line file was then."""
+        path = self.path / "result.json"
+        result = read_json(path, absent=f'{{"ended": "{UNFINISHED}"}}'.encode())
+        check(result, RESULT, path)
+        if result["ended"] not in (*ENDS, UNFINISHED):
+            raise RunError(f"{path} is damaged: its ended is {result['ended']!r}.")
+        return result
+
+    def _lines(self, name: str, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
+        """The objects of a line file."""
+        return parse(self.path / name, self._content(name), backwards=backwards)
+
+    def _content(self, name: str) -> bytes:
+        """A line file's content, which must not have changed after the last session ended."""
+        extent = self._result.get("lines", {}).get(name)
+        data = read_bytes(self.path / name, absent=b"")
+        if extent:
+            Extent(**extent).check(self.path / name, data, "the run")
+        return data
 
     @property
     def complete(self) -> bool:
@@ -294,7 +268,7 @@ class Run:
 
     @property
     def _rows(self) -> list[Round]:
-        data = self._files.content("rounds.jsonl")
+        data = self._content("rounds.jsonl")
         if self._read.get("data") != data:  # asked for often, while the run may be adding rounds
             self._read.update(data=data, rounds=list(parse(self.path / "rounds.jsonl", data)))
         return [cast(Round, row) for row in self._read["rounds"]]
@@ -305,13 +279,23 @@ class Run:
         names = self.names
         return [
             cast(ClientLine, {**row, "name": names[row["client"]]} if names else row)
-            for row in self._files.lines("clients.jsonl")
+            for row in self._lines("clients.jsonl")
         ]
 
-    @property
+    @cached_property
     def partition(self) -> dict[str, Any]:
         """Each client's sample counts by class, for each part; and the names of the classes."""
-        return self._files.partition
+        path = self.path / "partition.json"
+        data = read_bytes(path)
+        if digest(data) != self.manifest.get("partition_digest", digest(data)):
+            raise RunError(f"{path} is damaged: it has changed since the run began.")
+        partition = from_json(data, path)
+        check(partition, PARTITION, path)
+        parts = [partition["train"], partition["test"], partition["val"]]
+        rows = [row for part in parts for row in part]
+        if len({len(part) for part in parts}) > 1 or len({len(row) for row in rows}) > 1 or [] in rows:
+            raise RunError(f"{path} is damaged: its rows have different lengths.")
+        return partition
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -331,12 +315,12 @@ class Run:
     @property
     def diagnostics(self) -> list[dict[str, Any]]:
         """The lines of diagnostics.jsonl: what the method shows of what it learned, one per evaluation."""
-        return list(self._files.lines("diagnostics.jsonl"))
+        return list(self._lines("diagnostics.jsonl"))
 
     @property
     def sites(self) -> list[dict[str, Any]]:
         """The lines of sites.jsonl: one per message to a site; empty for a simulation."""
-        return list(self._files.lines("sites.jsonl"))
+        return list(self._lines("sites.jsonl"))
 
     def last_scores(self, part: str = "test") -> dict[str, dict[int, float]]:
         """The run's metric on each client's test or validation samples (val), as last measured, by moment.
@@ -346,7 +330,7 @@ class Run:
         clients = self.manifest["experiment"]["clients"]
         last = max((row["round"] for row in self.rounds if was_evaluated(row)), default=0)
         scores: dict[str, dict[int, float]] = {"pre": {}, "post": {}, "global": {}}
-        for row in self._files.lines("clients.jsonl", backwards=True):
+        for row in self._lines("clients.jsonl", backwards=True):
             if row["round"] < last and (not row["round"] or all(len(seen) in (0, clients) for seen in scores.values())):
                 break
             for moment, seen in scores.items():
@@ -393,7 +377,7 @@ class Run:
         )
         frame["floor"] = pd.Series([*self.floors] or None, index=frame.index, dtype=float)
         last: dict[int, Mapping[str, Any]] = {}
-        for row in self._files.lines("clients.jsonl", backwards=True):
+        for row in self._lines("clients.jsonl", backwards=True):
             if row["client"] not in last and (scores := row.get(moment, {}).get("test")):
                 last[row["client"]] = {"round": row["round"], **scores}
         scores = pd.DataFrame([{**last.get(c, {})} for c in range(count)], index=frame.index)
@@ -413,7 +397,8 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The run's results as one JSON object."""
-        rows, experiment = self.rounds, self.manifest["experiment"]
+        rows = self.rounds
+        experiment = self.manifest["experiment"]
         return {
             "run": str(self.path),
             "method": experiment["method"]["name"],
@@ -461,11 +446,11 @@ class Run:
         return self._models.rows(self.number_of(client), part)
 
     def adapt(self, x: Any, y: Any, *, epochs: int = 5) -> TrainedModel:
-        """A model for a client that was not there, from its own samples: raw inputs, and the names of their classes."""
+        """A model for a new client, from its own samples: raw inputs, and the names of their classes."""
         return self._models.adapt(x, y, epochs)
 
     def global_model(self, *, round: str = "last") -> TrainedModel:
-        """The one model for everybody, of methods that have one."""
+        """The global model, of methods that have one."""
         return self._models.global_model(round)
 
     @cached_property

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from ..contract.method import Method, RecordTypes
-from ..disk.files import append_lines, digest, failing_clearly, only_writer, read_bytes, seal, write_bytes, write_json
+from ..disk.files import (
+    append_lines,
+    digest,
+    explain_write_errors,
+    only_writer,
+    read_bytes,
+    seal,
+    write_bytes,
+    write_json,
+)
 from ..disk.jsontext import to_json
 from ..engine.client.state import ClientState, States
 from ..engine.events import Event, NewClients, Progress, RoundEnded, RunEnded, RunStarted, StartMeasured
@@ -43,7 +52,9 @@ class RunStore:
     """A crash at any moment loses at most the round in flight."""
 
     def __init__(self, folder: Path, types: RecordTypes, *, keep_best: bool = False) -> None:
-        self.folder, self.types, self.keep_best = folder, types, keep_best
+        self.folder = folder
+        self.types = types
+        self.keep_best = keep_best
         self._checkpoints = Checkpoints(folder / "checkpoint", types)
         self._lines = {name: Growing(folder / name) for name in LINES}
 
@@ -78,7 +89,7 @@ class RunStore:
         if checkpoint is None and (lines := len(Run(self.folder).rounds)) > 1:
             raise RunError(f"{self.folder} has {lines} rounds but no checkpoint to resume from: start a new run.")
         held = checkpoint.lines if checkpoint else dict.fromkeys(LINES, Extent(0, digest(b"")))
-        with failing_clearly(self.folder / "result.json"):
+        with explain_write_errors(self.folder / "result.json"):
             (self.folder / "result.json").unlink(missing_ok=True)
         for name, extent in held.items():
             _cut(self.folder / name, extent.size)
@@ -114,7 +125,7 @@ class RunStore:
 
 def _cut(path: Path, size: int) -> None:
     if path.exists():
-        with failing_clearly(path):
+        with explain_write_errors(path):
             os.truncate(path, size)
 
 
@@ -126,7 +137,7 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
     else is refused and left unchanged.
     """
     refuse_if_taken(folder)
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         with only_writer(folder, make=True):
@@ -150,7 +161,8 @@ def new_run(folder: Path, manifest: dict[str, Any], partition: dict[str, Any]) -
 
 def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
     """Restore a damaged partition.json, if the data still give the partition that the run began with."""
-    run, data = Run(folder), to_json(partition).encode()
+    run = Run(folder)
+    data = to_json(partition).encode()
     try:
         _ = run.partition
     except RunError:
@@ -160,7 +172,7 @@ def mend_partition(folder: Path, partition: dict[str, Any]) -> None:
 
 def refuse_if_taken(folder: Path) -> None:
     """Raise `RunError` if anything but the beginning of a run is in this folder."""
-    with failing_clearly(folder):
+    with explain_write_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(p.name not in EARLY for p in folder.iterdir())):
             raise RunError(
                 f"{folder} exists already and is not empty: choose another folder, or continue it with resume."
@@ -179,13 +191,14 @@ class Diagnostics:
     """Appends a line to diagnostics.jsonl at each evaluation, if the method shows anything."""
 
     def __init__(self, folder: Path, method: Method[Any, Any, Any, Any]) -> None:
-        self.path, self.shows = folder / "diagnostics.jsonl", method.shows
+        self.path = folder / "diagnostics.jsonl"
+        self.shows = method.shows
 
     def __call__(self, event: Event) -> None:
         """On resume, also drop the lines of rounds that will run again."""
         match event:
             case RunStarted(start=start) if self.path.exists():
-                with failing_clearly(self.path):
+                with explain_write_errors(self.path):
                     os.truncate(self.path, _size_up_to(self.path, start))
             case RoundEnded(row, _, progress, states) if self.shows and was_evaluated(row):
                 quantities = {name: _quantity(name, axes, progress.server, states) for name, axes in self.shows.items()}
@@ -234,7 +247,8 @@ def _round(value: Any) -> Any:
 
 def _size_up_to(path: Path, t: int) -> int:
     """The file's size after round t, up to the first line that is damaged or torn."""
-    size, data = 0, path.read_bytes()
+    size = 0
+    data = path.read_bytes()
     with suppress(RunError):  # at the first damaged line
         for line, row in zip(data.split(b"\n"), parse(path, data), strict=False):
             if row["round"] > t:

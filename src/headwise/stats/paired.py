@@ -106,6 +106,10 @@ class Cells:
         """How far one method is ahead of another."""
         return self.means.contrast(self._lead(one, other))
 
+    def standard_error(self, one: str, other: str) -> float:
+        """Of their difference; 0 if nothing was repeated."""
+        return self.means.moments(self._lead(one, other))[1] ** 0.5
+
     def _lead(self, one: str, other: str) -> dict[int, float]:
         names = [*self.scores]
         return {names.index(one): self._sign, names.index(other): -self._sign}

@@ -78,12 +78,8 @@ class Objective(ABC):
         return scores
 
     @abstractmethod
-    def predict(self, scores: Tensor) -> Tensor:
-        """Class numbers [n], labels 0 or 1 [n, labels], quantities [n, targets], or masks [n, height, width]."""
-
-    @abstractmethod
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Of classes or labels, in the shape of the scores; a `ConfigError` where there are only quantities."""
+        """Of classes or labels, in the shape of the scores; for quantities, which have none, their values."""
 
 
 class TaskKind(ABC):

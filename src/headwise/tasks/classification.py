@@ -78,9 +78,6 @@ class CrossEntropy(Objective):
         counts = self.counts(y) + 1
         return (counts / counts.sum()).log()
 
-    def predict(self, scores: Tensor) -> Tensor:
-        return scores.argmax(1)
-
     def probabilities(self, scores: Tensor) -> Tensor:
         return scores.softmax(1)
 

@@ -82,9 +82,6 @@ class BinaryCrossEntropy(Objective):
     def guess(self, y: Tensor) -> Tensor:
         return ((y.sum(0) + 1) / (len(y) + 2)).logit()
 
-    def predict(self, scores: Tensor) -> Tensor:
-        return (scores > 0).long()
-
     def probabilities(self, scores: Tensor) -> Tensor:
         return scores.sigmoid()
 

@@ -90,11 +90,8 @@ class SquaredError(Objective):
     def in_target_units(self, scores: Tensor) -> Tensor:
         return scores * self.spread + self.centre
 
-    def predict(self, scores: Tensor) -> Tensor:
-        return self.in_target_units(scores)
-
     def probabilities(self, scores: Tensor) -> Tensor:
-        raise ConfigError("task is 'regression', which predicts quantities: there are no probabilities.")
+        return self.in_target_units(scores)
 
     def _scale(self, y: Tensor) -> Tensor:
         return (y - self.centre) / self.spread

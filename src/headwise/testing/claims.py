@@ -178,12 +178,20 @@ def letters(method: AnyMethod, plan: Plan, client: int) -> Mapping[str, Any]:
 
 def _enough(method: AnyMethod) -> set[str]:
     """The kinds of sums from which the server gets the same state as from the messages themselves."""
-    plan, recorder, trainings = record_messages(method)
-    server, rng = recorder.ended[0].progress.server, torch.Generator().manual_seed(1)
-    ups = [up_of(v) for v in trainings if v.job.t == 2][: len(UNEQUAL)]
+    plan, recorder, _ = record_messages(method)
+    kinds = _enough_in(method, 2, recorder.ended[0].progress.server)
+    if method.draws_everyone(1, plan.experiment.rounds):  # a round that is not like the others
+        kinds &= _enough_in(method, 1, method.server_init(ServerBench(plan, 0)))
+    return kinds
+
+
+def _enough_in(method: AnyMethod, t: int, server: Record) -> set[str]:
+    plan, _, trainings = record_messages(method)
+    rng = torch.Generator().manual_seed(1)
+    ups = [up_of(v) for v in trainings if v.job.t == t][: len(UNEQUAL)]
 
     def ends(replies: Sequence[Reply[Any]]) -> Params:
-        return Params(pack(method.aggregate(server, replies, ServerBench(plan, 2))).tensors)
+        return Params(pack(method.aggregate(server, replies, ServerBench(plan, t))).tensors)
 
     kinds = {"labels"} if _apart(*(ends(_same_sums(ups[0], seed)) for seed in (1, 2))) < SAME_SUMS else set[str]()
     moved = [Packed({k: _perturb(t, rng) for k, t in pack(up).tensors.items()}, pack(up).scalars) for up in ups]

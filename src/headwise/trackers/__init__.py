@@ -13,7 +13,7 @@ from ..errors import ConfigError, nearest
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
-def trackers(names: Iterable[str], folder: Path) -> list[Observer]:
+def make_trackers(names: Iterable[str], folder: Path) -> list[Observer]:
     """The named trackers for a run in this folder; they write nothing before the run starts."""
     observers: list[Observer] = []
     for name in names:
@@ -37,7 +37,7 @@ def _make(name: str, folder: Path) -> Observer:
     return Tracker(folder)
 
 
-def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+def flatten_row(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a round's line by name: ``pre/accuracy``, ``bytes_up``, ``seconds/train``."""
     named = ((name, value) for name, value in leaves(row, between="/") if name.rpartition("/")[2] != "round")
     return {name: float(value) for name, value in named if isinstance(value, (int, float))}

@@ -16,7 +16,7 @@ from ..errors import RunError
 from ..log.schema import ENDS
 from ..runs.files import check, judge_of
 from ..runs.manifest import read_manifest
-from . import numbers
+from . import flatten_row
 
 EXPERIMENT = "headwise"
 MANY = 100
@@ -27,7 +27,9 @@ class MLflowTracker:
     """One MLflow run per run folder; mlflow.json stores its id, so that a resumed run continues it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._client, self._id = folder, MlflowClient(), ""
+        self.folder = folder
+        self._client = MlflowClient()
+        self._id = ""
 
     def __call__(self, event: Event) -> None:
         """Each round is stored in the run's folder first, so nothing is lost if MLflow fails."""
@@ -43,10 +45,10 @@ class MLflowTracker:
         match event:
             case RunStarted():
                 path = self.folder / "mlflow.json"
-                self._id = _stored_id(path) if path.exists() else self._create()
+                self._id = _read_id(path) if path.exists() else self._create()
             case RoundEnded(row) | StartMeasured(row):
                 now = int(time.time() * 1000)
-                metrics = [Metric(name, value, now, row["round"]) for name, value in numbers(row).items()]
+                metrics = [Metric(name, value, now, row["round"]) for name, value in flatten_row(row).items()]
                 self._client.log_batch(self._id, metrics=metrics)
             case RunEnded(reason):
                 self._client.set_tag(self._id, "ended", reason)
@@ -66,7 +68,7 @@ class MLflowTracker:
         return made
 
 
-def _stored_id(path: Path) -> str:
+def _read_id(path: Path) -> str:
     content = read_json(path)
     check(content, judge_of({"run_id": str}), path)
     return content["run_id"]

@@ -7,14 +7,15 @@ from pathlib import Path
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
-from . import numbers
+from . import flatten_row
 
 
 class TensorBoardTracker:
     """Writes each round's numbers to ``tensorboard/`` in the run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._writer = folder / "tensorboard", None
+        self.folder = folder / "tensorboard"
+        self._writer = None
 
     def __call__(self, event: Event) -> None:
         """Rounds that are run again replace the earlier ones."""
@@ -22,7 +23,7 @@ class TensorBoardTracker:
             case RunStarted(start=start):
                 self._writer = SummaryWriter(str(self.folder), purge_step=start + 1 if start else None)
             case RoundEnded(row) | StartMeasured(row) if self._writer:
-                for name, value in numbers(row).items():
+                for name, value in flatten_row(row).items():
                     self._writer.add_scalar(name, value, row["round"])
                 self._writer.flush()
             case RunEnded() if self._writer:

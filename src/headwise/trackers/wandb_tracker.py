@@ -10,7 +10,7 @@ import wandb
 
 from ..engine.events import Event, RoundEnded, RunEnded, RunStarted, StartMeasured
 from ..runs.manifest import read_manifest
-from . import numbers
+from . import flatten_row
 
 
 class WandbTracker:
@@ -32,7 +32,7 @@ class WandbTracker:
                     settings=wandb.Settings(console="off", silent=True),
                 )
             case RoundEnded(row) | StartMeasured(row):
-                self._run.log(numbers(row), step=row["round"])
+                self._run.log(flatten_row(row), step=row["round"])
             case RunEnded(reason):
                 self._run.summary["ended"] = reason
                 self._run.finish(exit_code=0)

@@ -23,21 +23,21 @@ HEAD = "hospital,age,sex,ill"
 ROWS = ["va,61,f,yes", "va,44,m,no", "rome,50,f,no", "rome,,m,yes", "va,70,m,yes", "rome,38,f,no"]
 
 
-def described(folder: Path, text: str) -> Description:
+def describe(folder: Path, text: str) -> Description:
     (folder / "data.toml").write_text(text, "utf-8")
     return read_description(folder / "data.toml")
 
 
 def table(folder: Path, rows: list[str] = ROWS, head: str = HEAD, text: str = TABLE) -> Description:
     (folder / "patients.csv").write_text("\n".join([head, *rows]) + "\n", "utf-8")
-    return described(folder, text)
+    return describe(folder, text)
 
 
 def npz(folder: Path, text: str = 'format = "npz"\npath = "clients"\n', **clients: dict[str, object]) -> Description:
     (folder / "clients").mkdir(exist_ok=True)
     for name, arrays in clients.items():
         np.savez(folder / "clients" / f"{name}.npz", **{k: np.asarray(v) for k, v in arrays.items()})
-    return described(folder, text)
+    return describe(folder, text)
 
 
 def picture(path: Path, shape: tuple[int, ...] = (4, 4), value: int = 0) -> None:
@@ -52,7 +52,7 @@ def pictures(folder: Path, text: str = 'format = "images"\npath = "clients"\n') 
         for label in ("cat", "dog"):
             for k in range(3):
                 picture(folder / "clients" / client / label / f"{k}.png", value=40 * k + len(label) + len(client) * k)
-    return described(folder, text)
+    return describe(folder, text)
 
 
 def findings(d: Description) -> list[DataFinding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from own_files import TABLE, described, table
+from own_files import TABLE, describe, table
 
 from headwise.errors import ConfigError
 
@@ -17,7 +17,7 @@ def test_a_description_is_read_and_paths_begin_beside_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("csv", "xls"), "format is 'xls': allowed are"),
         (('target = "ill"', 'targt = "ill"'), "targt is not a setting: did you mean 'target'?"),
@@ -43,16 +43,16 @@ def test_a_description_is_read_and_paths_begin_beside_it(tmp_path: Path) -> None
         (("format", "format ="), "is not valid TOML"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_a_mistake_is_one_sentence(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        described(tmp_path, TABLE.replace(*change))
+        describe(tmp_path, TABLE.replace(*change))
     assert str(error.value).startswith(str(tmp_path / "data.toml"))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_only_tables_have_columns(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="client is 'who', but only tables"):
-        described(tmp_path, 'format = "npz"\npath = "x"\nclient = "who"\n')
+        describe(tmp_path, 'format = "npz"\npath = "x"\nclient = "who"\n')
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

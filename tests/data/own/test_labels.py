@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headwise.cli import main
-from headwise.data.dataset import Dataset, typed_labels
+from headwise.data.dataset import Dataset, cast_labels
 from headwise.data.own.description import read_description
 from headwise.data.own.load import load
 from headwise.data.own.objects import store
@@ -57,7 +57,7 @@ def test_labels_keep_their_type(tmp_path: Path, way: str, name: str) -> None:
         flat = flat[np.argsort(np.arange(12) % 2, kind="stable")]
     assert data.label_type == label_type
     assert data.task == "classification"
-    labels = typed_labels(data.classes, data.label_type)[data.y]
+    labels = cast_labels(data.classes, data.label_type)[data.y]
     assert (labels[:12] == flat).all()
 
 

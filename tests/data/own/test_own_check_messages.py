@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_files import HEAD, ROWS, TABLE, described, findings, npz, picture, pictures, table
+from own_files import HEAD, ROWS, TABLE, describe, findings, npz, picture, pictures, table
 
 from headwise.data.own.description import Description, read_description
 from headwise.data.own.load import load
@@ -15,7 +15,8 @@ from headwise.data.own.readers import images as reader
 from headwise.errors import ConfigError
 from headwise.settings.options import TargetRange
 
-X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 0, 1])
 NPZ = 'format = "npz"\npath = "clients"\n'
 IMAGES = 'format = "images"\npath = "clients"\n'
 
@@ -27,22 +28,22 @@ def errors(d: Description) -> list[str]:
 def test_a_client_without_values_in_a_column(tmp_path: Path) -> None:
     rows = [f"va,{k},{'fm'[k % 2]},{'no' if k % 3 else 'yes'}" for k in range(12)]
     rows += [f"rome,,{'fm'[k % 2]},{'no' if k % 3 else 'yes'}" for k in range(12)]
-    found = [str(f) for f in findings(table(tmp_path, rows)) if f.kind == "constant at a client"]
-    assert found[0].endswith("column 'age', client 'rome': this client has no values.")
+    messages = [str(f) for f in findings(table(tmp_path, rows)) if f.kind == "constant at a client"]
+    assert messages[0].endswith("column 'age', client 'rome': this client has no values.")
 
 
 def test_missing_categories(tmp_path: Path) -> None:
-    found = [str(f) for f in findings(table(tmp_path, [*ROWS, "va,3,,no"])) if f.column == "sex"]
-    assert found[0].endswith("1 of 7 values are missing, here the first: they are in no category.")
+    messages = [str(f) for f in findings(table(tmp_path, [*ROWS, "va,3,,no"])) if f.column == "sex"]
+    assert messages[0].endswith("1 of 7 values are missing, here the first: they are in no category.")
 
 
 def test_a_client_with_one_sample(tmp_path: Path) -> None:
-    found = [str(f) for f in findings(table(tmp_path, [*ROWS, "oslo,3,f,no"])) if f.kind == "too few samples"]
-    assert found[-1].endswith("client 'oslo': it has 1 sample, fewer than 10.")
+    messages = [str(f) for f in findings(table(tmp_path, [*ROWS, "oslo,3,f,no"])) if f.kind == "too few samples"]
+    assert messages[-1].endswith("client 'oslo': it has 1 sample, fewer than 10.")
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "said"),
+    ("text", "row", "message"),
     [
         (TABLE.replace('"ill"', '["ill", "sex"]').replace('category = ["sex"]', 'task = "classification"'), "va,1,f,no",
          "task is 'classification', but there are several targets: name one, or choose another task."),
@@ -58,12 +59,12 @@ def test_a_client_with_one_sample(tmp_path: Path) -> None:
          "preprocess.texts is 'tokens', which needs a text as the only feature: choose 'bag'."),
     ],
 )  # fmt: skip
-def test_targets_that_do_not_fit_the_task(tmp_path: Path, text: str, row: str, said: str) -> None:
+def test_targets_that_do_not_fit_the_task(tmp_path: Path, text: str, row: str, message: str) -> None:
     text = text.replace('category = ["sex"]\ntask', "task")
     if 'task = "classification"' in text:  # keys before tables
         text = text.replace('task = "classification"', "").replace("[features]", 'task = "classification"\n[features]')
-    found = errors(table(tmp_path, [row], text=text))
-    assert any(each.endswith(said) for each in found), found
+    messages = errors(table(tmp_path, [row], text=text))
+    assert any(each.endswith(message) for each in messages), messages
 
 
 QUANTITY = 'target = "ill"\ntask = "regression"\ntarget_range = '
@@ -75,14 +76,14 @@ def test_targets_outside_their_range(tmp_path: Path) -> None:
         ["va,1,f,350", "va,2,m,0", "va,3,f,412.5"],
         text=TABLE.replace('target = "ill"', f"{QUANTITY}[0, 350]"),
     )
-    found = [str(f) for f in findings(d) if f.kind == "outside target_range"]
-    said = "row 4, column 'ill', client 'va': 412.5 is outside target_range, which is 0 to 350."
-    assert found == [f"{d.place}, {said}"]
+    messages = [str(f) for f in findings(d) if f.kind == "outside target_range"]
+    message = "row 4, column 'ill', client 'va': 412.5 is outside target_range, which is 0 to 350."
+    assert messages == [f"{d.place}, {message}"]
     load(d)  # a scale, not a filter: a run does not mind
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "message"),
     [
         ("[350, 0]", "target_range is [350, 0], but must be [lowest, highest], or a list with such a pair"),
         ('"0-350"', "target_range is '0-350', but must be [lowest, highest]"),
@@ -92,10 +93,10 @@ def test_targets_outside_their_range(tmp_path: Path) -> None:
         ("[[0, 1], [0, 2]]", "target_range is [[0.0, 1.0], [0.0, 2.0]], but needs a pair for each target: ill."),
     ],
 )
-def test_ranges_that_are_none(tmp_path: Path, declared: str, said: str) -> None:
+def test_ranges_that_are_none(tmp_path: Path, declared: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(table(tmp_path, ["va,1,f,5", "va,2,m,6"], text=TABLE.replace('target = "ill"', QUANTITY + declared)))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_ranges_of_no_quantities_or_of_others(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_ranges_of_no_quantities_or_of_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "task", "said"),
+    ("y", "task", "message"),
     [
         (np.zeros((6, 2, 2)), "regression", "task is 'regression', but targets have the shape [2, 2]."),
         (
@@ -121,9 +122,9 @@ def test_ranges_of_no_quantities_or_of_others(tmp_path: Path) -> None:
         (np.zeros((6, 3, 3), int), "segmentation", "masks have 3 x 3 pixels, but images 4 x 4."),
     ],
 )
-def test_arrays_of_targets_that_do_not_fit_the_task(tmp_path: Path, y: np.ndarray, task: str, said: str) -> None:
+def test_arrays_of_targets_that_do_not_fit_the_task(tmp_path: Path, y: np.ndarray, task: str, message: str) -> None:
     x = np.zeros((6, 1, 4, 4), np.uint8)
-    assert errors(npz(tmp_path, f'{NPZ}task = "{task}"\n', ann={"x": x, "y": y})) == [said]
+    assert errors(npz(tmp_path, f'{NPZ}task = "{task}"\n', ann={"x": x, "y": y})) == [message]
 
 
 def test_files_that_name_no_part(tmp_path: Path) -> None:
@@ -131,19 +132,19 @@ def test_files_that_name_no_part(tmp_path: Path) -> None:
     assert errors(d) == [f"{d.place}: split.by is 'files', but no file is named train, val or test."]
     (d.place / "eve").mkdir()
     np.savez(d.place / "eve" / "later.npz", x=X, y=Y)
-    said = "split.by is 'files', but its name is not one of train, val, test."
-    assert errors(d)[0] == f"{d.place / 'eve' / 'later.npz'}: {said}"
+    message = "split.by is 'files', but its name is not one of train, val, test."
+    assert errors(d)[0] == f"{d.place / 'eve' / 'later.npz'}: {message}"
 
 
 def test_folders_without_files(tmp_path: Path) -> None:
     (tmp_path / "clients").mkdir()
     place = tmp_path / "clients"
-    assert errors(described(tmp_path, NPZ)) == [f"{place} has no npz file (.npz) and no folder."]
-    said = "has no folders: each client needs one, with one folder of images per class."
-    assert errors(described(tmp_path, IMAGES)) == [f"{place} {said}"]
+    assert errors(describe(tmp_path, NPZ)) == [f"{place} has no npz file (.npz) and no folder."]
+    message = "has no folders: each client needs one, with one folder of images per class."
+    assert errors(describe(tmp_path, IMAGES)) == [f"{place} {message}"]
     one = TABLE.replace("patients.csv", "clients").replace('client = "hospital"', "one_client = true")
     with pytest.raises(ConfigError, match=r"one_client is true, but path is '.*/clients', which is not a table"):
-        findings(described(tmp_path, one))
+        findings(describe(tmp_path, one))
 
 
 def test_tables_that_can_not_be_read(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_large_pictures_and_masks_of_other_sizes(tmp_path: Path, monkeypatch: py
         picture(tmp_path / "shapes" / "ann" / "images" / f"{k}.png", value=k)
         picture(tmp_path / "shapes" / "ann" / "masks" / f"{k}.png", (side, side), value=k)
     text = IMAGES.replace("clients", "shapes") + 'task = "segmentation"\n'
-    said = "the mask has 5 x 5 pixels, but images 4 x 4: set preprocess.size to resize all."
-    assert errors(described(tmp_path, text)) == [f"{tmp_path / 'shapes' / 'ann' / 'masks' / '1.png'}: {said}"]
+    message = "the mask has 5 x 5 pixels, but images 4 x 4: set preprocess.size to resize all."
+    assert errors(describe(tmp_path, text)) == [f"{tmp_path / 'shapes' / 'ann' / 'masks' / '1.png'}: {message}"]
 
 
 def test_stored_arrays_that_were_damaged(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_stored_arrays_that_were_damaged(tmp_path: Path) -> None:
     d = read_description(toml)
     toml.write_text(toml.read_text().replace(d.sha256, ""))
     np.save(d.place / "y.npy", Y)
-    said = f"{d.place} has 12 samples, but 6 targets for 12 owners."
-    assert errors(read_description(toml)) == [said]
+    message = f"{d.place} has 12 samples, but 6 targets for 12 owners."
+    assert errors(read_description(toml)) == [message]
     (d.place / "names.json").write_text("{")
     assert errors(read_description(toml))[0].startswith(f"{d.place / 'names.json'} can't be read: ")

@@ -15,15 +15,16 @@ from headwise.data.own.description import read_description
 from headwise.data.own.layout import hash_files, read_hashes
 from headwise.data.own.load import load
 from headwise.data.own.objects import store
-from headwise.data.own.readers.large import JoinedArrays, reference
+from headwise.data.own.readers.large import JoinedArrays, locate_array
 from headwise.engine.events import Event, RoundEnded
 from headwise.errors import DataError, HeadwiseError, RunError
 
 RNG = np.random.default_rng(0)
-X, Y = RNG.normal(size=(20, 3)), np.arange(20) % 2
+X = RNG.normal(size=(20, 3))
+Y = np.arange(20) % 2
 
 
-def mapped(path: Path, x: Any = X) -> Any:
+def map_array(path: Path, x: Any = X) -> Any:
     np.save(path, x)
     return np.load(path, mmap_mode="r")
 
@@ -39,15 +40,15 @@ class Stop:
 
 
 def test_where_a_mapped_array_lies(tmp_path: Path) -> None:
-    x = mapped(tmp_path / "x.npy")
+    x = map_array(tmp_path / "x.npy")
     for part in (x, x[5:], np.asarray(x)[5:][2:9], x[7]):
-        place = reference(part)
+        place = locate_array(part)
         assert place is not None
         again = np.memmap(place["file"], place["type"], "r", place["offset"], tuple(place["shape"]))
         assert again.tolist() == part.tolist()
-    assert reference(X) is None
-    assert reference(x[:, :2]) is None, "not one piece of the file"
-    assert reference(np.memmap(tmp_path / "x.npy", "f8", "c")) is None, "what was changed is only in memory"
+    assert locate_array(X) is None
+    assert locate_array(x[:, :2]) is None, "not one piece of the file"
+    assert locate_array(np.memmap(tmp_path / "x.npy", "f8", "c")) is None, "what was changed is only in memory"
 
 
 def test_several_arrays_are_one() -> None:
@@ -58,8 +59,8 @@ def test_several_arrays_are_one() -> None:
 
 
 def test_a_reference_gives_the_same_run_as_a_copy(tmp_path: Path) -> None:
-    whole = mapped(tmp_path / "x.npy")
-    clients = {"va": (whole[:12], Y[:12]), "rome": (mapped(tmp_path / "r.npy", X[8:]), Y[8:])}
+    whole = map_array(tmp_path / "x.npy")
+    clients = {"va": (whole[:12], Y[:12]), "rome": (map_array(tmp_path / "r.npy", X[8:]), Y[8:])}
     copy = hw.fit(clients, rounds=2, out=tmp_path / "copy")
     with pytest.raises(KeyboardInterrupt):
         hw.fit(clients, rounds=2, out=tmp_path / "run", copy_gb=1e-9, observers=[Stop()])
@@ -69,17 +70,17 @@ def test_a_reference_gives_the_same_run_as_a_copy(tmp_path: Path) -> None:
 
 
 def test_resume_names_the_file_that_changed(tmp_path: Path) -> None:
-    x = mapped(tmp_path / "x.npy")
+    x = map_array(tmp_path / "x.npy")
     with pytest.raises(KeyboardInterrupt):
         hw.fit({"va": (x, Y), "rome": (x, Y)}, rounds=2, out=tmp_path / "run", copy_gb=1e-9, observers=[Stop()])
     stat = (tmp_path / "x.npy").stat()
-    mapped(tmp_path / "x.npy", X + 1)
+    map_array(tmp_path / "x.npy", X + 1)
     with pytest.raises(DataError, match=r"^/.*/x\.npy has changed since the run began\.$"):
         hw.resume(tmp_path / "run")
     os.utime(tmp_path / "x.npy", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # only its content says it
     with pytest.raises(DataError, match=r"x\.npy has changed since the run began"):
         hw.resume(tmp_path / "run", verify=True)
-    mapped(tmp_path / "x.npy", X)
+    map_array(tmp_path / "x.npy", X)
     assert hw.resume(tmp_path / "run").complete, "another time, but the same content"
 
 
@@ -118,7 +119,7 @@ def test_files_of_the_same_size_and_time_are_not_read(tmp_path: Path) -> None:
 
 def test_what_is_only_in_memory_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(HeadwiseError) as error:
-        hw.fit({"va": (mapped(tmp_path / "x.npy"), Y), "rome": (X, Y)}, out=tmp_path / "run", copy_gb=1e-9)
+        hw.fit({"va": (map_array(tmp_path / "x.npy"), Y), "rome": (X, Y)}, out=tmp_path / "run", copy_gb=1e-9)
     how = "np.save it and pass np.load(file, mmap_mode='r'), or raise copy_gb."
     assert str(error.value).endswith(f"and x of client 'rome' is not mapped from a file: {how}")
     assert not (tmp_path / "run").exists()
@@ -128,7 +129,7 @@ def test_damaged_lists_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "files.json").write_text("[1]")
     with pytest.raises(RunError, match=r"files.json is damaged: it must list the files of the data"):
         read_hashes(tmp_path / "files.json")
-    toml = store({"va": (mapped(tmp_path / "x.npy"), Y)}, tmp_path / "run", copy_gb=1e-9)
+    toml = store({"va": (map_array(tmp_path / "x.npy"), Y)}, tmp_path / "run", copy_gb=1e-9)
     (tmp_path / "x.npy").write_bytes(b"short")
     with pytest.raises(DataError, match=r"has changed: its sha256"):
         load(read_description(toml))

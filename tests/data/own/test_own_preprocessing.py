@@ -58,7 +58,8 @@ def same(a: Fitted, b: Fitted) -> bool:
 @pytest.mark.parametrize("how", ["pooled", "client"])
 def test_one_round_of_sums_comes_to_the_same_bits(tmp_path: Path, how: str) -> None:
     loaded = big(tmp_path, f'[preprocess]\nfit = "{how}"\n')
-    recipe, x = recipe_of(loaded), loaded.dataset.x
+    recipe = recipe_of(loaded)
+    x = loaded.dataset.x
     sums = [measure(recipe, x[t]) for t in trains(loaded)]
     total = no_sums(recipe)
     for each in sums:

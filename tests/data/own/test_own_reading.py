@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_files import HEAD, ROWS, TABLE, described, npz, picture, pictures, table
+from own_files import HEAD, ROWS, TABLE, describe, npz, picture, pictures, table
 
 from headwise.data.own.layout import fingerprint
 from headwise.data.own.load import Loaded, load
 from headwise.data.own.readers import large
 from headwise.errors import DataError
 
-X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 0, 1])
 
 
 def parquet(path: Path, columns: dict[str, list[Any]]) -> None:
@@ -28,13 +29,14 @@ def parquet(path: Path, columns: dict[str, list[Any]]) -> None:
 
 def columns() -> dict[str, list[Any]]:
     cells = [row.split(",") for row in ROWS]
-    found: dict[str, list[Any]] = {name: [row[k] for row in cells] for k, name in enumerate(HEAD.split(","))}
-    return {**found, "age": [float(c) if c else None for c in found["age"]]}
+    columns: dict[str, list[Any]] = {name: [row[k] for row in cells] for k, name in enumerate(HEAD.split(","))}
+    return {**columns, "age": [float(c) if c else None for c in columns["age"]]}
 
 
 def expect(loaded: Loaded) -> None:
     """What the six rows come to, from whatever file."""
-    raw, data = loaded.raw, loaded.dataset
+    raw = loaded.raw
+    data = loaded.dataset
     who = [raw.owners[k] for k in raw.owner]
     by_age = np.argsort(raw.x[:, 0])  # the one without is last
     assert raw.x[by_age, 0].tolist()[:-1] == [38, 44, 50, 61, 70]
@@ -54,7 +56,7 @@ def test_another_delimiter_no_header_and_quotes(tmp_path: Path) -> None:
     text = TABLE.replace(
         'client = "hospital"', 'client = "hospital"\ndelimiter = ";"\nheader = ["hospital", "age", "sex", "ill"]'
     )
-    d = described(tmp_path, text)
+    d = describe(tmp_path, text)
     d.place.write_text("\n".join(row.replace(",", ";").replace("va", '"va"') for row in ROWS), "utf-8-sig")
     expect(load(d))
 
@@ -62,19 +64,20 @@ def test_another_delimiter_no_header_and_quotes(tmp_path: Path) -> None:
 def test_jsonl(tmp_path: Path) -> None:
     from headwise.disk.jsontext import to_json
 
-    d, cells = described(tmp_path, TABLE.replace("csv", "jsonl")), columns()
+    d = describe(tmp_path, TABLE.replace("csv", "jsonl"))
+    cells = columns()
     d.place.write_text("".join(to_json({k: v[i] for k, v in cells.items()}) + "\n\n" for i in range(6)))
     expect(load(d))
 
 
 def test_parquet(tmp_path: Path) -> None:
-    d = described(tmp_path, TABLE.replace("csv", "parquet"))
+    d = describe(tmp_path, TABLE.replace("csv", "parquet"))
     parquet(d.place, columns())
     expect(load(d))
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    d = described(tmp_path, TABLE.replace("csv", "parquet"))
+    d = describe(tmp_path, TABLE.replace("csv", "parquet"))
     d.place.write_bytes(b"PAR1")
     usual = builtins.__import__
 
@@ -94,7 +97,7 @@ def test_a_file_or_a_folder_per_client(tmp_path: Path, name: str) -> None:
         path = tmp_path / "all" / name.format(client)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([HEAD, *(row for row in ROWS if row.startswith(client))]))
-    expect(load(described(tmp_path, TABLE.replace("patients.csv", "all").replace('client = "hospital"', ""))))
+    expect(load(describe(tmp_path, TABLE.replace("patients.csv", "all").replace('client = "hospital"', ""))))
 
 
 def test_files_of_parts(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_files_of_parts(tmp_path: Path) -> None:
         for k, part in enumerate(("train", "val", "test")):
             (tmp_path / "all" / client / f"{part}.csv").write_text("\n".join([HEAD, mine[k]]))
     text = TABLE.replace("patients.csv", "all").replace('client = "hospital"', "") + '[split]\nby = "files"\n'
-    loaded = load(described(tmp_path, text))
+    loaded = load(describe(tmp_path, text))
     expect(loaded)
     order = np.argsort(loaded.raw.x[:, 0])
     assert loaded.dataset.part is not None
@@ -143,7 +146,7 @@ def test_images_and_how_they_are_resized(tmp_path: Path) -> None:
     assert loaded.raw.x[1, 0, 0, 0] == 46
     picture(tmp_path / "clients" / "bob" / "dog" / "x.png", (6, 6, 3), 9)
     text = 'format = "images"\npath = "clients"\n[preprocess]\nsize = [2, 3]\nchannels = 3\n'
-    assert load(described(tmp_path, text)).raw.x.shape == (13, 3, 2, 3)
+    assert load(describe(tmp_path, text)).raw.x.shape == (13, 3, 2, 3)
 
 
 def test_images_that_a_table_names(tmp_path: Path) -> None:
@@ -223,7 +226,7 @@ def test_masks_of_black_and_white(tmp_path: Path) -> None:
     for k in range(2):
         picture(tmp_path / "clients" / "ann" / "images" / f"{k}.png", value=k)
         picture(tmp_path / "clients" / "ann" / "masks" / f"{k}.png", value=255 * k)
-    y = load(described(tmp_path, 'format = "images"\npath = "clients"\ntask = "segmentation"\n')).dataset.y
+    y = load(describe(tmp_path, 'format = "images"\npath = "clients"\ntask = "segmentation"\n')).dataset.y
     assert y.shape == (2, 4, 4)
     assert np.unique(y).tolist() == [0, 1]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_files import TABLE, described, findings, npz, pictures, table
+from own_files import TABLE, describe, findings, npz, pictures, table
 from torch.utils.data import TensorDataset
 
 from frames import Frame
@@ -21,7 +21,8 @@ from headwise.data.own.layout import check_unchanged, hash_files
 from headwise.data.own.objects import store
 from headwise.errors import DataError
 
-X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 0, 1])
 
 
 def errors(d: Description) -> list[str]:
@@ -30,7 +31,7 @@ def errors(d: Description) -> list[str]:
 
 def test_a_table_that_the_system_can_not_read(tmp_path: Path) -> None:
     (tmp_path / "patients.csv").symlink_to("/proc/self/mem")  # a file that even root can't read from its beginning
-    d = described(tmp_path, TABLE)
+    d = describe(tmp_path, TABLE)
     assert errors(d)[0] == f"{d.place}: it can't be read: Input/output error."
 
 
@@ -47,7 +48,7 @@ def test_packages_that_are_not_there(
         first = d.place / "ann" / "cat" / "0.png"
     else:
         (tmp_path / "t.parquet").write_bytes(b"PAR1")
-        d = described(tmp_path, TABLE.replace('"csv"', '"parquet"').replace("patients.csv", "t.parquet"))
+        d = describe(tmp_path, TABLE.replace('"csv"', '"parquet"').replace("patients.csv", "t.parquet"))
         first = d.place
     monkeypatch.setitem(sys.modules, module, None)
     assert errors(d) == [f"{first} is {kind}, which needs {needed}."]
@@ -57,10 +58,10 @@ def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Simulated, because root may read every folder."""
     d = pictures(tmp_path)
 
-    def denied(self: Path) -> Iterator[Path]:
+    def deny(self: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", denied)
+    monkeypatch.setattr(Path, "iterdir", deny)
     assert errors(d) == [f"{d.place} can't be read: Permission denied."]
 
 
@@ -117,16 +118,16 @@ def test_init_sees_the_files_that_a_run_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (Frame(a=[1, 2], b=[1]), "client 'va' has columns of different lengths: {'a': 2, 'b': 1}."),
         ([1, 2, 3, 4], "client 'va' has 4 items, but needs (x, y), (train, test) or (train, val, test)."),
     ],
 )
-def test_objects_that_are_no_samples(tmp_path: Path, value: Any, said: str) -> None:
+def test_objects_that_are_no_samples(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(DataError) as error:
         store({"va": value}, tmp_path, target="b")
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_a_torch_data_set_without_targets(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError, counted
+from ...errors import DataError, pluralize
 from ...tasks.registry import kind_of
 from ..partition.base import count_labels, group
 from .description import Description
@@ -27,20 +27,20 @@ def check(d: Description) -> tuple[Loaded | None, list[DataFinding]]:
     except DataError as error:
         report(DataFinding("error", "unreadable", str(error)))
         return None, findings.all()
-    _sizes(loaded, d, report)
-    _classes(loaded, d, report)
-    _features(loaded, d, report)
-    _duplicates(loaded, d, report)
+    _check_sizes(loaded, d, report)
+    _check_classes(loaded, d, report)
+    _check_features(loaded, d, report)
+    _check_duplicates(loaded, d, report)
     return loaded, findings.all()
 
 
-def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
+def _check_sizes(loaded: Loaded, d: Description, report: Report) -> None:
     """Clients with too few samples or no test samples."""
     raw = loaded.raw
     part = loaded.dataset.part
     counts = np.bincount(raw.owner, minlength=len(raw.owners))
     for c in np.flatnonzero(counts < d.few):
-        text = f"it has {counted(int(counts[c]), 'sample')}, fewer than {d.few}."
+        text = f"it has {pluralize(int(counts[c]), 'sample')}, fewer than {d.few}."
         report(DataFinding("warning", "too few samples", text, d.place, client=raw.owners[c]))
     if part is not None:
         tested = np.bincount(raw.owner[part == 2], minlength=len(raw.owners))
@@ -49,7 +49,7 @@ def _sizes(loaded: Loaded, d: Description, report: Report) -> None:
             report(DataFinding("warning", "no test samples", text, d.place, client=raw.owners[c]))
 
 
-def _classes(loaded: Loaded, d: Description, report: Report) -> None:
+def _check_classes(loaded: Loaded, d: Description, report: Report) -> None:
     """Classes that at most one client has, and clients with only one class."""
     if not kind_of(loaded.targets.task).one_class:
         return
@@ -65,25 +65,25 @@ def _classes(loaded: Loaded, d: Description, report: Report) -> None:
         report(DataFinding("warning", "one class only", text, d.place, client=raw.owners[c]))
 
 
-def _features(loaded: Loaded, d: Description, report: Report) -> None:
+def _check_features(loaded: Loaded, d: Description, report: Report) -> None:
     """Missing values and constant columns."""
     raw = loaded.raw
     recipe = loaded.dataset.recipe
     if recipe is None or raw.x.dtype.kind != "f":
         return
-    columns = {at: c.name for c, at in recipe.places() if c.kind != "text"} if recipe.columns else {}
+    columns = {at: c.name for c, at in recipe.list_places() if c.kind != "text"} if recipe.columns else {}
     for at, name in columns.items():
         what = "filled" if name in d.features.number else "in no category"
-        _column(loaded, raw.x[:, at], name, what, d, report)
+        _check_column(loaded, raw.x[:, at], name, what, d, report)
     if raw.form == "array":
-        bad = [i for at in range(0, len(raw), CHUNK) for i in at + _rows_with_nan(raw.x[at : at + CHUNK])]
+        bad = [i for at in range(0, len(raw), CHUNK) for i in at + _find_nan(raw.x[at : at + CHUNK])]
         for i in bad:
             report(
                 raw.finding_at("warning", "missing value", int(i), "it contains NaN, which is replaced by the mean.")
             )
 
 
-def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
+def _check_column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Description, report: Report) -> None:
     raw = loaded.raw
     gone = np.isnan(x)
     if gone.all():
@@ -102,16 +102,18 @@ def _column(loaded: Loaded, x: NDArray[np.float64], name: str, what: str, d: Des
             report(DataFinding("warning", "constant at a client", text, d.place, column=name, client=raw.owners[c]))
 
 
-def _rows_with_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
+def _find_nan(x: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.flatnonzero(np.isnan(x.reshape(len(x), -1)).any(1))
 
 
-def _duplicates(loaded: Loaded, d: Description, report: Report) -> None:
+def _check_duplicates(loaded: Loaded, d: Description, report: Report) -> None:
     """Samples that occur twice: at two clients, or in training and test."""
     raw = loaded.raw
     part = loaded.dataset.part
     y = loaded.targets.y
-    keys = np.concatenate([_keys(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)])
+    keys = np.concatenate(
+        [_hash_samples(raw.x[at : at + CHUNK], y[at : at + CHUNK]) for at in range(0, len(raw), CHUNK)]
+    )
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     for a, b in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
@@ -128,7 +130,7 @@ def _duplicates(loaded: Loaded, d: Description, report: Report) -> None:
             report(raw.finding_at("warning", "duplicate of a client", b, text))
 
 
-def _keys(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
+def _hash_samples(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.uint64]:
     """A 64-bit hash of each sample with its target."""
     rows = zip(np.ascontiguousarray(x), np.ascontiguousarray(y), strict=True)
     digests = b"".join(hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in rows)

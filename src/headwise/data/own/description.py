@@ -217,9 +217,7 @@ def _check(d: Description) -> None:
     """Check the keys that depend on each other."""
     if d.is_table:
         _check_table(d)
-    elif unused := [
-        k for k in ("client", "one_client", "delimiter", "decimal", "header") if getattr(d, k) != getattr(_PLAIN, k)
-    ]:
+    elif unused := [k for k in ONLY_TABLES if getattr(d, k) != getattr(_PLAIN, k)]:
         raise ConfigError(f"{unused[0]} is {getattr(d, unused[0])!r}, but only tables (csv, parquet, jsonl) take it.")
     if not is_text(d.path):
         raise ConfigError(f"path is {d.path!r}, but must be a path in UTF-8 without NUL.")

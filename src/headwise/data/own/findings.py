@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...disk.files import read_json, write_json
-from ...errors import DataError, RunError, counted
+from ...errors import DataError, RunError, pluralize
 from .description import Description
 
 MOST = 5
@@ -64,7 +64,7 @@ def list_rows(rows: Sequence[int], noun: str = "row") -> str:
     """
     if len(rows) == 1:
         return f"{noun} {rows[0]}"
-    return f"{counted(len(rows), noun)}: {', '.join(map(str, rows[:LISTED]))}{', ...' if len(rows) > LISTED else ''}"
+    return f"{pluralize(len(rows), noun)}: {', '.join(map(str, rows[:LISTED]))}{', ...' if len(rows) > LISTED else ''}"
 
 
 Report = Callable[[DataFinding], None]

@@ -25,8 +25,8 @@ from .findings import Findings
 from .layout import IMAGES, SUFFIXES, list_files, list_folder, stem_of, suffix_of
 from .readers.arrays import load_npz
 from .readers.images import read_sizes
-from .readers.tables import COLUMNS, COMMA, blocks, columns_of, dictionary_columns, lines_of, open_text, with_point
-from .readers.values import are_dates
+from .readers.tables import COLUMNS, COMMA, columns_of, lines_of, list_dictionaries, open_text, read_blocks, with_point
+from .readers.values import are_dates, to_number
 
 ROWS = 5000
 """rows per column that are sampled"""
@@ -40,12 +40,6 @@ MARKERS = 3
 """at most this many different words are missing values in a column of numbers"""
 FEW = 0.1
 """and at most this share of its cells"""
-USED = {
-    "csv": ("fit", "numbers", "fill", "flag"),
-    "images": ("fit", "size", "channels", "images"),
-    "npz": ("fit", "numbers", "fill"),
-}
-"""the preprocessing settings that a data.toml lists"""
 
 
 @dataclass(frozen=True)
@@ -64,16 +58,16 @@ def guess_description(
     kinds: Mapping[str, str] | None = None,
 ) -> Guess:
     """Guess a description; its `path` is as given. `kinds` are columns that need no guess."""
-    format = _format(path)
+    format = _guess_format(path)
     d = Description(format, str(path), one_client=one_client)
     if format == "images":
-        return Guess(replace(d, **_images(path)), {})
+        return Guess(replace(d, **_guess_images(path)), {})
     if format == "npz":
         return Guess(replace(d, split=OwnSplit("files" if _is_parted(path, d) else "ratio")), {})
-    return _table(d, client, target, kinds or {})
+    return _guess_table(d, client, target, kinds or {})
 
 
-def _format(path: Path) -> Format:
+def _guess_format(path: Path) -> Format:
     """By the file's extension, or that of the first file in the folder with a known one."""
     inside = sorted(path.rglob("*")) if os.path.isdir(path) else []
     for file in [path] if os.path.isfile(path) else [p for p in inside if os.path.isfile(p) and p.name[0] not in "._"]:
@@ -85,7 +79,7 @@ def _format(path: Path) -> Format:
     raise DataError(f"{path}: there is {what}.")
 
 
-def _images(path: Path) -> dict[str, Any]:
+def _guess_images(path: Path) -> dict[str, Any]:
     """Settings for parts, masks and images of different sizes, if there are any."""
     inner = {p.name for client in list_folder(path) if client.is_dir() for p in list_folder(client) if p.is_dir()}
     parted = bool(inner) and inner <= OwnSplit().part_of.keys()
@@ -111,24 +105,26 @@ def _is_parted(path: Path, d: Description) -> bool:
     return {stem_of(p) for p in files} <= OwnSplit().part_of.keys()
 
 
-def _table(d: Description, client: str, target: Sequence[str], declared: Mapping[str, str]) -> Guess:
+def _guess_table(d: Description, client: str, target: Sequence[str], declared: Mapping[str, str]) -> Guess:
     place = d.place
     files = [place] if os.path.isfile(place) else list_files(place, d)
     if d.format == "csv":
-        d = replace(d, **_dialect(files[0], (client, *target)))
-    columns = _columns(files[0], d, client, target)
-    cells = _cells(files, d, columns)
+        d = replace(d, **_guess_dialect(files[0], (client, *target)))
+    columns = _read_columns(files[0], d, client, target)
+    cells = _sample_cells(files, d, columns)
     if d.format == "csv" and d.delimiter != "," and any(map(_has_decimal_commas, cells.values())):
         d = replace(d, decimal=",")
         cells = {name: [with_point(cell) for cell in column] for name, column in cells.items()}
     used = {str(c).strip() for n in (client, *target) if n for c in cells[n]}
     others = [n for n in columns if n not in (client, *target) and not _has_texts_only(cells[n], d)]
-    if markers := _markers([cells[n] for n in others], used):
+    if markers := _find_markers([cells[n] for n in others], used):
         d = replace(d, missing=(*d.missing, *markers))
         cells = {name: [c for c in column if str(c).strip() not in markers] for name, column in cells.items()}
-    split = _split(cells, parted=_is_parted(place, d), used=(client, *target))
-    kinds = {n: _kind(n, cells[n], d) for n in columns if n not in (client, *target, split.column)}
-    kinds |= {n: kind for n, kind in {**_arrow_kinds(files[0], d), **declared}.items() if n in kinds and cells[n]}
+    split = _guess_split(cells, parted=_is_parted(place, d), used=(client, *target))
+    kinds = {n: _guess_kind(n, cells[n], d) for n in columns if n not in (client, *target, split.column)}
+    if d.format == "parquet":  # pandas writes categories as dictionaries
+        declared = {**dict.fromkeys(list_dictionaries(files[0]), "category"), **declared}
+    kinds |= {n: kind for n, kind in declared.items() if n in kinds and cells[n]}
     features = Features(*(tuple(n for n, kind in kinds.items() if kind == k) for k in ("number", "category", "text")))
     pictures = tuple(n for n, kind in kinds.items() if kind == "image")[:1]
     if pictures:
@@ -141,7 +137,7 @@ def _table(d: Description, client: str, target: Sequence[str], declared: Mapping
     return Guess(replace(d, client=client, target=tuple(target), features=features, split=split), left_out)
 
 
-def _columns(path: Path, d: Description, client: str, target: Sequence[str]) -> list[str]:
+def _read_columns(path: Path, d: Description, client: str, target: Sequence[str]) -> list[str]:
     """The columns of the first file, which must have those that are named, each once."""
     try:
         columns = columns_of(path, d)
@@ -163,7 +159,7 @@ def _columns(path: Path, d: Description, client: str, target: Sequence[str]) -> 
     return columns
 
 
-def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
+def _guess_dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
     """The delimiter, and column names if the file has no header line."""
     try:
         with open_text(path) as file:
@@ -177,24 +173,24 @@ def _dialect(path: Path, named: Sequence[str]) -> dict[str, Any]:
         first, *others = csv.reader(head, delimiter=delimiter)
     except csv.Error as error:
         raise DataError(f"{path} is not valid CSV: {error}.") from None
-    has_names = bool({*named} & {*first} - {""}) or _names(first, others)
+    has_names = bool({*named} & {*first} - {""}) or _has_names(first, others)
     numbered = tuple(f"column {k}" for k in range(1, len(first) + 1))
     return {"delimiter": delimiter, "header": () if has_names else numbered}
 
 
-def _names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+def _has_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     """Whether a file's first line has the columns' names: no numbers, or a word where the others have only numbers."""
     known = [(cell, column) for cell, *column in zip(first, *others, strict=False) if cell.strip() not in MISSING]
-    words = [column for cell, column in known if _number(cell) is None]
+    words = [column for cell, column in known if to_number(cell) is None]
     gaps = [[c for c in column if c.strip() not in MISSING] for column in words]
-    return len(words) == len(known) or any(g and all(_number(c) is not None for c in g) for g in gaps)
+    return len(words) == len(known) or any(g and all(to_number(c) is not None for c in g) for g in gaps)
 
 
-def _cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
+def _sample_cells(files: Sequence[Path], d: Description, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some cells of each column, from several files."""
     sample: dict[str, list[Any]] = {name: [] for name in columns}
     for path in files[:: max(1, len(files) // FILES)]:
-        for block in islice(blocks(path, d, columns, Findings()), 1):
+        for block in islice(read_blocks(path, d, columns, Findings()), 1):
             for name, cells in block.columns.items():
                 rows = max(200, ROWS // min(len(files), FILES))
                 sample[name] += [c for c in cells[:rows].tolist() if not _is_missing(c)]
@@ -209,9 +205,9 @@ def _has_decimal_commas(cells: Sequence[str]) -> bool:
     return plain and any(not re.fullmatch(r"[+-]?\d{1,3},\d{3}", t) for t in with_comma)
 
 
-def _markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
+def _find_markers(columns: Sequence[Sequence[Any]], used: set[str]) -> list[str]:
     """Words among numbers, such as `unknown`, that no other column uses: they must stand for missing values."""
-    words = [Counter(t for c in cells if _number(t := str(c).strip()) is None) for cells in columns]
+    words = [Counter(t for c in cells if to_number(t := str(c).strip()) is None) for cells in columns]
     numbers = [len(w) <= MARKERS and w.total() <= FEW * len(cells) for w, cells in zip(words, columns, strict=True)]
     used = used | {t for w, mostly in zip(words, numbers, strict=True) if not mostly for t in w}
     return sorted({t for w, mostly in zip(words, numbers, strict=True) if mostly for t in w} - used)
@@ -221,12 +217,11 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell or str(cell).strip() in MISSING
 
 
-def _split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) -> OwnSplit:
+def _guess_split(cells: dict[str, list[Any]], *, parted: bool, used: Sequence[str]) -> OwnSplit:
     default = OwnSplit()
     for name, values in cells.items():
-        if (
-            name not in used and values and {str(v) for v in values} <= default.part_of.keys()
-        ):  # a sample of rows may not have all parts
+        cells_used = {str(v) for v in values}  # a sample of rows may not have all parts
+        if name not in used and cells_used and cells_used <= default.part_of.keys():
             return OwnSplit("column", column=name)
     return OwnSplit("files") if parted else default
 
@@ -236,7 +231,7 @@ def _has_texts_only(cells: Sequence[Any], d: Description) -> bool:
     return d.format != "csv" and all(isinstance(c, str) for c in cells)
 
 
-def _kind(name: str, cells: Sequence[Any], d: Description) -> str:
+def _guess_kind(name: str, cells: Sequence[Any], d: Description) -> str:
     """number, category, text or image; anything else is the reason why the column is left out."""
     if not cells:
         return "empty"
@@ -248,7 +243,7 @@ def _kind(name: str, cells: Sequence[Any], d: Description) -> str:
 
 def _kind_of_numbers(name: str, cells: Sequence[Any], texts: Sequence[str], d: Description) -> str:
     """Of a column that may have numbers; in a file without types, few whole numbers are categories."""
-    numbers = [float(c) if isinstance(c, bool) else _number(t) for c, t in zip(cells, texts, strict=True)]
+    numbers = [float(c) if isinstance(c, bool) else to_number(t) for c, t in zip(cells, texts, strict=True)]
     different = len(set(texts))
     if None not in numbers:
         whole = all(n == int(n) for n in numbers if n is not None and np.isfinite(n))
@@ -270,74 +265,48 @@ def _kind_of_texts(texts: Sequence[str]) -> str:
     if np.mean([len(t.split()) for t in texts]) >= WORDS:
         return "text"
     if different > max(CATEGORIES, len(texts) // 2):
-        numbers = all(_number(t) is not None for t in texts)
+        numbers = all(to_number(t) is not None for t in texts)
         return "texts that look like numbers: convert them to numbers" if numbers else "looks like an identifier"
     return "category"
-
-
-def _arrow_kinds(path: Path, d: Description) -> dict[str, str]:
-    """The columns of a Parquet file that are dictionaries, as pandas writes categories."""
-    return dict.fromkeys(dictionary_columns(path), "category") if d.format == "parquet" else {}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def write_comments(guess: Guess, path: str, classes: tuple[str, ...], task: str, label_type: str) -> str:
     """The text of a data.toml: relevant settings with their help as comments."""
     d = guess.description
-    head = {**dump(d), "path": path, "classes": list(classes), "target": _target(d)}
+    target = d.target[0] if len(d.target) == 1 else list(d.target)
+    settings = {**dump(d), "path": path, "target": target, "classes": list(classes), "label_type": label_type}
+    plain = Description(d.format, "")
+    used = [name for name in ("client", "one_client", "target") if getattr(d, name)]
+    typed = ["classes", "label_type"] if classes else []
+    written = [name for name in ("delimiter", "decimal", "header") if getattr(d, name) != getattr(plain, name)]
     lines = [
         "# Guessed from the files. Correct what is wrong, then run: headwise data check data.toml",
-        *_lines(Description, head, ["format", "path"]),
-        *(_lines(Description, head, ["client"]) if d.client else []),
-        *(_lines(Description, head, ["one_client"]) if d.one_client else []),
-        *(_lines(Description, head, ["target"]) if d.target else []),
-        f"# task = {to_toml(task)}  # one of {', '.join(TASKS)}; guessed"
-        if d.task is None
-        else f"task = {to_toml(d.task)}",
-        *(
-            [f"# target_range = [0, 100]  # {field_help(Description)['target_range']}"]
-            if kind_of(task).quantitative
-            else []
-        ),
-        *(_lines(Description, head, ["classes"]) if classes else []),
-        *(_lines(Description, head | {"label_type": label_type}, ["label_type"]) if classes else []),
-        *(_lines(Description, head, ["missing"]) if d.is_table else []),
-        *(_lines(Description, head, ["delimiter"]) if d.delimiter != "," else []),
-        *(_lines(Description, head, ["decimal"]) if d.decimal != "." else []),
-        *(_lines(Description, head, ["header"]) if d.header else []),
+        *_write_settings(Description, settings, ["format", "path", *used]),
+        f"task = {to_toml(d.task)}" if d.task else f"# task = {to_toml(task)}  # one of {', '.join(TASKS)}; guessed",
     ]
+    if kind_of(task).quantitative:
+        lines.append(f"# target_range = [0, 100]  # {field_help(Description)['target_range']}")
+    lines += _write_settings(Description, settings, [*typed, *(["missing"] if d.is_table else []), *written])
     if d.is_table:
-        lines += ["", "[features]", *_lines(Features, dump(d.features), [f.name for f in fields(Features)])]
+        lines += ["", "[features]", *_write_settings(Features, dump(d.features), [f.name for f in fields(Features)])]
         lines += [f"# {to_toml(name)} is left out: {why}" for name, why in guess.left_out.items()]
-    split = [
-        "by",
-        *(["column"] if d.split.by == "column" else []),
-        *([] if d.split.by in ("column", "files") else ["ratio"]),
-    ]
-    lines += ["", "[split]", *_lines(OwnSplit, dump(d.split), split)]
-    lines += ["", "[preprocess]", *_lines(Preprocess, dump(d.preprocess), _preprocess(d))]
+    split = {"column": ["by", "column"], "files": ["by"]}.get(d.split.by, ["by", "ratio"])
+    lines += ["", "[split]", *_write_settings(OwnSplit, dump(d.split), split)]
+    lines += ["", "[preprocess]", *_write_settings(Preprocess, dump(d.preprocess), _list_preprocessing(d))]
     return "\n".join(lines) + "\n"
 
 
-def _preprocess(d: Description) -> list[str]:
+def _list_preprocessing(d: Description) -> list[str]:
+    """The preprocessing settings that these features have."""
     if d.format == "images" or d.features.image:
-        return list(USED["images"])
+        return ["fit", "size", "channels", "images"]
     texts = ["texts", "length", "buckets"] if d.features.text else []
-    numbers = d.format == "npz" or d.features.number or d.features.category
-    return [*(USED["npz" if d.format == "npz" else "csv"] if numbers else []), *texts]
+    if d.format == "npz":
+        return ["fit", "numbers", "fill"]
+    return [*(["fit", "numbers", "fill", "flag"] if d.features.number or d.features.category else []), *texts]
 
 
-def _target(d: Description) -> Any:
-    return d.target[0] if len(d.target) == 1 else list(d.target)
-
-
-def _lines(cls: type[Any], values: Mapping[str, Any], names: list[str]) -> list[str]:
+def _write_settings(cls: type[Any], values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """One line per setting, with its help as a comment."""
     helps = field_help(cls)
     return [f"{name} = {to_toml(values[name])}  # {helps[name]}" for name in names]

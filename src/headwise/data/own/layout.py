@@ -56,11 +56,11 @@ class Folder:
     client: str
     part: int = -1
 
-    def images_in(self, name: str) -> list[Path]:
+    def list_images(self, name: str) -> list[Path]:
         """The images in the sub-folder `name`."""
         return [p for p in list_folder(self.path / name) if p.suffix.lower() in IMAGES]  # opened if regular
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """The sub-folders."""
         return [p.name for p in list_folder(self.path) if p.is_dir()]
 
@@ -73,7 +73,7 @@ def list_folder(folder: Path) -> list[Path]:
         raise DataError(f"{folder} can't be read: {error.strerror}.") from None
 
 
-def pieces(d: Description, report: Report) -> list[Piece]:
+def list_pieces(d: Description, report: Report) -> list[Piece]:
     """The files of tables and arrays, client after client."""
     if os.path.isfile(d.place):
         if not d.client and not d.one_client and d.is_table:
@@ -86,23 +86,23 @@ def pieces(d: Description, report: Report) -> list[Piece]:
     if d.client:
         return [Piece(path) for path in list_files(d.place, d)]
     if folders := [p for p in list_folder(d.place) if p.is_dir()]:
-        return [piece for folder in folders for piece in _client_pieces(folder, d, report)]
+        return [piece for folder in folders for piece in _list_client_pieces(folder, d, report)]
     files = [Piece(path, stem_of(path)) for path in list_folder(d.place) if fits(path, d)]
     if not files:
         raise DataError(f"{d.place} has no {d.format} file ({', '.join(SUFFIXES[d.format])}) and no folder.")
     return files
 
 
-def _client_pieces(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
+def _list_client_pieces(folder: Path, d: Description, report: Report) -> Iterator[Piece]:
     files = list_files(folder, d)
     if not files:
         text = f"the folder has no {d.format} file ({', '.join(SUFFIXES[d.format])})."
         report(DataFinding("error", "empty client", text, folder, client=folder.name))
     for path in files:
-        yield Piece(path, folder.name, _part(stem_of(path), path, d, report))
+        yield Piece(path, folder.name, _part_of(stem_of(path), path, d, report))
 
 
-def image_folders(d: Description, report: Report) -> list[Folder]:
+def list_image_folders(d: Description, report: Report) -> list[Folder]:
     """One folder per client, or per client and part."""
     check_folder(d)
     folders: list[Folder] = []
@@ -111,13 +111,13 @@ def image_folders(d: Description, report: Report) -> list[Folder]:
             folders.append(Folder(client, client.name))
             continue
         parts = [p for p in list_folder(client) if p.is_dir()]
-        folders += [Folder(p, client.name, _part(p.name, p, d, report)) for p in parts]
+        folders += [Folder(p, client.name, _part_of(p.name, p, d, report)) for p in parts]
     if not folders:
         raise DataError(f"{d.place} has no folders: each client needs one, with one folder of images per class.")
     return folders
 
 
-def _part(name: str, path: Path, d: Description, report: Report) -> int:
+def _part_of(name: str, path: Path, d: Description, report: Report) -> int:
     if d.split.by != "files":
         return -1
     if name not in d.split.part_of:

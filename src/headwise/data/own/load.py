@@ -22,10 +22,10 @@ from ...tasks.multilabel import Multilabel
 from ...tasks.registry import kind_of
 from ...tasks.regression import Regression
 from ...tasks.segmentation import Segmentation
-from ..dataset import Dataset, LabelType, typed_labels
+from ..dataset import Dataset, LabelType, cast_labels
 from ..partition.base import group
 from ..preprocessing import FeatureColumn, Preprocessing
-from ..splits import parse_split, part_sizes
+from ..splits import parse_split, size_parts
 from .description import MISSING, Description
 from .findings import LISTED, DataFinding, Report, as_passed, name_passed, raise_errors
 from .layout import Hashes, fingerprint
@@ -65,22 +65,22 @@ def load(d: Description, report: Report = raise_errors, known: Hashes | None = N
         notes=(f"task is {targets.task}: {targets.guessed}.",) if targets.guessed else (),
         task=targets.task,
         target_range=d.target_range,
-        part=_parts(raw, d, report),
+        part=_assign_parts(raw, d, report),
         split=d.split.ratio,
         recipe=recipe,
-        model=_model(recipe, targets.task),
-        label_type=_label_type(raw, targets, d),
+        model=_choose_model(recipe, targets.task),
+        label_type=_choose_label_type(raw, targets, d),
     )
     return Loaded(raw, targets, dataset.with_range(None))
 
 
-def _label_type(raw: Raw, targets: Targets, d: Description) -> LabelType:
+def _choose_label_type(raw: Raw, targets: Targets, d: Description) -> LabelType:
     """As given, or that of the target; only classes of their own names can have another type than text."""
     if not kind_of(targets.task).one_class or d.names not in ((), d.classes):
         return "str"
     label_type = d.label_type or (guess_label_type(targets.classes) if d.format == "csv" else raw.label_type)
     try:
-        typed_labels(targets.classes, label_type)
+        cast_labels(targets.classes, label_type)
     except ValueError:
         known = ", ".join(targets.classes[:20])
         raise DataError(f"label_type is {label_type!r}, but the classes are {known}.") from None
@@ -91,14 +91,14 @@ def read_raw(d: Description, report: Report) -> Raw:
     """The samples as the files have them."""
     reader = {"images": read_images, "npz": read_npz, "arrays": read_arrays}.get(d.format, read_tables)
     columns = d.target if d.is_table else () if has_masks(d) else ("",)  # arrays have y, folders of images are classes
-    labels = [Codes(_missing_targets(d), d.separator) for _ in columns]
+    labels = [Codes(_list_missing(d), d.separator) for _ in columns]
     raw = reader(d, Builder(report, Codes(("",)), labels))
     if not len(raw):
         raise DataError(f"{d.place} has no samples that can be read.")
     return raw
 
 
-def _missing_targets(d: Description) -> set[str]:
+def _list_missing(d: Description) -> set[str]:
     """The words that are no class: where files have types, "None" and "NA" are names like others."""
     words = set(d.missing) if d.format == "csv" else {"", *d.missing} - {*MISSING[1:]}
     return words - set(d.classes)
@@ -116,7 +116,7 @@ def recipe_of(raw: Raw, d: Description) -> Preprocessing:
     return Preprocessing(raw.form, tuple(raw.x.shape[1:]), d.preprocess, columns, raw.categories)
 
 
-def _model(recipe: Preprocessing, task: TaskName) -> str:
+def _choose_model(recipe: Preprocessing, task: TaskName) -> str:
     """The default model for such samples."""
     if kind_of(task).per_pixel:
         return "fcn"
@@ -125,9 +125,9 @@ def _model(recipe: Preprocessing, task: TaskName) -> str:
     return "cnn" if recipe.form == "image" and min(recipe.shape[1:]) >= 16 else "mlp"
 
 
-def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
+def _assign_parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
     """The part of each sample, if the data says so."""
-    part = _by_time(raw, d, report) if raw.time is not None else raw.part
+    part = _split_by_time(raw, d, report) if raw.time is not None else raw.part
     if part is None:
         if d.split.by == "files":
             text = "split.by is 'files', but no file is named train, val or test."
@@ -140,19 +140,19 @@ def _parts(raw: Raw, d: Description, report: Report) -> NDArray[np.int8] | None:
     return part
 
 
-def _by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
+def _split_by_time(raw: Raw, d: Description, report: Report) -> NDArray[np.int8]:
     """Each client's earliest samples are for training, its latest for test."""
     assert raw.time is not None
-    when = _times(raw, raw.time, d, report)
+    when = _read_times(raw, raw.time, d, report)
     part = np.zeros(len(raw), np.int8)
     split = parse_split(d.split.ratio)
     for indices in group(raw.owner, len(raw.owners)):
         order = indices[np.argsort(when[indices], kind="stable")]
-        part[order] = np.repeat(np.arange(3, dtype=np.int8), part_sizes(len(order), split))
+        part[order] = np.repeat(np.arange(3, dtype=np.int8), size_parts(len(order), split))
     return part
 
 
-def _times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -> NDArray[np.float64]:
+def _read_times(raw: Raw, cells: NDArray[Any], d: Description, report: Report) -> NDArray[np.float64]:
     """Numbers as they are, dates as seconds; a cell that is neither is an error."""
     texts = [cell_text(cell) if cell is not None and cell == cell else "" for cell in cells.tolist()]
     for i, text in enumerate(texts):
@@ -187,17 +187,17 @@ def make_targets(raw: Raw, d: Description, report: Report) -> Targets:
     """The targets of all samples; reports missing and unknown ones."""
     _report_missing(raw, d, report)
     task, why = (d.task, "") if d.task else _guess_task(raw, d)
-    y, names = _maker(kind_of(task))(raw, d, report)
+    y, names = _maker_of(kind_of(task))(raw, d, report)
     return Targets(task, why, y, d.names or names)
 
 
-def _maker(kind: TaskKind) -> Callable[[Raw, Description, Report], tuple[NDArray[Any], tuple[str, ...]]]:
+def _maker_of(kind: TaskKind) -> Callable[[Raw, Description, Report], tuple[NDArray[Any], tuple[str, ...]]]:
     """What makes targets in the type and shape of this kind of task."""
     if kind.quantitative:
-        return _quantities
+        return _make_quantities
     if kind.per_pixel:
-        return _masks
-    return _classes if kind.exclusive else _labels
+        return _make_masks
+    return _make_classes if kind.exclusive else _make_labels
 
 
 def _report_missing(raw: Raw, d: Description, report: Report) -> None:
@@ -206,7 +206,7 @@ def _report_missing(raw: Raw, d: Description, report: Report) -> None:
     for k, codes in enumerate(raw.labels):
         missing = np.flatnonzero(codes < 0).tolist()
         if missing:
-            first, *others = [raw.finding_at("error", "missing label", i, "", _column(d, k)) for i in missing]
+            first, *others = [raw.finding_at("error", "missing label", i, "", _column_of(d, k)) for i in missing]
             text = "the target is missing" + ", or is a word in missing that is not in classes" * (d.format == "csv")
             report(replace(first, text=f"{text}{_list_others(first, others, d)}."))
 
@@ -252,7 +252,7 @@ def _as_numbers(cells: list[Any]) -> list[float]:
     return numbers if all(map(math.isfinite, numbers)) else []
 
 
-def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _make_classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if raw.y is not None or len(raw.labels) != 1:
         raise DataError("task is 'classification', but there are several targets: name one, or choose another task.")
     codes = raw.labels[0]
@@ -262,11 +262,11 @@ def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64
     if numbers and not d.classes and not all(n.is_integer() for n in numbers):
         i = int(np.flatnonzero(np.isin(codes, [k for k, n in enumerate(numbers) if not n.is_integer()]))[0])
         text = f'{cells[codes[i]]} is not a whole number, so it is not a class: choose task = "{Regression.name}".'
-        report(raw.finding_at("error", "float label", i, text, _column(d, 0)))
+        report(raw.finding_at("error", "float label", i, text, _column_of(d, 0)))
     place = {name: k for k, name in enumerate(known)}
     for i in np.flatnonzero(np.isin(codes, [k for k, cell in enumerate(cells) if cell not in place])):
         text = f"{cells[codes[i]]!r} is not one of the classes: {', '.join(known)}."
-        report(raw.finding_at("error", "unknown label", int(i), text, _column(d, 0)))
+        report(raw.finding_at("error", "unknown label", int(i), text, _column_of(d, 0)))
     if len(known) < 2:
         raise DataError(
             f"the target has only one value, {known[0]!r}: there is nothing to predict."
@@ -277,13 +277,13 @@ def _classes(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64
     return table[codes], tuple(known)
 
 
-def _labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+def _make_labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """One column of 0 and 1 for each label."""
     if raw.y is not None:
         names = d.classes or tuple(str(k) for k in range(raw.y.shape[1]))
-        return _binary(raw, np.asarray(raw.y, np.float32), names, report), names
+        return _check_binary(raw, np.asarray(raw.y, np.float32), names, report), names
     if len(raw.labels) != 1:
-        return _binary(raw, _numbers(raw, d, report), d.target, report), d.target
+        return _check_binary(raw, _read_numbers(raw, d, report), d.target, report), d.target
     cells = [cell if isinstance(cell, tuple) else (cell,) for cell in raw.cells[0]]
     known = list(d.classes) or sort_classes({label for cell in cells for label in cell})
     place = {name: k for k, name in enumerate(known)}
@@ -292,26 +292,26 @@ def _labels(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float3
         if strange := [label for label in cell if label not in place]:
             i = int(np.flatnonzero(raw.labels[0] == k)[0])
             text = f"{strange[0]!r} is not one of the labels: {', '.join(known)}."
-            report(raw.finding_at("error", "unknown label", i, text, _column(d, 0)))
+            report(raw.finding_at("error", "unknown label", i, text, _column_of(d, 0)))
         table[k, [place[label] for label in cell if label in place]] = 1
     return table[raw.labels[0]], tuple(known)
 
 
-def _binary(raw: Raw, y: NDArray[np.float32], names: tuple[str, ...], report: Report) -> NDArray[np.float32]:
+def _check_binary(raw: Raw, y: NDArray[np.float32], names: tuple[str, ...], report: Report) -> NDArray[np.float32]:
     for i, k in np.argwhere(~np.isin(y, (0, 1)) & ~np.isnan(y)):
         text = f"{y[i, k]:g} is not 0 or 1, as every label must be."
         report(raw.finding_at("error", "unknown label", int(i), text, names[k]))
     return y
 
 
-def _quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+def _make_quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     if raw.y is not None:
         y = np.asarray(raw.y, np.float32)
         if y.ndim != 2:
             raise DataError(f"task is 'regression', but targets have the shape {list(y.shape[1:])}.")
         names = d.classes or tuple(f"target {k}" for k in range(y.shape[1]))
     else:
-        y = _numbers(raw, d, report)
+        y = _read_numbers(raw, d, report)
         names = d.target or ("target",)
     for i in np.flatnonzero(~np.isfinite(y).all(1)):
         if not any(codes[i] < 0 for codes in raw.labels) or raw.y is not None:
@@ -323,7 +323,7 @@ def _quantities(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.fl
     return y, names
 
 
-def _numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
+def _read_numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
     """Each target column as numbers."""
     columns: list[NDArray[np.float64]] = []
     for k, (codes, cells) in enumerate(zip(raw.labels, raw.cells, strict=True)):
@@ -333,13 +333,15 @@ def _numbers(raw: Raw, d: Description, report: Report) -> NDArray[np.float32]:
             try:
                 table[j] = float(cell)
             except (ValueError, TypeError):
-                report(raw.finding_at("error", "not a number", first[j], f"{cell!r} is not a number.", _column(d, k)))
+                report(
+                    raw.finding_at("error", "not a number", first[j], f"{cell!r} is not a number.", _column_of(d, k))
+                )
                 table[j] = 0
         columns.append(table[codes])
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _make_masks(raw: Raw, d: Description, report: Report) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if raw.y is None or raw.y.ndim != 3 or raw.y.dtype.kind not in "iub":
         raise DataError("task is 'segmentation', but targets are not masks: whole numbers [samples, height, width].")
     y = raw.y.astype(np.int64)
@@ -363,5 +365,5 @@ def sort_classes(cells: Any) -> list[str]:
     return [text for _, text in sorted(zip(numbers, texts, strict=True))] if numbers else texts
 
 
-def _column(d: Description, k: int) -> str:
+def _column_of(d: Description, k: int) -> str:
     return d.target[k] if k < len(d.target) else ""

@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 
 from ...disk.files import digest, write_bytes
 from ...disk.jsontext import to_json
-from ...errors import ConfigError, DataError, counted, nearest
+from ...errors import ConfigError, DataError, nearest, pluralize
 from ...settings.fields import build
 from ..dataset import LabelType
 from .description import PARTS, Description, OwnSplit, Preprocess, complete_split, read_description, to_text
 from .findings import PassedTable, list_rows, write_passed
 from .guess import Guess, guess_description
 from .layout import fingerprint
-from .readers.large import REFERENCES, input_type, reference
+from .readers.large import REFERENCES, input_type, locate_array
 from .readers.tables import COLUMNS
 
 COPY_GB = 8.0
@@ -59,12 +59,12 @@ class Joined:
 
     def __init__(self, x: Any, y: Any, targets: Sequence[str]) -> None:
         self._x = x
-        names = {str(name): name for name in _names(x) or []}
-        y = _target_columns(y, targets)
-        self.targets = tuple(name if targets else _free(name, [*names]) for name in y)
+        names = {str(name): name for name in _names_of(x) or []}
+        y = _split_targets(y, targets)
+        self.targets = tuple(name if targets else _find_free_name(name, [*names]) for name in y)
         if taken := [name for name in self.targets if name in names]:
             raise DataError(f"target is {taken[0]!r}, which is a column of x already: choose another name.")
-        self.columns = [*columns_of(x), *self.targets]
+        self.columns = [*_columns_of(x), *self.targets]
         self._own = dict(zip(self.targets, y.values(), strict=True))
         self._names = names
 
@@ -76,13 +76,13 @@ class Joined:
 
     @property
     def dtypes(self) -> dict[str, Any]:
-        return {str(name): kind for name, kind in _dtypes(self._x).items()}
+        return {str(name): kind for name, kind in _dtypes_of(self._x).items()}
 
 
-def _target_columns(y: Any, targets: Sequence[str]) -> dict[str, Any]:
+def _split_targets(y: Any, targets: Sequence[str]) -> dict[str, Any]:
     """A table's columns; those of a matrix, of which one column is the target itself; or the one column that y is."""
-    if is_frame(y):
-        columns = {str(name): y[name] for name in _names(y) or []}
+    if _is_frame(y):
+        columns = {str(name): y[name] for name in _names_of(y) or []}
     elif len(shape := getattr(y, "shape", ())) == 2:
         columns = {"target" if shape[1] == 1 else f"target {k}": y[:, k] for k in range(shape[1])}
     else:
@@ -106,13 +106,13 @@ def store(
         return _store_reference(Path(clients), folder, settings)
     targets = tuple(map(str, target if isinstance(target, list | tuple) else [target] if target != "" else []))
     client = str(client)
-    if is_frame(clients):
+    if _is_frame(clients):
         if not client or not targets:
             raise DataError("clients is one table: client and target must name its columns.")
         pieces = [StoredPiece("", -1, clients)]
     else:
-        pieces = list(_pieces(clients, targets))
-    tables = [is_frame(p.x) for p in pieces]
+        pieces = list(_make_pieces(clients, targets))
+    tables = [_is_frame(p.x) for p in pieces]
     if any(tables) and not all(tables):
         raise DataError("clients has both tables and arrays: use one kind for all clients.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,8 +159,8 @@ def _store_reference(path: Path, folder: Path, settings: Mapping[str, Any]) -> P
     return home
 
 
-def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
-    by_name = clients if isinstance(clients, Mapping) else partitions(clients)
+def _make_pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
+    by_name = clients if isinstance(clients, Mapping) else _load_partitions(clients)
     if by_name is None:
         kinds = "a mapping of names to (x, y), a DataFrame with a client column, a partitioner"
         raise DataError(f"clients is a {type(clients).__name__}, but must be {kinds}, or the path of a data.toml.")
@@ -170,18 +170,18 @@ def _pieces(clients: Any, targets: Sequence[str]) -> Iterator[StoredPiece]:
     if len(set(names)) < len(names) or not all(names):
         raise DataError("clients has a duplicate or empty name.")
     for name, value in zip(names, by_name.values(), strict=True):
-        for part, each in _parts(name, value, targets):
-            yield _piece(name, part, each, targets)
+        for part, each in _divide_parts(name, value, targets):
+            yield _make_piece(name, part, each, targets)
 
 
-def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any]]:
+def _divide_parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any]]:
     """One part for (x, y), several for (train, test), (train, val, test) and {"train": ..., "test": ...}."""
     if isinstance(value, Mapping) and value and value.keys() <= PART_OF.keys():
         return [(PART_OF[k], v) for k, v in sorted(value.items(), key=lambda item: PART_OF[item[0]])]
     if not isinstance(value, tuple | list):
         return [(-1, value)]
-    whole = [isinstance(v, tuple) or (is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
-    if len(value) == 2 and not whole[1] and (not whole[0] or is_frame(value[0])):
+    whole = [isinstance(v, tuple) or (_is_frame(v) and bool(targets)) or _is_dataset(v) for v in value]
+    if len(value) == 2 and not whole[1] and (not whole[0] or _is_frame(value[0])):
         return [(-1, tuple(value))]
     if len(value) in (2, 3) and all(whole):
         return list(zip((0, 2) if len(value) == 2 else (0, 1, 2), value, strict=True))
@@ -191,50 +191,50 @@ def _parts(name: str, value: Any, targets: Sequence[str]) -> list[tuple[int, Any
 def _is_dataset(value: Any) -> bool:
     """Whether it yields samples by index, and is not an array, table or list."""
     known = (
-        isinstance(value, list | tuple | str | Mapping) or is_frame(value) or getattr(value, "shape", None) is not None
+        isinstance(value, list | tuple | str | Mapping) or _is_frame(value) or getattr(value, "shape", None) is not None
     )
     return not known and callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
 
 
-def _piece(name: str, part: int, value: Any, targets: Sequence[str]) -> StoredPiece:
-    if is_frame(value):
+def _make_piece(name: str, part: int, value: Any, targets: Sequence[str]) -> StoredPiece:
+    if _is_frame(value):
         if not targets:
             raise DataError(f"client {name!r} has a table: target must name the column to predict.")
         return StoredPiece(name, part, value)
     if _is_dataset(value):
         if not len(value):
-            raise DataError(f"client {name!r} has no samples{for_part(part)}.")
-        value = samples_of(name, value)
+            raise DataError(f"client {name!r} has no samples{_name_part(part)}.")
+        value = _samples_of(name, value)
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise DataError(f"client {name!r} has a {type(value).__name__}{for_part(part)}, but needs (x, y).")
-    if is_frame(value[0]):
+        raise DataError(f"client {name!r} has a {type(value).__name__}{_name_part(part)}, but needs (x, y).")
+    if _is_frame(value[0]):
         return StoredPiece(name, part, Joined(value[0], value[1], targets))
-    return StoredPiece(name, part, *_pair(name, part, *value))
+    return StoredPiece(name, part, *_check_pair(name, part, *value))
 
 
-def _pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _check_pair(name: str, part: int, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """x and y as arrays with one row per sample."""
-    x = _array(x)
-    y = _array(y)
+    x = _to_array(x)
+    y = _to_array(y)
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise DataError(f"client {name!r} has x of type {x.dtype} and shape {list(x.shape)}, but needs [samples, ...].")
     if y.ndim < 1 or len(x) != len(y):
-        targets = counted(len(y), "target") if y.ndim else "no targets"
-        raise DataError(f"client {name!r} has {counted(len(x), 'sample')}{for_part(part)}, but {targets}.")
+        targets = pluralize(len(y), "target") if y.ndim else "no targets"
+        raise DataError(f"client {name!r} has {pluralize(len(x), 'sample')}{_name_part(part)}, but {targets}.")
     if not len(x) and part <= 0:
-        raise DataError(f"client {name!r} has no samples{for_part(part)}.")
+        raise DataError(f"client {name!r} has no samples{_name_part(part)}.")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     for what, values in (("x", x), ("y", y)):
-        if rows := _not_finite(values):
+        if rows := _find_not_finite(values):
             hint = ": fill them, or pass a DataFrame, whose gaps are filled" if what == "x" else ""
             where = list_rows(rows, "sample")
             raise DataError(f"client {name!r} has values in {what} that are missing or infinite, in {where}{hint}.")
     if y.dtype.kind not in "biufUSMO":
         raise DataError(f"client {name!r} has y of type {y.dtype}, but needs numbers, texts or dates.")
-    return x, _plain_targets(y) if y.dtype.kind == "O" else y
+    return x, _to_plain_targets(y) if y.dtype.kind == "O" else y
 
 
-def _plain_targets(y: NDArray[Any]) -> NDArray[Any]:
+def _to_plain_targets(y: NDArray[Any]) -> NDArray[Any]:
     """Python objects as an array of their type: bools, numbers, dates or texts."""
     if y.ndim == 1 and all(isinstance(cell, date | np.datetime64) for cell in y):
         return y.astype("datetime64[us]")
@@ -245,10 +245,10 @@ def _plain_targets(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(str)
 
 
-def _not_finite(values: NDArray[Any]) -> list[int]:
+def _find_not_finite(values: NDArray[Any]) -> list[int]:
     """The rows with such a value, read in blocks: a mapped array may be larger than memory."""
     if values.dtype.kind == "O":
-        return [i for i, cell in enumerate(values) if values.ndim == 1 and _plain(cell, None) is None]
+        return [i for i, cell in enumerate(values) if values.ndim == 1 and _to_plain(cell, None) is None]
     if values.dtype.kind == "M":
         return np.flatnonzero(np.isnat(values.reshape(len(values), -1)).any(1)).tolist()
     rows: list[int] = []
@@ -258,12 +258,12 @@ def _not_finite(values: NDArray[Any]) -> list[int]:
     return rows
 
 
-def _array(value: Any) -> NDArray[Any]:
+def _to_array(value: Any) -> NDArray[Any]:
     is_tensor = getattr(value, "detach", None) is not None
     return np.asarray(value.detach().cpu().numpy() if is_tensor else value)
 
 
-def for_part(part: int) -> str:
+def _name_part(part: int) -> str:
     return f" for {PARTS[part]}" if part >= 0 else ""
 
 
@@ -281,7 +281,7 @@ def write_arrays(pieces: Sequence[StoredPiece], home: Path, copy_gb: float = COP
     names = list(dict.fromkeys(p.client for p in pieces))
     number = {name: k for k, name in enumerate(names)}
     if sum(p.x.nbytes for p in pieces) > copy_gb * 2**30:
-        (home / REFERENCES).write_text(to_json(_references(pieces, copy_gb)), "utf-8")
+        (home / REFERENCES).write_text(to_json(_locate_arrays(pieces, copy_gb)), "utf-8")
     else:
         _copy(pieces, home / "x.npy")
     y = np.concatenate([p.y for p in pieces])
@@ -309,9 +309,9 @@ def _copy(pieces: Sequence[StoredPiece], path: Path) -> None:
     x.flush()
 
 
-def _references(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[str, Any]]:
+def _locate_arrays(pieces: Sequence[StoredPiece], copy_gb: float) -> list[dict[str, Any]]:
     """Where these arrays lie in files."""
-    places = [(p.client, reference(p.x)) for p in pieces]
+    places = [(p.client, locate_array(p.x)) for p in pieces]
     if in_memory := [client for client, place in places if place is None]:
         total = sum(p.x.nbytes for p in pieces) / 2**30
         size = f"clients has {total:,.3g} GB, but only copy_gb = {copy_gb:g} GB are copied"
@@ -325,13 +325,13 @@ def write_tables(
 ) -> Guess:
     """One JSONL file, which preserves numbers, strings and lists."""
     parted = any(p.part >= 0 for p in pieces)
-    first = columns_of(pieces[0].x)
+    first = _columns_of(pieces[0].x)
     if isinstance(pieces[0].x, Joined):
         targets = pieces[0].x.targets
     for at, name in [("target", t) for t in targets] + ([("client", client)] if not pieces[0].client else []):
         if name not in first:
             raise ConfigError(f"{at} is {name!r}, which is not a column of clients: {nearest(name, first, COLUMNS)}")
-    client = client or _free("client", first)
+    client = client or _find_free_name("client", first)
     least = sum(len(to_json(name)) + 3 for name in first) * sum(len(p.x) for p in pieces)
     _check_size(least, copy_gb)  # before cells become Python's objects
     tables: list[PassedTable] = []
@@ -341,24 +341,24 @@ def write_tables(
     with (home / "data.jsonl").open("w", encoding="utf-8") as file:
         for p in pieces:
             tables.append(PassedTable(lines + 1, p.client, PARTS[max(p.part, 0)] if parted else ""))
-            columns = cells_of(p.x, p.client)
-            dated = dated and len(targets) == 1 and has_dates(p.x, targets[0])
+            columns = _cells_of(p.x, p.client)
+            dated = dated and len(targets) == 1 and _has_dates(p.x, targets[0])
             if missing := [name for name in first if name not in columns]:
                 raise DataError(f"client {p.client!r} has no column {missing[0]!r}, but {pieces[0].client!r} does.")
             n = len(next(iter(columns.values())))
             if not n and p.part <= 0:
-                raise DataError(f"client {p.client!r} has no samples{for_part(p.part)}.")
+                raise DataError(f"client {p.client!r} has no samples{_name_part(p.part)}.")
             extra = {client: p.client} if p.client else {}
-            extra |= {_free("part", first): PARTS[max(p.part, 0)]} if parted else {}
+            extra |= {_find_free_name("part", first): PARTS[max(p.part, 0)]} if parted else {}
             for row in zip(*(columns[name] for name in first), strict=True):
                 size += file.write(to_json({**dict(zip(first, row, strict=True)), **extra}, ensure_ascii=False) + "\n")
             lines += n
             _check_size(size, copy_gb)
     write_passed(tables, home)
-    guess = guess_description(home / "data.jsonl", client, targets, kinds=declared_kinds(pieces[0].x))
+    guess = guess_description(home / "data.jsonl", client, targets, kinds=_find_declared_kinds(pieces[0].x))
     d = guess.description
     if parted:
-        d = replace(d, split=OwnSplit("column", column=_free("part", first)))
+        d = replace(d, split=OwnSplit("column", column=_find_free_name("part", first)))
     return replace(guess, description=replace(d, label_type="datetime") if dated else d)
 
 
@@ -369,62 +369,64 @@ def _check_size(size: int, copy_gb: float) -> None:
         raise DataError(f"{limit}: {how}.")
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def _find_free_name(name: str, taken: Sequence[str]) -> str:
     """This name, with spaces appended if it is taken."""
-    return name if name not in taken else _free(f"{name} ", taken)
+    return name if name not in taken else _find_free_name(f"{name} ", taken)
 
 
-def is_frame(value: Any) -> bool:
+def _is_frame(value: Any) -> bool:
     """Whether it has named columns, like a pandas or polars DataFrame or a Hugging Face Dataset."""
-    return not isinstance(value, Mapping) and _names(value) is not None
+    return not isinstance(value, Mapping) and _names_of(value) is not None
 
 
-def _names(value: Any) -> list[Any] | None:
+def _names_of(value: Any) -> list[Any] | None:
     """Column names, of any type; None if it has no columns."""
     names = getattr(value, "column_names", None)
     names = getattr(value, "columns", None) if names is None else names
     return None if names is None or callable(names) else list(names)
 
 
-def columns_of(frame: Any) -> list[str]:
-    return [str(name) for name in _names(frame) or []]
+def _columns_of(frame: Any) -> list[str]:
+    return [str(name) for name in _names_of(frame) or []]
 
 
-def declared_kinds(frame: Any) -> dict[str, str]:
+def _find_declared_kinds(frame: Any) -> dict[str, str]:
     """The columns that a table declares to be categories: pandas and polars by dtype, Hugging Face by names."""
-    kinds = {str(name): str(kind).lower() for name, kind in _dtypes(frame).items()}
+    kinds = {str(name): str(kind).lower() for name, kind in _dtypes_of(frame).items()}
     declared = [name for name, kind in kinds.items() if kind.startswith(("category", "categorical", "enum"))]
-    return dict.fromkeys([*declared, *_labels(frame)], "category")
+    return dict.fromkeys([*declared, *_labels_of(frame)], "category")
 
 
-def _dtypes(frame: Any) -> dict[Any, Any]:
+def _dtypes_of(frame: Any) -> dict[Any, Any]:
     kinds = getattr(frame, "dtypes", None)
     if kinds is None:
         return {}
-    return dict(kinds) if isinstance(kinds, Mapping) else dict(zip(_names(frame) or [], list(kinds), strict=True))
+    return dict(kinds) if isinstance(kinds, Mapping) else dict(zip(_names_of(frame) or [], list(kinds), strict=True))
 
 
-def has_dates(frame: Any, name: str) -> bool:
+def _has_dates(frame: Any, name: str) -> bool:
     """Whether all cells of a column are dates, or missing."""
-    original = {str(n): n for n in _names(frame) or []}
-    cells = [cell for cell in _list(frame[original[name]]) if _plain(cell, None) is not None]
+    original = {str(n): n for n in _names_of(frame) or []}
+    cells = [cell for cell in _to_list(frame[original[name]]) if _to_plain(cell, None) is not None]
     return bool(cells) and all(isinstance(cell, date | np.datetime64) for cell in cells)
 
 
-def cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
+def _cells_of(frame: Any, client: str) -> dict[str, list[Any]]:
     """Each column's cells as plain Python values."""
-    named = _labels(frame)
-    if twice := [name for name, n in Counter(columns_of(frame)).items() if n > 1]:
+    named = _labels_of(frame)
+    if twice := [name for name, n in Counter(_columns_of(frame)).items() if n > 1]:
         whose = f"client {client!r}" if client else "clients"
         raise DataError(f"{whose} has several columns called {twice[0]!r}: give each a name of its own.")
-    columns = {str(n): [_plain(cell, named.get(str(n))) for cell in _list(frame[n])] for n in _names(frame) or []}
+    columns = {
+        str(n): [_to_plain(cell, named.get(str(n))) for cell in _to_list(frame[n])] for n in _names_of(frame) or []
+    }
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"client {client!r} has columns of different lengths: {lengths}.")
     return columns
 
 
-def _labels(frame: Any) -> dict[str, list[str]]:
+def _labels_of(frame: Any) -> dict[str, list[str]]:
     """The class names of a Hugging Face Dataset's ClassLabel columns."""
     features = getattr(frame, "features", None)
     if not isinstance(features, Mapping):
@@ -432,14 +434,14 @@ def _labels(frame: Any) -> dict[str, list[str]]:
     return {str(k): list(f.names) for k, f in features.items() if isinstance(getattr(f, "names", None), list)}
 
 
-def _list(column: Any) -> list[Any]:
+def _to_list(column: Any) -> list[Any]:
     if isinstance(column, np.ndarray) and column.dtype.kind == "M":  # `tolist` would make integers of nanoseconds
         return list(column)
     make: Any = getattr(column, "to_list", None) or getattr(column, "tolist", None)
     return list(column) if make is None else list(make())
 
 
-def _plain(cell: Any, names: list[str] | None) -> Any:
+def _to_plain(cell: Any, names: list[str] | None) -> Any:
     """A number, a string, a list, or None if the value is missing."""
     if isinstance(cell, np.datetime64):
         return None if np.isnat(cell) else str(cell)
@@ -452,7 +454,7 @@ def _plain(cell: Any, names: list[str] | None) -> Any:
     return cell if isinstance(cell, int | float | str | list) else str(cell)
 
 
-def partitions(value: Any) -> dict[str, Any] | None:
+def _load_partitions(value: Any) -> dict[str, Any] | None:
     """Each client's data from a flwr-datasets partitioner; None if `value` is not one."""
     take = getattr(value, "load_partition", None)
     count = getattr(value, "num_partitions", None)
@@ -463,7 +465,7 @@ def partitions(value: Any) -> dict[str, Any] | None:
     return {str(named.get(k, k)): each for k, each in enumerate(shares)}
 
 
-def samples_of(name: str, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def _samples_of(name: str, dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """All samples of a torch Dataset of (x, y) pairs."""
     pairs = [dataset[i] for i in range(len(dataset))]
     if not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):

@@ -13,12 +13,15 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Checked
 
 Indices = NDArray[np.int64]
+Labels = NDArray[np.int64]
+"""[n] the class, or the owner, of each sample"""
 
 
 class Partition(Checked, ABC):
@@ -27,9 +30,7 @@ class Partition(Checked, ABC):
     kind: ClassVar[str] = "partition"
 
     @abstractmethod
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """The indices of each client's samples: disjoint, never empty, a pure function of the arguments.
 
         `owner` holds each sample's natural client if the data has them; only natural partitions use it.
@@ -41,7 +42,7 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def tally(labels: NDArray[np.int64], clients: int) -> NDArray[np.int64]:
+def tally(labels: Labels, clients: int) -> NDArray[np.int64]:
     """The number of samples of each class that occurs; raises if there are fewer samples than clients."""
     if clients > len(labels):
         raise DataError(f"clients is {clients}, but there are only {len(labels)} samples: give fewer clients.")
@@ -70,9 +71,7 @@ def divide_evenly(n: int, pieces: int) -> NDArray[np.int64]:
     return np.diff(np.arange(pieces + 1) * n // pieces)
 
 
-def draw_dirichlet(
-    totals: NDArray[np.int64], owners: Mask, alpha: float, balance: bool, rng: np.random.Generator
-) -> Counts:
+def draw_dirichlet(totals: NDArray[np.int64], owners: Mask, alpha: float, balance: bool, rng: Generator) -> Counts:
     """Divide each class among its owners by Dirichlet shares.
 
     With `balance`, clients that have reached the mean size get no further classes. They are left out of the draw
@@ -96,7 +95,7 @@ def group(client: NDArray[np.int64], clients: int) -> list[Indices]:
     return [order[a:b] for a, b in pairwise([0, *ends])]  # several times as fast as `np.split`
 
 
-def deal(labels: NDArray[np.int64], counts: Counts, rng: np.random.Generator | None) -> list[Indices]:
+def deal(labels: Labels, counts: Counts, rng: Generator | None) -> list[Indices]:
     """Assign samples by these counts; each class is shuffled first, or in stored order without `rng`."""
     order = np.arange(len(labels)) if rng is None else rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -106,14 +105,14 @@ def deal(labels: NDArray[np.int64], counts: Counts, rng: np.random.Generator | N
     return group(client, clients)
 
 
-def count_labels(labels: NDArray[np.int64], groups: Sequence[Indices], classes: int) -> Counts:
+def count_labels(labels: Labels, groups: Sequence[Indices], classes: int) -> Counts:
     """[groups, classes] how often each label occurs in each group: the inverse of `deal`."""
     group_of = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
     cells = group_of * classes + labels[np.concatenate(groups)]
     return np.bincount(cells, minlength=len(groups) * classes).reshape(-1, classes)
 
 
-def apportion(totals: NDArray[np.int64], weights: Counts, rng: np.random.Generator) -> Counts:
+def apportion(totals: NDArray[np.int64], weights: Counts, rng: Generator) -> Counts:
     """Divide each class's total among clients in proportion to the weights: largest remainders, ties at random."""
     whole, remainder = np.divmod(weights * totals, weights.sum(0))
     rank = (-remainder - rng.random(weights.shape)).argsort(0).argsort(0)

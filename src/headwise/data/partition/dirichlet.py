@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from ...errors import DataError
 from ...settings.fields import Count, Positive
-from .base import Indices, Partition, deal, draw_dirichlet, settle, tally
+from .base import Indices, Labels, Partition, deal, draw_dirichlet, settle, tally
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,7 @@ class Dirichlet(Partition):
     balance: bool = True
     """a client that has reached the mean size gets no samples of the remaining classes"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Draw until every client has the minimum, then cut the shuffled classes."""
         totals = tally(labels, clients)
         least = self.min_size or max(min(40, len(labels) // (2 * clients)), 1)

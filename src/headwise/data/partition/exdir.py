@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from ...errors import DataError
 from ...settings.fields import Count, Positive
-from .base import Indices, Mask, Partition, check_classes, deal, draw_dirichlet, settle, tally
+from .base import Indices, Labels, Mask, Partition, check_classes, deal, draw_dirichlet, settle, tally
 
 TRIES = 100
 """How often to redraw owners before moving ownership from common classes to rare ones."""
@@ -32,9 +32,7 @@ class ExDir(Partition):
     min_size: Count = 10
     """minimum samples per client"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Draw owners, then shares among them until every client has the minimum."""
         totals = tally(labels, clients)
         check_classes(self.classes_per_client, clients, len(totals))
@@ -52,7 +50,7 @@ class ExDir(Partition):
         return deal(labels, counts, rng)
 
 
-def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
+def draw_owners(clients: int, classes: int, per_client: int, rng: Generator) -> Mask:
     """[clients, classes] who owns what, redrawn until each class has at least half its expected owners, and one."""
     least = max(per_client * clients // classes // 2, 1)
     first = np.tile(np.arange(classes) < per_client, (clients, 1))
@@ -64,7 +62,7 @@ def draw_owners(clients: int, classes: int, per_client: int, rng: np.random.Gene
     return _spread(owners, least, rng)
 
 
-def _spread(owners: Mask, least: int, rng: np.random.Generator) -> Mask:
+def _spread(owners: Mask, least: int, rng: Generator) -> Mask:
     """Owners of the commonest class take the rarest one instead, until every class has enough."""
     owners = owners.copy()
     have = owners.sum(0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from .base import Indices, Partition, cut, divide_evenly, group, tally
+from .base import Indices, Labels, Partition, cut, divide_evenly, group, tally
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,7 @@ class IID(Partition):
     balance: bool = True
     """true: equal sizes; false: sizes in proportion to uniform draws from 0.1 to 1"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Shuffle, then cut into one piece per client."""
         tally(labels, clients)
         n = len(labels)

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from ...errors import DataError
-from .base import Indices, Partition, group
+from .base import Indices, Labels, Partition, group
 
 
 @dataclass(frozen=True)
 class Natural(Partition):
     """Each client is a real owner of samples, such as a hospital, and has exactly that owner's samples."""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Group by owner, in the order of owner ids."""
         if owner is None:
             raise DataError("partition is 'natural', but this data set has no natural clients: choose another one.")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count
-from .base import Indices, Mask, Partition, check_classes, deal, divide_evenly, group, tally
+from .base import Indices, Labels, Mask, Partition, check_classes, deal, divide_evenly, group, tally
 
 
 @dataclass(frozen=True)
@@ -30,22 +31,20 @@ class Pathological(Partition):
     assignment: Literal["grouped", "shards"] = "grouped"
     """grouped: consecutive clients have the same classes; shards: random pieces of the samples sorted by class"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Assign classes to clients in order, or shards at random; samples of a class keep their stored order."""
         totals = tally(labels, clients)
         if self.assignment == "shards":
-            return self._shards(labels, clients, rng)
+            return self._deal_shards(labels, clients, rng)
         check_classes(self.classes_per_client, clients, len(totals))
         owners = group_owners(clients, len(totals), self.classes_per_client)
         counts = np.zeros(owners.shape, dtype=np.int64)
         least = min(40, len(labels) / clients / 2) / len(totals)
         for k, n in enumerate(totals):
-            counts[owners[:, k], k] = self._sizes(int(n), int(owners[:, k].sum()), least, rng)
+            counts[owners[:, k], k] = self._draw_sizes(int(n), int(owners[:, k].sum()), least, rng)
         return deal(labels, counts, None)
 
-    def _sizes(self, n: int, clients: int, least: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _draw_sizes(self, n: int, clients: int, least: float, rng: Generator) -> NDArray[np.int64]:
         """How many of a class's n samples each of its clients gets; unbalanced, the last one gets the remainder."""
         if n < clients:
             raise DataError(
@@ -60,7 +59,7 @@ class Pathological(Partition):
         sizes[-1] = n - sizes[:-1].sum()
         return sizes
 
-    def _shards(self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[Indices]:
+    def _deal_shards(self, labels: Labels, clients: int, rng: Generator) -> list[Indices]:
         shards = clients * self.classes_per_client
         if shards > len(labels):
             raise DataError(

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...settings.fields import Count, Natural, Positive, Share
-from .base import Indices, Mask, Partition, check_classes, group, tally
+from .base import Indices, Labels, Mask, Partition, check_classes, group, tally
 
 TRIES = 1_000
 
@@ -32,21 +33,19 @@ class PublicExDir(Partition):
     keep: Share = 1.0
     """share of each client's samples to use, so that a smaller experiment has the same clients"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Draw owners, then shares among them until every client has ten samples."""
         classes = len(tally(labels, clients))
         check_classes(self.classes_per_client, clients, classes)
         stream = np.random.RandomState(self.numpy_seed)  # the legacy stream, which NumPy keeps as it is
-        owners = self._owners(clients, classes, stream)
+        owners = self._draw_owners(clients, classes, stream)
         for _ in range(TRIES):
             client = self._share_out(labels, owners, stream)
             if np.bincount(client, minlength=clients).min() >= 10:
-                return [self._kept(indices, rng) for indices in group(client, clients)]
+                return [self._thin(indices, rng) for indices in group(client, clients)]
         raise DataError(f"numpy_seed is {self.numpy_seed}, but none of {TRIES} draws gives every client ten samples.")
 
-    def _owners(self, clients: int, classes: int, stream: np.random.RandomState) -> Mask:
+    def _draw_owners(self, clients: int, classes: int, stream: np.random.RandomState) -> Mask:
         """[clients, classes] who owns what, drawn until every class has half of its expected owners."""
         least = max(self.classes_per_client * clients // classes // 2, 1)
         for _ in range(TRIES):
@@ -57,7 +56,7 @@ class PublicExDir(Partition):
                 return owners
         raise DataError(f"clients is {clients}, but none of {TRIES} draws gives every class {least} owners.")
 
-    def _share_out(self, labels: NDArray[np.int64], owners: Mask, stream: np.random.RandomState) -> NDArray[np.int64]:
+    def _share_out(self, labels: Labels, owners: Mask, stream: np.random.RandomState) -> NDArray[np.int64]:
         """The client of each sample. Who holds the mean number of samples takes no part in further classes."""
         clients = len(owners)
         client = np.empty(len(labels), np.int64)
@@ -74,7 +73,7 @@ class PublicExDir(Partition):
             sizes += counts
         return client
 
-    def _kept(self, indices: Indices, rng: np.random.Generator) -> Indices:
+    def _thin(self, indices: Indices, rng: Generator) -> Indices:
         if self.keep == 1:
             return indices
         return np.sort(rng.permutation(indices)[: max(2, round(self.keep * len(indices)))])

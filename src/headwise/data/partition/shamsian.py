@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from ...errors import DataError
 from ...settings.fields import Count
-from .base import Indices, Mask, Partition, check_classes, cut, deal, lift, tally
+from .base import Indices, Labels, Mask, Partition, check_classes, cut, deal, lift, tally
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,11 @@ class Shamsian(Partition):
     classes_per_client: Count = 2
     """classes per client"""
 
-    def divide(
-        self, labels: NDArray[np.int64], clients: int, rng: np.random.Generator, owner: NDArray[np.int64] | None
-    ) -> Sequence[Indices]:
+    def divide(self, labels: Labels, clients: int, rng: Generator, owner: Labels | None) -> Sequence[Indices]:
         """Draw each client's classes, then divide each class in proportion to draws from U(0.4, 0.6)."""
         totals = tally(labels, clients)
         check_classes(self.classes_per_client, clients, len(totals))
-        owners = even_owners(clients, len(totals), self.classes_per_client, rng)
+        owners = draw_even_owners(clients, len(totals), self.classes_per_client, rng)
         counts = np.zeros(owners.shape, dtype=np.int64)
         for k, n in enumerate(totals):
             counts[owners[:, k], k] = cut(rng.uniform(0.4, 0.6, owners[:, k].sum()), n)
@@ -42,7 +40,7 @@ class Shamsian(Partition):
         return deal(labels, counts, rng)
 
 
-def even_owners(clients: int, classes: int, per_client: int, rng: np.random.Generator) -> Mask:
+def draw_even_owners(clients: int, classes: int, per_client: int, rng: Generator) -> Mask:
     """[clients, classes] who owns what: client by client, at random among the classes with the fewest clients."""
     owners = np.zeros((clients, classes), dtype=bool)
     taken = np.zeros(classes)

@@ -52,7 +52,7 @@ class AGNews(Source):
         """Read train.csv and test.csv, and number their words."""
         train, test = map(_read, locate(folder, FILES))
         rows = train + test
-        index = _index([text for _, text in rows], self.vocabulary)
+        index = _number_words([text for _, text in rows], self.vocabulary)
         subset = f"train.csv is a subset: {len(train):,} of {ALL_TRAINING_ROWS:,} rows."
         return Dataset(
             _encode([text for _, text in rows], index, self.length),
@@ -64,7 +64,7 @@ class AGNews(Source):
         )
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Lower-case words and punctuation; quotation marks, semicolons, colons and line breaks are dropped."""
     return text.lower().replace('"', "").replace("<br />", " ").translate(_SPACED).split()
 
@@ -81,11 +81,11 @@ def _read(path: Path) -> list[tuple[int, str]]:
     return rows
 
 
-def _index(texts: list[str], limit: int) -> dict[str, int]:
+def _number_words(texts: list[str], limit: int) -> dict[str, int]:
     """The number of each word, from 1, the most frequent first."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(words(text))
+        counts.update(split_words(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: rank for rank, word in enumerate(ranked[: limit - 1], start=1)}
 
@@ -94,6 +94,6 @@ def _encode(texts: list[str], index: dict[str, int], length: int) -> NDArray[np.
     check_memory(12 * len(texts) * length, f"data with length = {length}")  # int32 here, int64 for the model
     x = np.zeros((len(texts), length), np.int32)
     for row, text in zip(x, texts, strict=True):
-        numbers = [index.get(word, 0) for word in words(text)[:length]]
+        numbers = [index.get(word, 0) for word in split_words(text)[:length]]
         row[: len(numbers)] = numbers
     return x

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..dataset import Dataset, Source
 from ..files import locate
-from .images import idx_layout, merge, read_pair
+from .images import make_idx_layout, merge, read_pair
 
-FILES = idx_layout(
+FILES = make_idx_layout(
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",

@@ -30,7 +30,7 @@ URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
 DOWNLOADS = dict(zip(NAMES, (Download(URL + n, sha256) for n, sha256 in zip(NAMES, HASHES, strict=True)), strict=True))
 
 
-def layout(names: tuple[str, ...]) -> Layout:
+def layout_of(names: tuple[str, ...]) -> Layout:
     return Layout(("heart-disease", "heart+disease"), names, tuple(DOWNLOADS[name] for name in names))
 
 
@@ -92,7 +92,7 @@ class HeartDisease(Source):
     def load(self, folder: Path) -> Dataset:
         """Read the processed files; each hospital is a natural client."""
         hospitals = HOSPITALS if self.hospital == "all" else (self.hospital,)
-        sites = [_read(path) for path in locate(folder, layout(tuple(f"processed.{h}.data" for h in hospitals)))]
+        sites = [_read(path) for path in locate(folder, layout_of(tuple(f"processed.{h}.data" for h in hospitals)))]
         severity = np.array([num for site in sites for _, num in site], np.int64)
         severe = self.target == "severity"
         return Dataset(
@@ -110,13 +110,13 @@ def _read(path: Path) -> list[tuple[list[float], int]]:
     try:
         for line in read_text(path).splitlines():
             *cells, num = line.split(",")
-            rows.append((_features([_value(cell) for cell in cells]), ("0", "1", "2", "3", "4").index(num)))
+            rows.append((_encode_features([_parse_cell(cell) for cell in cells]), ("0", "1", "2", "3", "4").index(num)))
     except ValueError:
         raise DataError(f"{path}: line {len(rows) + 1} is not a patient's record of 14 known values.") from None
     return rows
 
 
-def _features(values: list[float | None]) -> list[float]:
+def _encode_features(values: list[float | None]) -> list[float]:
     features: list[float] = []
     for column, value in zip(COLUMNS, values, strict=True):
         if value is None and not column.may_miss:
@@ -125,7 +125,7 @@ def _features(values: list[float | None]) -> list[float]:
     return features
 
 
-def _value(cell: str) -> float | None:
+def _parse_cell(cell: str) -> float | None:
     if cell in ("?", "-9", "-9.0"):
         return None
     value = float(cell)

@@ -35,7 +35,7 @@ SIDE = 28
 _UNSIGNED_BYTE = 8
 
 
-def idx_layout(url: str, hashes: tuple[str, str, str, str], homes: tuple[str, ...], unique_names: bool) -> Layout:
+def make_idx_layout(url: str, hashes: tuple[str, str, str, str], homes: tuple[str, ...], unique_names: bool) -> Layout:
     """The four files of a data set in MNIST's format, all below one URL."""
     downloads = tuple(Download(url + name, sha256) for name, sha256 in zip(NAMES, hashes, strict=True))
     return Layout(homes, NAMES, downloads, unique_names)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..dataset import Dataset, Source
 from ..files import locate
-from .images import idx_layout, merge, read_pair
+from .images import make_idx_layout, merge, read_pair
 
-FILES = idx_layout(
+FILES = make_idx_layout(
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",

@@ -56,7 +56,7 @@ class OfficeCaltech10(Source):
 
 
 def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    counts, labels = _matrices(path)
+    counts, labels = _read_matrices(path)
     if counts.ndim != 2 or counts.shape[1] != WORDS or len(counts) == 0:
         raise DataError(f"{path} has 'fts' of shape {counts.shape}, but must have {WORDS} columns.")
     if not ((counts >= 0) & (counts <= MOST)).all():
@@ -88,7 +88,7 @@ def _decompress(data: bytes) -> bytes:
     return b"".join([*parts, data[at:]])
 
 
-def _matrices(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_matrices(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     from scipy.io import loadmat  # slow to import
 
     try:

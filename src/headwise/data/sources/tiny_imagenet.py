@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ...errors import DataError
 from ..dataset import Dataset, Source
 from ..files import Download, Layout, locate, read_text
+from ..own.findings import raise_errors
+from ..own.readers.images import open_image
 from .images import Part, merge
 
 FILES = Layout(
@@ -41,8 +43,8 @@ class TinyImageNet(Source):
         if not kinds or not all(re.fullmatch(r"n\d{8}", kind) for kind in kinds):
             raise DataError(f"{ids} must list WordNet ids like n01443537.")
         train = [_train_part(ids.parent, kind, label) for label, kind in enumerate(kinds)]
-        test = [_val_part(ids.parent / "val", kinds)] if self.include_val else []
-        return merge(train, test, _names(glossary, kinds))
+        test = [_read_val(ids.parent / "val", kinds)] if self.include_val else []
+        return merge(train, test, _read_names(glossary, kinds))
 
 
 def _train_part(root: Path, kind: str, label: int) -> Part:
@@ -52,7 +54,7 @@ def _train_part(root: Path, kind: str, label: int) -> Part:
     return _decode(paths), np.full(len(paths), label, np.int64)
 
 
-def _val_part(root: Path, kinds: list[str]) -> Part:
+def _read_val(root: Path, kinds: list[str]) -> Part:
     """The validation images; each line lists a name, a kind and a bounding box, which is not used."""
     listing = root / "val_annotations.txt"
     number = {kind: label for label, kind in enumerate(kinds)}
@@ -65,24 +67,16 @@ def _val_part(root: Path, kinds: list[str]) -> Part:
 
 
 def _decode(paths: list[Path]) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError("tiny-imagenet needs pillow for its images: pip install 'headwise[images]'.") from None
-
     x = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
     for row, path in zip(x, paths, strict=True):
-        try:
-            with Image.open(path, formats=["JPEG"]) as image:
-                if image.size != (SIDE, SIDE):  # checked before decoding
-                    raise ValueError
-                row[:] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            raise DataError(f"{path} is not a JPEG image of {SIDE} × {SIDE} pixels.") from None
+        image = open_image(path, raise_errors)
+        if image.size != (SIDE, SIDE):
+            raise DataError(f"{path} is not an image of {SIDE} × {SIDE} pixels.")
+        row[:] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     return x
 
 
-def _names(glossary: Path, kinds: list[str]) -> tuple[str, ...]:
+def _read_names(glossary: Path, kinds: list[str]) -> tuple[str, ...]:
     """The first word that describes each kind."""
     words = dict(line.split("\t", 1) for line in read_text(glossary).splitlines() if "\t" in line)
     return tuple(words.get(kind, kind).split(",")[0].strip() for kind in kinds)

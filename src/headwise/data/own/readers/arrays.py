@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....disk.paths import is_text
-from ....errors import DataError, counted
+from ....errors import DataError, pluralize
 from ..description import PARTS, Description
 from ..findings import DataFinding
-from ..layout import Piece, pieces
+from ..layout import Piece, list_pieces
 from .large import REFERENCES, input_type, read_references
 from .raw import Builder, Form, Raw
 
@@ -39,23 +39,16 @@ class PassedSamples:
         same = self.owner[: i + 1] == self.owner[i]
         return int((same if self.part is None else same & (self.part[: i + 1] == self.part[i])).sum()) - 1
 
-    def __len__(self) -> int:
-        return len(self.owner)
-
 
 @dataclass(frozen=True)
-class RawSamples:
-    """Rows of an array."""
+class ArrayRows:
+    """Rows of an array in a file."""
 
     file: Path
-    n: int
 
     def row(self, i: int) -> int:
         """Counted from 0, like an array's rows."""
         return i
-
-    def __len__(self) -> int:
-        return self.n
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -86,23 +79,23 @@ def _check_header(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
 
 def read_npz(d: Description, builder: Builder) -> Raw:
     """x and y, or x_train, y_train, x_val, ... in one file or folder per client."""
-    for piece in pieces(d, builder.report):
+    for piece in list_pieces(d, builder.report):
         try:
             arrays = load_npz(piece.path)
         except DataError as error:
             builder.report(DataFinding("error", "unreadable file", str(error), client=piece.client or ""))
             continue
         before = builder.n
-        for part, (x, y) in _pairs(arrays, piece, d, builder).items():
+        for part, (x, y) in _find_pairs(arrays, piece, d, builder).items():
             _add_arrays(builder, piece, x, y, part if d.split.by == "files" else -1)
         if builder.n == before:
             text = "it has no samples that can be read."
             builder.report(DataFinding("error", "empty client", text, piece.path, client=piece.client or ""))
-    raw = builder.raw("array", {})
+    raw = builder.build("array", {})
     return replace(raw, form=form_of(raw.x))
 
 
-def _pairs(
+def _find_pairs(
     arrays: dict[str, NDArray[Any]], piece: Piece, d: Description, builder: Builder
 ) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
     """Features and targets, by part."""
@@ -119,33 +112,36 @@ def _pairs(
     return {k: (arrays[x], arrays[y]) for k, (x, y) in present.items()}
 
 
-def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
-    client = piece.client or ""
+def _find_mismatch(x: NDArray[Any], y: NDArray[Any]) -> tuple[str, str] | None:
+    """Why these are not samples and their targets: the kind of problem, and a sentence."""
     for name, kinds, a in (("x", "biuf", x), ("y", "biufSU", y)):
         if a.dtype.kind not in kinds:
-            text = f"{name} is of type {a.dtype}, but must hold {'numbers' if name == 'x' else 'numbers or texts'}."
-            builder.report(DataFinding("error", "wrong type", text, piece.path, client=client))
-            return
+            allowed = "numbers" if name == "x" else "numbers or texts"
+            return "wrong type", f"{name} is of type {a.dtype}, but must hold {allowed}."
     if x.ndim < 2:
-        text = f"x has the shape {list(x.shape)}, but must have one row per sample: [samples, ...]."
-        builder.report(DataFinding("error", "wrong shape", text, piece.path, client=client))
-        return
+        return "wrong shape", f"x has the shape {list(x.shape)}, but must have one row per sample: [samples, ...]."
     if y.ndim < 1 or len(x) != len(y):
-        text = f"x has {counted(len(x), 'sample')}, but y has {counted(len(y), 'target') if y.ndim else 'no targets'}."
-        builder.report(DataFinding("error", "wrong lengths", text, piece.path, client=client))
+        targets = pluralize(len(y), "target") if y.ndim else "no targets"
+        return "wrong lengths", f"x has {pluralize(len(x), 'sample')}, but y has {targets}."
+    return None
+
+
+def _add_arrays(builder: Builder, piece: Piece, x: NDArray[Any], y: NDArray[Any], part: int) -> None:
+    client = piece.client or ""
+    if (mismatch := _find_mismatch(x, y)) is not None:
+        builder.report(DataFinding("error", *mismatch, piece.path, client=client))
         return
     x = x.astype(input_type(x.dtype), copy=False)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if not len(x) or not builder.same_shape("samples", x, piece.path, client):
+    if not len(x) or not builder.has_same_shape("samples", x, piece.path, client):
         return
-    if not builder.same_shape("targets", y if y.ndim > 1 else np.empty(0), piece.path, client):
+    if not builder.has_same_shape("targets", y if y.ndim > 1 else np.empty(0), piece.path, client):
         return
     owner = np.full(len(x), builder.clients[client])
     parts = None if part < 0 else np.full(len(x), part, np.int8)
     several = y.ndim > 1
     labels = [np.full(len(y), -1)] if several else [builder.labels[0].of(y)]
-    rows = RawSamples(piece.path, len(x))
-    builder.add(rows, x, owner, labels=labels, y=y if several else None, part=parts)
+    builder.add(ArrayRows(piece.path), x, owner, labels=labels, y=y if several else None, part=parts)
 
 
 def form_of(x: NDArray[Any]) -> Form:
@@ -156,9 +152,9 @@ def form_of(x: NDArray[Any]) -> Form:
 def read_arrays(d: Description, builder: Builder) -> Raw:
     """x.npy or references, y.npy, owner.npy, an optional part.npy, and names.json with the clients' names."""
     large = (d.place / REFERENCES).exists()
-    x = read_references(d.place) if large else _npy(d.place / "x.npy")
-    y, owner = (_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
-    part = _npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
+    x = read_references(d.place) if large else _map_npy(d.place / "x.npy")
+    y, owner = (_map_npy(d.place / f"{name}.npy") for name in ("y", "owner"))
+    part = _map_npy(d.place / "part.npy") if (d.place / "part.npy").exists() else None
     names = _read_names(d.place / "names.json")
     _check_arrays(d.place, x, y, owner, part, len(names))
     for name in names:
@@ -208,7 +204,7 @@ def _check_arrays(home: Path, x: Any, y: NDArray[Any], owner: NDArray[Any], part
             raise DataError(f"{home / name}.npy must have whole numbers from 0 to {end - 1}.")
 
 
-def _npy(path: Path) -> NDArray[Any]:
+def _map_npy(path: Path) -> NDArray[Any]:
     """Mapped into memory, so that only what is used is read."""
     try:
         return np.lib.format.open_memmap(path, mode="r")

@@ -16,7 +16,7 @@ from ....errors import DataError
 from ....tasks.registry import kind_of
 from ..description import Description
 from ..findings import DataFinding, Findings, Report
-from ..layout import Folder, image_folders
+from ..layout import Folder, list_image_folders
 from .raw import Builder, Raw
 
 MODES = {1: "L", 3: "RGB"}
@@ -39,7 +39,7 @@ class Pictures:
 
     def read(self, path: Path, report: Report) -> NDArray[np.uint8] | None:
         """uint8 [channels, height, width], or None after reporting an error."""
-        image = _open(path, report)
+        image = open_image(path, report)
         if image is None:
             return None
         size = (image.height, image.width)
@@ -56,12 +56,12 @@ class Pictures:
             return None
         image = image.convert(MODES[self.channels])
         if size != self.size:
-            image = image.resize((self.size[1], self.size[0]), _pillow(path).Resampling.BILINEAR)
+            image = image.resize((self.size[1], self.size[0]), _import_pillow(path).Resampling.BILINEAR)
         return np.asarray(image, np.uint8).reshape(*self.size, self.channels).transpose(2, 0, 1)
 
     def read_mask(self, path: Path, report: Report) -> NDArray[np.int64] | None:
         """The class of each pixel [height, width]: grey values or palette indices."""
-        image = _open(path, report)
+        image = open_image(path, report)
         if image is None:
             return None
         image = image if image.mode == "P" else image.convert("L")
@@ -72,7 +72,7 @@ class Pictures:
                 )
                 report(DataFinding("error", "mixed shapes", f"{text}set preprocess.size to resize all.", path))
                 return None
-            image = image.resize((self.size[1], self.size[0]), _pillow(path).Resampling.NEAREST)
+            image = image.resize((self.size[1], self.size[0]), _import_pillow(path).Resampling.NEAREST)
         return np.asarray(image, np.int64)
 
 
@@ -86,7 +86,8 @@ def read_sizes(paths: Sequence[Path]) -> set[tuple[int, int]]:
     return sizes
 
 
-def _open(path: Path, report: Report) -> Any:
+def open_image(path: Path, report: Report) -> Any:
+    """The decoded image of Pillow, or None after reporting an error."""
     if (image := _open_header(path, report)) is None:
         return None
     try:
@@ -99,7 +100,7 @@ def _open(path: Path, report: Report) -> Any:
 
 def _open_header(path: Path, report: Report) -> Any:
     """The image, of which only the header is read; None after reporting an error."""
-    pillow = _pillow(path)
+    pillow = _import_pillow(path)
     try:
         _check_file(path)
         with warnings.catch_warnings(action="ignore"):  # of large images, which are refused here
@@ -126,7 +127,7 @@ def _check_file(path: Path) -> None:
         raise DataError(f"it has more than {LARGEST_FILE:,} bytes.")
 
 
-def _pillow(path: Path) -> Any:
+def _import_pillow(path: Path) -> Any:
     try:
         from PIL import Image
     except ImportError:
@@ -143,9 +144,6 @@ class OneFile:
     def row(self, i: int) -> None:
         """A file without rows."""
 
-    def __len__(self) -> int:
-        return 1
-
 
 def has_masks(d: Description) -> bool:
     return d.format == "images" and d.task is not None and kind_of(d.task).per_pixel
@@ -154,15 +152,15 @@ def has_masks(d: Description) -> bool:
 def read_images(d: Description, builder: Builder) -> Raw:
     pictures = Pictures(d.preprocess.size, d.preprocess.channels)
     masks = has_masks(d)
-    for folder in image_folders(d, builder.report):
+    for folder in list_image_folders(d, builder.report):
         before = builder.n
-        for name in ["images"] if masks else folder.names():
-            for path in folder.images_in(name):
+        for name in ["images"] if masks else folder.list_names():
+            for path in folder.list_images(name):
                 _add_image(builder, pictures, folder, path, None if masks else name)
         if builder.n == before:
             text = "the folder has no images: it needs one folder of images per class."
             builder.report(DataFinding("error", "empty client", text, folder.path, client=folder.client))
-    return replace(builder.raw("image", {}), label_type="str")  # classes are named by folders
+    return replace(builder.build("image", {}), label_type="str")  # classes are named by folders
 
 
 def _add_image(builder: Builder, pictures: Pictures, folder: Folder, path: Path, label: str | None) -> None:

@@ -57,7 +57,7 @@ def map_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         return np.memmap(file, dtype, "w+", shape=shape)
 
 
-def reference(x: NDArray[Any]) -> dict[str, Any] | None:
+def locate_array(x: NDArray[Any]) -> dict[str, Any] | None:
     """The file that a mapped array lies in, and where; None if it is in memory or has gaps."""
     root: Any = x
     while isinstance(root.base, np.ndarray):
@@ -70,7 +70,7 @@ def reference(x: NDArray[Any]) -> dict[str, Any] | None:
 
 
 def list_referenced_files(home: Path) -> list[str]:
-    return list(dict.fromkeys(each.file for each in _references(home)))
+    return list(dict.fromkeys(each.file for each in _read_locations(home)))
 
 
 class _Reference(NamedTuple):
@@ -80,7 +80,7 @@ class _Reference(NamedTuple):
     shape: list[int]
 
 
-def _references(home: Path) -> list[_Reference]:
+def _read_locations(home: Path) -> list[_Reference]:
     """As `reference` made them: nothing else may become a type or a shape."""
     path = home / REFERENCES
     try:
@@ -101,7 +101,7 @@ def _references(home: Path) -> list[_Reference]:
 def read_references(home: Path) -> NDArray[Any]:
     """All of these arrays as one, of which only what is used is read."""
     try:
-        parts = [np.memmap(r.file, np.dtype(r.type), "r", r.offset, tuple(r.shape)) for r in _references(home)]
+        parts = [np.memmap(r.file, np.dtype(r.type), "r", r.offset, tuple(r.shape)) for r in _read_locations(home)]
     except (OSError, ValueError, OverflowError, TypeError) as error:
         raise DataError(f"the arrays of {home / REFERENCES} can't be read: {error}.") from None
     return JoinedArrays(parts)  # pyright: ignore[reportReturnType] # as much of an array as its users need

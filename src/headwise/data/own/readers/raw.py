@@ -32,8 +32,6 @@ class Rows(Protocol):
         """The row number of the i-th sample in the file."""
         ...
 
-    def __len__(self) -> int: ...
-
 
 @dataclass(frozen=True)
 class Raw:
@@ -95,7 +93,7 @@ class Builder:
         self._time: list[NDArray[Any]] = []
         self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
 
-    def same_shape(self, what: str, x: NDArray[Any], file: Path, client: str) -> bool:
+    def has_same_shape(self, what: str, x: NDArray[Any], file: Path, client: str) -> bool:
         """Whether the samples have the same shape and type as before; if not, an error is reported."""
         known = self._shapes.setdefault(what, (x.shape[1:], x.dtype))
         if (x.shape[1:], x.dtype) != known:
@@ -126,7 +124,7 @@ class Builder:
             if values is not None:
                 into.append(values)
 
-    def raw(self, form: Form, categories: Mapping[str, list[str]]) -> Raw:
+    def build(self, form: Form, categories: Mapping[str, list[str]]) -> Raw:
         return Raw(
             form,
             self._x.array(),

@@ -23,7 +23,7 @@ from ....disk.jsontext import to_json
 from ....errors import DataError, nearest
 from ..description import Description
 from ..findings import DataFinding, Report
-from ..layout import pieces
+from ..layout import list_pieces
 from .images import Pictures
 from .raw import Builder, Form, Raw
 from .values import BAG, Codes, Hashing, to_numbers
@@ -63,9 +63,9 @@ class RowBlock:
         return self.first + i if self.lines is None else int(self.lines[i])
 
 
-def blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
+def read_blocks(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     """A table's rows with these columns; unreadable rows are reported and left out."""
-    reader = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[d.format]
+    reader = {"csv": _read_csv, "jsonl": _read_jsonl, "parquet": _read_parquet}[d.format]
     try:
         if d.format == "jsonl" or _has_columns(path, columns, columns_of(path, d), report):
             yield from reader(path, d, columns, report)
@@ -99,7 +99,7 @@ def open_text(path: Path) -> IO[str]:
 def columns_of(path: Path, d: Description) -> list[str]:
     """The names of a table's columns; for JSONL, the keys of the first row."""
     if d.format == "parquet":
-        return list(_arrow_file(path).schema_arrow.names)
+        return list(_open_parquet(path).schema_arrow.names)
     with open_text(path) as file:
         if d.format == "csv":
             return list(d.header) or next(csv.reader(lines_of(file, path), delimiter=d.delimiter), [])
@@ -107,7 +107,7 @@ def columns_of(path: Path, d: Description) -> list[str]:
         return list(row or {})
 
 
-def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
+def _read_csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     with open_text(path) as file:
         reader = csv.reader(lines_of(file, path), delimiter=d.delimiter)
         head = list(d.header) or next(reader, [])
@@ -130,18 +130,18 @@ def _csv(path: Path, d: Description, columns: Sequence[str], report: Report) -> 
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
-def _jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
+def _read_jsonl(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
     with open_text(path) as file:
         numbered = enumerate(lines_of(file, path), start=1)
         while chunk := _take(numbered, _rows_per_block(len(columns))):
             kept: list[dict[str, Any]] = []
             lines: list[int] = []
             for line, text in chunk:
-                if text.strip() and (row := _object(path, line, text, columns, report)) is not None:
+                if text.strip() and (row := _check_object(path, line, text, columns, report)) is not None:
                     kept.append(row)
                     lines.append(line)
             if kept:
-                by_name = {name: _objects([row.get(name) for row in kept]) for name in columns}
+                by_name = {name: _to_objects([row.get(name) for row in kept]) for name in columns}
                 yield RowBlock(path, lines[0], by_name, np.array(lines, np.int64))
 
 
@@ -166,7 +166,7 @@ def _take(numbered: Iterator[tuple[int, str]], rows: int) -> list[tuple[int, str
     return chunk
 
 
-def _object(path: Path, line: int, text: str, columns: Sequence[str], report: Report) -> dict[str, Any] | None:
+def _check_object(path: Path, line: int, text: str, columns: Sequence[str], report: Report) -> dict[str, Any] | None:
     row = _parse_object(text)
     if row is None:
         report(DataFinding("error", "not a JSON object", "it is not a JSON object.", path, line))
@@ -189,8 +189,8 @@ def _parse_object(text: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _parquet(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
-    file = _arrow_file(path)
+def _read_parquet(path: Path, d: Description, columns: Sequence[str], report: Report) -> Iterator[RowBlock]:
+    file = _open_parquet(path)
     at = 1
     try:
         for batch in file.iter_batches(_rows_per_block(len(columns)), columns=list(columns)):
@@ -201,7 +201,7 @@ def _parquet(path: Path, d: Description, columns: Sequence[str], report: Report)
         raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
 
 
-def _arrow_file(path: Path) -> Any:
+def _open_parquet(path: Path) -> Any:
     try:
         import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -212,11 +212,11 @@ def _arrow_file(path: Path) -> Any:
         raise DataError(f"{path} can't be read as Parquet: {' '.join(str(error).split())[:200]}.") from None
 
 
-def dictionary_columns(path: Path) -> list[str]:
+def list_dictionaries(path: Path) -> list[str]:
     """The columns of a Parquet file whose type is a dictionary."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
-    return [f.name for f in _arrow_file(path).schema_arrow if pa.types.is_dictionary(f.type)]
+    return [f.name for f in _open_parquet(path).schema_arrow if pa.types.is_dictionary(f.type)]
 
 
 def _from_arrow(column: Any) -> NDArray[Any]:
@@ -228,11 +228,11 @@ def _from_arrow(column: Any) -> NDArray[Any]:
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return column.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(column.type):
-        return _objects([None if v is None else str(v) for v in column.to_pylist()])
-    return _objects(column.to_pylist())
+        return _to_objects([None if v is None else str(v) for v in column.to_pylist()])
+    return _to_objects(column.to_pylist())
 
 
-def _objects(values: list[Any]) -> NDArray[Any]:
+def _to_objects(values: list[Any]) -> NDArray[Any]:
     """An object array; unlike `np.array`, it keeps lists as elements."""
     return np.fromiter(values, dtype=object, count=len(values))
 
@@ -251,29 +251,31 @@ def _has_columns(path: Path, needed: Sequence[str], header: Sequence[str], repor
 
 def read_tables(d: Description, builder: Builder) -> Raw:
     encoder = Encoder(d)
-    for piece in pieces(d, builder.report):
+    for piece in list_pieces(d, builder.report):
         columns = [*d.features.names(), *d.target, *filter(None, (d.client, d.split.column))]
         before = builder.n
-        for block in blocks(piece.path, d, list(dict.fromkeys(columns)), builder.report):
-            _add(d, builder, encoder, block, piece.client, piece.part)
+        for block in read_blocks(piece.path, d, list(dict.fromkeys(columns)), builder.report):
+            _add_block(d, builder, encoder, block, piece.client, piece.part)
         if builder.n == before and piece.client is not None:
             text = "it has no rows that can be read."
             builder.report(DataFinding("error", "empty client", text, piece.path, client=piece.client))
-    return builder.raw(encoder.form, {name: codes.seen() for name, codes in encoder.codes.items()})
+    return builder.build(encoder.form, {name: codes.seen() for name, codes in encoder.codes.items()})
 
 
-def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, client: str | None, part: int) -> None:
+def _add_block(
+    d: Description, builder: Builder, encoder: Encoder, block: RowBlock, client: str | None, part: int
+) -> None:
     if client:
         owner = np.full(len(block), builder.clients[client])
     else:
         cells = block.columns[d.client]
-        if (nested := _nested_cells(cells, lists=False)).any():
+        if (nested := _are_nested(cells, lists=False)).any():
             cells = cells.copy()
             cells[nested] = None
         owner = builder.clients.of(cells)
-    if (owner < 0).any():
-        block, owner = _drop_ownerless(d, builder, block, owner)
-    block, owner = _drop_nested(d, builder, block, owner)
+    if (dropped := _report_unusable(d, block, owner, builder.report)).any():
+        block = _keep(block, ~dropped)
+        owner = owner[~dropped]
     x = encoder.encode(block, builder.report) if len(block) else None
     if x is None:
         return
@@ -283,23 +285,27 @@ def _add(d: Description, builder: Builder, encoder: Encoder, block: RowBlock, cl
     if d.split.by == "files":
         parts = np.full(len(block), part, np.int8)
     elif d.split.by == "column":
-        parts = _parts(d, block, builder.report)
+        parts = _read_parts(d, block, builder.report)
     elif d.split.by == "time":
         time = block.columns[d.split.column]
     builder.add(block, x, owner, labels=labels, part=parts, time=time)
 
 
-def _drop_ownerless(
-    d: Description, builder: Builder, block: RowBlock, owner: NDArray[np.int64]
-) -> tuple[RowBlock, NDArray[np.int64]]:
-    """The block without rows that have no client."""
-    nobody = owner < 0
-    for i in np.flatnonzero(nobody):
-        cell = block.columns[d.client][i]
-        state = "is a list or an object" if isinstance(cell, NESTED) else "is empty"
+def _report_unusable(d: Description, block: RowBlock, owner: NDArray[np.int64], report: Report) -> NDArray[np.bool_]:
+    """Which rows have no client, or a list or an object where a single value must be."""
+    dropped = owner < 0
+    for i in np.flatnonzero(dropped):
+        state = "is a list or an object" if isinstance(block.columns[d.client][i], NESTED) else "is empty"
         text = f"the cell {state}, so the row belongs to no client."
-        builder.report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
-    return _keep(block, ~nobody), owner[~nobody]
+        report(DataFinding("error", "missing client", text, block.file, block.row(int(i)), d.client))
+    for name, cells in block.columns.items():
+        nested = _are_nested(cells, lists=name in d.target) & (owner >= 0)
+        for i in np.flatnonzero(nested):
+            kind = type(cells[i]).__name__
+            text = f"the cell is a {kind}, but must be a number or a text{' or a list of them' * (name in d.target)}."
+            report(DataFinding("error", "nested cell", text, block.file, block.row(int(i)), name))
+        dropped |= nested
+    return dropped
 
 
 def _keep(block: RowBlock, kept: NDArray[np.bool_]) -> RowBlock:
@@ -307,7 +313,7 @@ def _keep(block: RowBlock, kept: NDArray[np.bool_]) -> RowBlock:
     return replace(block, columns={name: cells[kept] for name, cells in block.columns.items()}, lines=rows)
 
 
-def _nested_cells(cells: NDArray[Any], *, lists: bool) -> NDArray[np.bool_]:
+def _are_nested(cells: NDArray[Any], *, lists: bool) -> NDArray[np.bool_]:
     """Which cells are lists, objects or bytes; `lists`: a list of plain values is allowed."""
     if cells.dtype.kind != "O":
         return np.zeros(len(cells), bool)
@@ -318,22 +324,7 @@ def _is_flat(cell: Any) -> bool:
     return isinstance(cell, list) and not any(isinstance(c, NESTED) for c in cell)
 
 
-def _drop_nested(
-    d: Description, builder: Builder, block: RowBlock, owner: NDArray[np.int64]
-) -> tuple[RowBlock, NDArray[np.int64]]:
-    """The block without rows that have a list or an object where a single value must be."""
-    dropped = np.zeros(len(block), bool)
-    for name, cells in block.columns.items():
-        nested = _nested_cells(cells, lists=name in d.target)
-        for i in np.flatnonzero(nested):
-            kind = type(cells[i]).__name__
-            text = f"the cell is a {kind}, but must be a number or a text{' or a list of them' * (name in d.target)}."
-            builder.report(DataFinding("error", "nested cell", text, block.file, block.row(int(i)), name))
-        dropped |= nested
-    return (_keep(block, ~dropped), owner[~dropped]) if dropped.any() else (block, owner)
-
-
-def _parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.int8]:
+def _read_parts(d: Description, block: RowBlock, report: Report) -> NDArray[np.int8]:
     """The part of each row, from the split column."""
     known = d.split.part_of
     cells = [str(c).strip() for c in block.columns[d.split.column].tolist()]
@@ -368,18 +359,18 @@ class Encoder:
             read = [self._pictures.read(path, report) for path in paths]
             return None if any(x is None for x in read) else np.stack([x for x in read if x is not None])
         if self.form == "tokens":
-            return self._tokens(block, f.text[0])
+            return self._encode_texts(block, f.text[0])
         parts = [
-            *(self._numbers(block, name, report)[:, None] for name in f.number),
-            *(_gaps(self.codes[name].of(block.columns[name]))[:, None] for name in f.category),
-            *(self._tokens(block, name).astype(np.float64) for name in f.text),
+            *(self._encode_numbers(block, name, report)[:, None] for name in f.number),
+            *(_mark_gaps(self.codes[name].of(block.columns[name]))[:, None] for name in f.category),
+            *(self._encode_texts(block, name).astype(np.float64) for name in f.text),
         ]
         return np.concatenate(parts, axis=1)
 
-    def _tokens(self, block: RowBlock, name: str) -> NDArray[np.int32]:
-        return self._hashing.tokens(block.columns[name].tolist(), self._d.preprocess.length)
+    def _encode_texts(self, block: RowBlock, name: str) -> NDArray[np.int32]:
+        return self._hashing.encode(block.columns[name].tolist(), self._d.preprocess.length)
 
-    def _numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
+    def _encode_numbers(self, block: RowBlock, name: str, report: Report) -> NDArray[np.float64]:
         cells = block.columns[name]
 
         def wrong(i: int) -> None:
@@ -393,5 +384,5 @@ class Encoder:
         return numbers
 
 
-def _gaps(codes: NDArray[np.int64]) -> NDArray[np.float64]:
+def _mark_gaps(codes: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.where(codes < 0, np.nan, codes)

@@ -42,7 +42,7 @@ class Codes(dict[Any, int]):
         """of the cells that are not missing"""
 
     def __missing__(self, cell: Any) -> int:
-        value = self._value(cell)
+        value = self._read_value(cell)
         code = -1 if value is None else self.values_seen.setdefault(value, len(self.values_seen))
         if value is not None:
             self.types_seen.add(type(cell))
@@ -70,7 +70,7 @@ class Codes(dict[Any, int]):
             return "str"
         return "float" if float in self.types_seen else "int" if int in self.types_seen else "bool"
 
-    def _value(self, cell: Any) -> Any:
+    def _read_value(self, cell: Any) -> Any:
         if cell is None or cell != cell:
             return None
         if isinstance(cell, tuple):
@@ -103,15 +103,19 @@ def to_numbers(cells: NDArray[Any], missing: Collection[str], wrong: Callable[[i
         numbers = None
     if numbers is not None and numbers.ndim == 1:  # lists of one length would make a matrix
         return numbers
-    return np.array([_number(c, i, wrong) for i, c in enumerate(plain)], np.float64)
+    values = [to_number(cell) for cell in plain]
+    for i, value in enumerate(values):
+        if value is None:
+            wrong(i)
+    return np.array([math.nan if value is None else value for value in values])
 
 
-def _number(cell: Any, i: int, wrong: Callable[[int], None]) -> float:
+def to_number(cell: Any) -> float | None:
+    """The cell as a number, or None if it is not one."""
     try:
         return float(cell)
     except (ValueError, TypeError, OverflowError):
-        wrong(i)
-        return math.nan
+        return None
 
 
 _DAYS = (
@@ -170,7 +174,7 @@ def _read_dates(texts: Iterable[str], way: str) -> Iterator[float]:
         yield (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """In lower case, without punctuation, which says little about a text and makes up much of it."""
     return _WORD.findall(text.lower())
 
@@ -185,12 +189,12 @@ class Hashing(dict[str, int]):
         self[word] = number = zlib.crc32(word.encode("utf-8", "replace")) % (self._buckets - 1) + 1
         return number
 
-    def tokens(self, texts: Iterable[Any], length: int) -> NDArray[np.int32]:
+    def encode(self, texts: Iterable[Any], length: int) -> NDArray[np.int32]:
         """A row of word buckets for each text; a missing text has no words."""
         cells = ["" if t is None or t != t else str(t) for t in texts]
         x = np.zeros((len(cells), length), np.int32)
         for row, text in zip(x, cells, strict=True):
-            buckets = [self[word] for word in words(text)[:length]]
+            buckets = [self[word] for word in split_words(text)[:length]]
             row[: len(buckets)] = buckets
         return x
 
@@ -198,7 +202,7 @@ class Hashing(dict[str, int]):
 LENGTH = np.float32(12)
 
 
-def bags(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
+def count_words(tokens: NDArray[Any], buckets: int) -> NDArray[Any]:
     """Roots of how often each word occurs, so that "the" does not outweigh all others; each row has the same length, so
     that long texts weigh no more than short ones.
 

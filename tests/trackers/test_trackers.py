@@ -11,7 +11,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import ConfigError, RunError
-from headwise.trackers import TRACKERS, numbers, trackers
+from headwise.trackers import TRACKERS, flatten_row, make_trackers
 from waiting import PATIENCE, until
 
 EXPERIMENT = hw.Experiment(
@@ -22,12 +22,12 @@ EXPERIMENT = hw.Experiment(
 of_mlflow = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it uses its own dependencies in a deprecated way
 
 
-def tracked(name: str, folder: Path) -> hw.Run:
-    return hw.run(EXPERIMENT, folder, observers=trackers([name], folder))
+def run_tracked(name: str, folder: Path) -> hw.Run:
+    return hw.run(EXPERIMENT, folder, observers=make_trackers([name], folder))
 
 
-def wanted(run: hw.Run) -> dict[int, dict[str, float]]:
-    return {row["round"]: numbers(row) for row in (run.start, *run.rounds) if row}
+def rows_by_round(run: hw.Run) -> dict[int, dict[str, float]]:
+    return {row["round"]: flatten_row(row) for row in (run.start, *run.rounds) if row}
 
 
 def test_numbers_are_the_figures_of_a_row() -> None:
@@ -38,12 +38,12 @@ def test_numbers_are_the_figures_of_a_row() -> None:
         "pre": {"accuracy": 0.5, "loss": None},
         "seconds": {"train": 1},
     }
-    assert numbers(row) == {"bytes_up": 8.0, "pre/accuracy": 0.5, "seconds/train": 1.0}
+    assert flatten_row(row) == {"bytes_up": 8.0, "pre/accuracy": 0.5, "seconds/train": 1.0}
 
 
 def test_unknown_trackers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="track is 'tensorbord': did you mean 'tensorboard'"):
-        trackers(["tensorbord"], tmp_path)
+        make_trackers(["tensorbord"], tmp_path)
 
 
 @pytest.mark.parametrize("name", TRACKERS)
@@ -53,20 +53,20 @@ def test_a_missing_package_is_said_before_anything_runs(
     monkeypatch.delitem(sys.modules, f"headwise.trackers.{name}_tracker", raising=False)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer" if name == "tensorboard" else name, None)
     with pytest.raises(ConfigError, match=rf"pip install 'headwise\[{name}\]'"):
-        trackers([name], tmp_path)
+        make_trackers([name], tmp_path)
 
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'headwise[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = tracked("tensorboard", tmp_path / "run")
-    found = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    found.Reload()
-    by_round = wanted(run)
-    assert set(found.Tags()["scalars"]) == set(by_round[3])
+    run = run_tracked("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    by_round = rows_by_round(run)
+    assert set(events.Tags()["scalars"]) == set(by_round[3])
     for name in by_round[3]:
-        values = {e.step: e.value for e in found.Scalars(name)}
+        values = {e.step: e.value for e in events.Scalars(name)}
         assert values == pytest.approx({t: row[name] for t, row in by_round.items() if name in row})
 
 
@@ -76,16 +76,16 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
-    run = tracked("mlflow", tmp_path / "run")
+    run = run_tracked("mlflow", tmp_path / "run")
     client: Any = MlflowClient()
-    [found] = client.search_runs([client.get_experiment_by_name("headwise").experiment_id])
-    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
-    assert found.data.tags["ended"] == "finished"
-    assert found.data.params["method.name"] == "fedper"
-    assert found.data.params["train.lr"] == str(run.manifest["experiment"]["train"]["lr"])
-    by_round = wanted(run)
+    [stored] = client.search_runs([client.get_experiment_by_name("headwise").experiment_id])
+    assert (stored.info.run_name, stored.info.status) == ("run", "FINISHED")
+    assert stored.data.tags["ended"] == "finished"
+    assert stored.data.params["method.name"] == "fedper"
+    assert stored.data.params["train.lr"] == str(run.manifest["experiment"]["train"]["lr"])
+    by_round = rows_by_round(run)
     for name in by_round[3]:
-        history = {m.step: m.value for m in client.get_metric_history(found.info.run_id, name)}
+        history = {m.step: m.value for m in client.get_metric_history(stored.info.run_id, name)}
         assert history == pytest.approx({t: row[name] for t, row in by_round.items() if name in row})
 
 
@@ -94,7 +94,7 @@ def test_a_lost_mlflow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RunError, match=r"run can't be tracked by mlflow: .*; resume continues without it"):
-        tracked("mlflow", tmp_path / "run")
+        run_tracked("mlflow", tmp_path / "run")
     assert hw.resume(tmp_path / "run").complete
 
 
@@ -106,8 +106,8 @@ def test_mlflow_goes_on_with_a_resumed_run(tmp_path: Path, monkeypatch: pytest.M
     from headwise.engine.events import RunEnded, RunStarted
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
-    run = tracked("mlflow", tmp_path / "run")
-    [again] = trackers(["mlflow"], run.path)
+    run = run_tracked("mlflow", tmp_path / "run")
+    [again] = make_trackers(["mlflow"], run.path)
     stored = (run.path / "mlflow.json").read_text()
     (run.path / "mlflow.json").write_text("{}")
     with pytest.raises(RunError, match=r"mlflow\.json is damaged: its run_id is missing"):
@@ -126,33 +126,35 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     for wait in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):  # its default timeouts are for an idle machine
         monkeypatch.setenv(wait, str(PATIENCE))
-    run = tracked("wandb", tmp_path / "run")
+    run = run_tracked("wandb", tmp_path / "run")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
-    found: list[Any] = []
+    stored: list[Any] = []
 
-    def written() -> bool:
+    def read_records() -> bool:
         """A separate process writes the file and may be late."""
-        found[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
-        return any(r.WhichOneof("record_type") == "exit" for r in found)
+        stored[:] = [wandb_internal_pb2.Record.FromString(data) for data in records(path.read_bytes())]
+        return any(r.WhichOneof("record_type") == "exit" for r in stored)
 
-    until(written, "the file is whole")
+    until(read_records, "the file is whole")
     steps: dict[int, dict[str, float]] = {}
-    for history in (r.history for r in found if r.WhichOneof("record_type") == "history"):
+    for history in (r.history for r in stored if r.WhichOneof("record_type") == "history"):
         items = {i.nested_key[0] if i.nested_key else i.key: i.value_json for i in history.item}
         steps[history.step.num] = {k: float(v) for k, v in items.items() if not k.startswith("_")}
-    assert steps.keys() == {0, 1, 2, 3}, [r.WhichOneof("record_type") for r in found]
-    for t, row in wanted(run).items():
+    assert steps.keys() == {0, 1, 2, 3}, [r.WhichOneof("record_type") for r in stored]
+    for t, row in rows_by_round(run).items():
         assert steps[t] == pytest.approx(row)
 
 
 def records(data: bytes) -> Iterator[bytes]:
     """The complete records of a .wandb file: a seven-byte header, then a log in LevelDB's format."""
-    at, whole = 7, b""
+    at = 7
+    whole = b""
     while at + 7 <= len(data):
         if 0 < (left := -at % 32768) < 7:  # the end of a block may be too short for a header
             at += left
             continue
-        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        size = int.from_bytes(data[at + 4 : at + 6], "little")
+        kind = data[at + 6]
         if at + 7 + size > len(data):  # the rest is not written yet
             return
         whole += data[at + 7 : at + 7 + size]

@@ -1,0 +1,97 @@
+"""What `guided.py` calls with the bytes of a user's own data, and good bytes to begin with."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from headwise.data.own.check import check
+from headwise.data.own.description import description_from, read_description
+from headwise.data.own.findings import raise_errors
+from headwise.data.own.guess import guess_description
+from headwise.data.own.readers.arrays import load_npz
+from headwise.data.own.readers.images import open_image
+from headwise.data.preprocessing import sums_from_json, sums_to_json
+from headwise.errors import ConfigError, DataError
+
+DESCRIPTION = b"""format = "csv"
+path = "t.csv"
+client = "who"
+target = "ill"
+classes = ["no", "yes"]
+[features]
+number = ["age"]
+category = ["sex"]
+[split]
+by = "ratio"
+ratio = "8:1:1"
+[preprocess]
+fill = "zero"
+"""
+TABLE = b"who,age,sex,ill\nva,61,f,yes\nva,44,m,no\nrome,50,f,no\nrome,,m,yes\n"
+LINES = b'{"who": "va", "age": 61, "sex": "f", "ill": "yes"}\n{"who": "b", "age": null, "sex": "m", "ill": "no"}\n'
+SUMS = (
+    b'{"of": {"form": "table", "shape": [2], "options": {}, "columns": [{"name": "age", "kind": "number", "width": 1}, '
+    b'{"name": "sex", "kind": "category", "width": 1}]}, "n": 4, "numbers": [[3], [155], [8157]], '
+    b'"values": {"sex": {"f": 2, "m": 2}}, "targets": [[4], [2], [2]]}'
+)
+
+
+def descriptions(data: bytes, room: Path) -> None:
+    """A data.toml beside a good table."""
+    (room / "t.csv").write_bytes(TABLE)
+    (room / "data.toml").write_bytes(data)
+    with suppress(ConfigError, DataError):
+        d = read_description(room / "data.toml")
+        if d.place == room / "t.csv":  # bytes may name any other file of this machine
+            check(d)
+
+
+def tables(data: bytes, room: Path) -> None:
+    """A CSV or JSONL file: described by a data.toml, and guessed."""
+    form = "jsonl" if data[:1] == b"{" else "csv"
+    path = room / f"t.{form}"
+    path.write_bytes(data)
+    features = {"number": ["age"], "category": ["sex"]}
+    plain = {"format": form, "path": path.name, "client": "who", "target": "ill", "features": features}
+    with suppress(ConfigError, DataError):
+        check(description_from(plain, room))
+    with suppress(ConfigError, DataError):
+        check(guess_description(path, "who", ["ill"]).description)
+
+
+def arrays(data: bytes, room: Path) -> None:
+    path = room / "a.npz"
+    path.write_bytes(data)
+    with suppress(DataError):
+        load_npz(path)
+
+
+def images(data: bytes, room: Path) -> None:
+    path = room / "a.png"
+    path.write_bytes(data)
+    with suppress(DataError):
+        open_image(path, raise_errors).convert("RGB")
+
+
+def sums(data: bytes, room: Path) -> None:
+    with suppress(DataError, UnicodeDecodeError):
+        read = sums_from_json(data.decode())
+        assert sums_to_json(*sums_from_json(sums_to_json(*read))) == sums_to_json(*read)
+
+
+def array_seeds() -> list[bytes]:
+    file = io.BytesIO()
+    np.savez(file, x=np.zeros((2, 2), np.float32), y=np.arange(2))
+    return [file.getvalue()]
+
+
+def image_seeds() -> list[bytes]:
+    files = {form: io.BytesIO() for form in ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")}
+    for form, file in files.items():
+        Image.new("RGB", (4, 4), 9).save(file, format=form)
+    return [file.getvalue() for file in files.values()]
