@@ -21,7 +21,7 @@ from headwise.errors import ConfigError
 from headwise.methods.fedavg import FedAvg
 from headwise.models.split import SplitModel
 from headwise.records import Nothing
-from headwise.runs.profiles import SECTIONS, in_words, profile
+from headwise.runs.profiles import SECTIONS, format_profile, profile
 from headwise.settings.options import Train, Workers
 
 
@@ -98,8 +98,8 @@ def test_a_profile_adds_up_and_names_the_bottleneck() -> None:
         ("forward and backward", 6.0), ("broadcast and aggregation", 1.0), ("checkpoint and lines", 0.5), ("idle", 0.5)
     ]  # fmt: skip
     assert sum(line.share for line in lines) == pytest.approx(1)
-    assert "next bottleneck: forward and backward." in in_words(lines)
-    assert "no profile" in in_words(profile([{"seconds": {"round": 1.0}}]))
+    assert "next bottleneck: forward and backward." in format_profile(lines)
+    assert "no profile" in format_profile(profile([{"seconds": {"round": 1.0}}]))
 
 
 def test_a_run_tells_where_its_time_went(tmp_path: Any) -> None:

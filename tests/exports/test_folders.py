@@ -110,10 +110,14 @@ def test_what_we_write_has_no_paths(exported: Path) -> None:
         assert str(Path(hw.__file__).parent).encode() not in path.read_bytes()
 
 
-def test_a_loaded_model_can_not_be_saved_again_but_copied(exported: Path, tmp_path: Path) -> None:
+def test_a_loaded_model_can_be_saved_again_in_its_format(exported: Path, tmp_path: Path) -> None:
     loaded = hw.load_model(exported / "onnx")
-    with pytest.raises(RunError, match="copy that folder instead"):
-        loaded.save(tmp_path / "again")
+    loaded.save(tmp_path / "again")
+    for name in ("model.onnx", "card.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (exported / "onnx" / name).read_bytes()
+    with pytest.raises(ConfigError, match="format is 'torch', but this model was loaded from the format onnx"):
+        loaded.save(tmp_path / "other", "torch")
+    assert not (tmp_path / "other").exists()
     with pytest.raises(RunError, match="no module"):
         _ = loaded.module
 

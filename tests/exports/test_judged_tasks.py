@@ -17,7 +17,7 @@ from headwise.data.own.objects import store
 from headwise.engine.client.scoring import score
 from headwise.errors import DataError
 from headwise.exports.model import Prediction
-from headwise.exports.quality import Totals, class_rows, quantity_rows, residuals
+from headwise.exports.quality import Totals, make_class_rows, make_quantity_rows, residuals
 from headwise.exports.run_models import Models
 from headwise.exports.samples import encode_targets, read_batches
 from headwise.log.metrics import TASKS as EVERY
@@ -80,19 +80,19 @@ def test_figures_by_hand() -> None:
     """Two labels, three samples; then one quantity; then four pixels of two classes."""
     z = np.array([[1.0, -1], [1, 1], [-1, -1]])
     y = np.array([[1.0, 0], [0, 1], [0, 0]])
-    rows = class_rows("multilabel", ["a", "b"], hits("multilabel", z, y))
+    rows = make_class_rows("multilabel", ["a", "b"], hits("multilabel", z, y))
     expected = {"label": "a", "samples with it": 1, "predicted": 2, "precision": 0.5, "recall": 1.0, "F1": 2 / 3}
     assert rows[0] == expected
     assert rows[1]["F1"] == 1
-    (row,) = quantity_rows("regression", ["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
+    (row,) = make_quantity_rows("regression", ["kg"], np.array([[1.0], [5.0]]), np.array([[2.0], [2.0]]))
     assert [row[k] for k in ("mean", "mean error", "mean absolute error", "R²")] == [2, 1, 2, None]
     assert row["RMSE"] == pytest.approx(5**0.5)
     scores = np.array([[[[2.0, 2], [0, 0]], [[1, 1], [1, 1]]]])
-    rows = class_rows("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
+    rows = make_class_rows("segmentation", ["sky", "sea"], hits("segmentation", scores, np.array([[[0, 1], [1, 1]]])))
     figures = [[*row.values()] for row in rows]
     assert figures == [["sky", 1, 2, 0.5, 2 / 3], ["sea", 3, 2, 2 / 3, 0.8]]
     one = hits("classification", np.array([[1.0, 0]]), np.array([0]))
-    assert class_rows("classification", ["a", "b"], one)[1]["recall"] is None
+    assert make_class_rows("classification", ["a", "b"], one)[1]["recall"] is None
 
 
 @pytest.mark.parametrize("task", EVERY)

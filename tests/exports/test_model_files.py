@@ -19,7 +19,7 @@ from hospitals import write_patients
 import headwise as hw
 from headwise.cli import main
 from headwise.exports.network import build_preprocessing
-from headwise.exports.quality import Quality, count_in_bins, reliability, write_page
+from headwise.exports.quality import Quality, count_in_bins, list_bins, write_page
 from headwise.exports.run_models import Models, encode_run_samples
 from waiting import PATIENCE
 
@@ -165,7 +165,7 @@ def test_evaluation(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_reliability_by_hand() -> None:
-    bins = reliability(count_in_bins(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True])))
+    bins = list_bins(count_in_bins(np.array([0.55, 0.51, 0.95, 1.0]), np.array([True, False, True, True])))
     assert [(b.low, b.n, b.accuracy) for b in bins] == [(0.5, 2, 0.5), (0.9, 2, 1.0)]
     assert bins[0].confidence == pytest.approx(0.53)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,10 @@ def test_a_family_of_ones_own_may_not_share_them_either(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"model is '.*twins.py', whose head.bias and body.1.bias share their values"):
         hw.run(hw.Experiment(model=str(tmp_path / "twins.py"), clients=2, rounds=1), tmp_path / "run")
+
+
+def test_a_model_with_a_network_of_ones_own_can_be_pickled(tmp_path: Path) -> None:
+    model = hw.fit(CLIENTS, model=layers(), rounds=1, out=tmp_path / "run").model("va")
+    again = pickle.loads(pickle.dumps(model))
+    x = CLIENTS["va"][0]
+    np.testing.assert_allclose(again.predict_proba(x), model.predict_proba(x), atol=1e-5)

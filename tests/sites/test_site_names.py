@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import RunError
 from headwise.report.page import render
 from headwise.report.results import collect
-from headwise.runs.query import site_names
+from headwise.runs.query import name_by_site
 from headwise.sites.transport.envelope import SiteMessage
 
 
@@ -38,12 +38,12 @@ def test_a_deployed_run_knows_its_sites_names(allow: str, tmp_path: Path) -> Non
 
 
 def test_clients_without_a_site_keep_their_number() -> None:
-    assert site_names({0: 7, 2: 8}, {7: "oslo", 8: "oslo"}, 4) == ("oslo 0", "client 1", "oslo 2", "client 3")
-    assert site_names({}, {}, 2) == ()
+    assert name_by_site({0: 7, 2: 8}, {7: "oslo", 8: "oslo"}, 4) == ("oslo 0", "client 1", "oslo 2", "client 3")
+    assert name_by_site({}, {}, 2) == ()
 
 
 def test_names_that_clash_are_left_out() -> None:
-    assert site_names({0: 7, 1: 7, 2: 8}, {7: "oslo", 8: "oslo 1"}, 3) == ()
+    assert name_by_site({0: 7, 1: 7, 2: 8}, {7: "oslo", 8: "oslo 1"}, 3) == ()
 
 
 def test_clients_of_sites_that_come_later_get_their_names(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ..engine.host.process import cores, keep_freed_memory, one_thread, spared_c
 from ..engine.plan import Plan
 from ..errors import ConfigError, RunError
 from ..privacy.accountant import account
-from ..runs.manifest import INPUTS, describe, describe_move, portable, read_manifest
+from ..runs.manifest import INPUTS, describe, describe_move, read_manifest, with_relative_paths
 from ..runs.query import NEW_CLIENTS, Run
 from ..runs.store import EARLY, LINES, Diagnostics, RunStore, mend_partition, new_run, refuse_if_taken
 from ..settings.choices import OWN
@@ -108,7 +108,7 @@ def run(
         _ = plan.trace  # a bad file is refused before there is a run
         check_augment(plan)
         spent = {"privacy": costs} if (costs := account(plan)) else {}
-        manifest = describe(portable(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
+        manifest = describe(with_relative_paths(experiment.plain(), folder), dump(summary), data_dir.absolute()) | spent
         code = collect_code(experiment)
         manifest["code"] = [{"round": 0, **code.plain()}]
         store_code(code, folder)

@@ -104,7 +104,7 @@ class Inputs:
         return {"inside": [s for inside, _ in steps for s in inside], "outside": [s for _, out in steps for s in out]}
 
 
-def inputs_from(card: Mapping[str, Any]) -> Inputs:
+def read_inputs(card: Mapping[str, Any]) -> Inputs:
     """The inputs of a card; raises `ConfigError` or `ValueError` if it is damaged."""
     state = card["preprocessing"]
     try:

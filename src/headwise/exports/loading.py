@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from ..data.own.description import Description
 from ..errors import ConfigError, HeadwiseError, RunError
 from ..settings.fields import build
 from .card import CARD, FILES, format_of, output_shape, read_card, read_file
-from .inputs import Inputs, inputs_from
-from .model import Format, Prediction, TrainedModel, as_labels, predict_in_parts
-from .programs import Answer, load_program, unusable
+from .inputs import Inputs, read_inputs
+from .model import Format, PackedModel, Prediction, TrainedModel, cast_classes, predict_in_parts
+from .programs import Answer, describe_unusable, load_program
 
 if TYPE_CHECKING:
     from .network import InferenceModule
@@ -56,8 +55,8 @@ def restore_model(
     """The model of this card, from the content of its file; `folder` is for messages."""
     path = folder / FILES[format]
     try:
-        inputs = inputs_from(card["inputs"])
-        as_labels(card["classes"], card["label_type"])
+        inputs = read_inputs(card["inputs"])
+        cast_classes(card["classes"], card["label_type"])
         if card["reading"]:
             build(Description, {**card["reading"], "path": ""})
     except (ValueError, ConfigError, RunError) as error:
@@ -66,28 +65,21 @@ def restore_model(
     if format == "torch":
         whole = load_weights(path, card, inputs, data, network)
         module = whole.network
-        answer = answer_with(whole)
+        answer = make_answer(whole)
     elif network is None:
         answer = load_program(path, data, output_shape(card))
     else:
         raise ConfigError(f"network is given, but {path} is a program, which needs none: leave it out.")
     _check_answer(path, answer, inputs, output_shape(card))
-    stored = (card, format, data, network, folder)
-    return TrainedModel(card, inputs, partial(predict_in_parts, answer=answer), module, stored=stored)
+    packed = PackedModel(card, format, data, network)
+    return TrainedModel(card, inputs, partial(predict_in_parts, answer=answer), partial(_pack_again, packed), module)
 
 
-def pack_model(model: TrainedModel) -> tuple[Any, ...]:
-    """What `restore_model` takes: a model of a run is saved first, as weights if it is a single network of ours."""
-    if model.stored:
-        return model.stored
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "model"
-        try:
-            model.save(folder, "torch")
-            return load_model(folder).stored
-        except ConfigError:  # several networks, or one that only its own code can build
-            model.save(folder.with_name("program"), "onnx")
-            return load_model(folder.with_name("program")).stored
+def _pack_again(packed: PackedModel, format: Format) -> PackedModel:
+    """What a model was loaded from: it has no samples, on which another format could be checked."""
+    if format != packed.format:
+        raise ConfigError(f"format is {format!r}, but this model was loaded from the format {packed.format}.")
+    return packed
 
 
 def load_weights(path: Path, card: dict[str, Any], inputs: Inputs, data: bytes, network: Any = None) -> InferenceModule:
@@ -97,10 +89,10 @@ def load_weights(path: Path, card: dict[str, Any], inputs: Inputs, data: bytes, 
     try:
         return rebuild(card, inputs, data, network)
     except Exception as error:  # torch has no class for sizes that it can't have
-        raise unusable(path, error) from error
+        raise describe_unusable(path, error) from error
 
 
-def answer_with(module: InferenceModule) -> Answer:
+def make_answer(module: InferenceModule) -> Answer:
     import torch
 
     @torch.no_grad()
@@ -117,6 +109,6 @@ def _check_answer(path: Path, answer: Answer, inputs: Inputs, shape: tuple[int, 
     except HeadwiseError:
         raise
     except Exception as error:  # torch raises errors of many classes
-        raise unusable(path, error) from error
+        raise describe_unusable(path, error) from error
     if not all(each.shape == (1, *shape) for each in prediction):
         raise RunError(f"{path} does not fit its card: it must give scores and probabilities of shape {list(shape)}.")

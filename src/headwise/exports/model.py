@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ..data.dataset import LabelType, cast_labels
 from ..data.preprocessing import Unknown, warn_of_unknown
-from ..errors import DataError, RunError
+from ..errors import DataError, HeadwiseError, RunError
 from ..tasks.registry import kind_of
+from .card import FILES, write_folder
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ class Prediction(NamedTuple):
     """[n, classes, ...] or [n, labels] before softmax or sigmoid; [n, targets] in their units"""
     probabilities: NDArray[np.float32]
     """of the same shape; for quantities, the scores"""
+
+
+class PackedModel(NamedTuple):
+    """A model as its folder holds it."""
+
+    card: dict[str, Any]
+    format: Format
+    data: bytes
+    """the content of the file of this format"""
+    network: Any = None
+    """the user's own, which the weights belong to"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,11 +63,9 @@ class TrainedModel:
     inputs: Inputs
     answer: Callable[[NDArray[Any]], Prediction]
     """from encoded samples; see `inputs`"""
+    pack: Callable[[Format], PackedModel]
+    """what its folder holds in this format"""
     network: nn.Module | None = None
-    write: Callable[[Path, Format], None] | None = None
-    """how to save it; none for one that was loaded"""
-    stored: tuple[Any, ...] = ()
-    """what a loaded one was restored from: its card, format, file and network"""
 
     def __repr__(self) -> str:
         of = self.card["of"]
@@ -73,7 +83,7 @@ class TrainedModel:
         """The classes in the type of the labels that were passed in, as scikit-learn has them."""
         if kind_of(self.card["task"]).quantitative:
             raise AttributeError("a regression has no classes_.")
-        return as_labels(self.classes, self.card["label_type"])
+        return cast_classes(self.classes, self.card["label_type"])
 
     @property
     def module(self) -> nn.Module:
@@ -93,9 +103,14 @@ class TrainedModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its card and its file, which are checked again when they are loaded."""
-        from .loading import pack_model, restore_model
+        from .loading import restore_model
 
-        return restore_model, pack_model(self)
+        try:
+            packed = self.pack("torch")
+            restore_model(*packed)
+        except HeadwiseError:  # several networks, or one that only its own code can build
+            packed = self.pack("onnx")
+        return restore_model, packed
 
     def infer(self, raw: Any) -> Prediction:
         """Scores and probabilities of raw samples: what the data had in the files, before any preprocessing."""
@@ -159,15 +174,14 @@ class TrainedModel:
 
         Raises:
             ConfigError: If the format is unknown, needs a package, or can't hold this model.
-            RunError: If the model was loaded from a folder, or what was written predicts something else.
+            RunError: If what would be written predicts something else.
         """
-        if self.write is None:
-            raise RunError("this model was loaded from a folder: copy that folder instead.")
-        self.write(Path(folder), format)
+        packed = self.pack(format)
+        write_folder(Path(folder), packed.card, {FILES[format]: packed.data})
         return Path(folder)
 
 
-def as_labels(names: Sequence[str], kind: str) -> NDArray[Any]:
+def cast_classes(names: Sequence[str], kind: str) -> NDArray[Any]:
     """Names of classes in the type that labels had; raises `RunError` if a card's names are not of its type."""
     if kind not in get_args(LabelType):
         raise RunError(f"its label_type is {kind[:60]!r}, but must be one of {', '.join(get_args(LabelType))}.")

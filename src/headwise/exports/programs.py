@@ -123,13 +123,13 @@ def load_program(path: Path, data: bytes, shape: tuple[int, ...]) -> Answer:
     except ConfigError:
         raise
     except Exception as error:  # its classes have no common base
-        raise unusable(path, error) from error
+        raise describe_unusable(path, error) from error
 
     def answer(x: NDArray[Any]) -> Prediction:
         try:
             outputs: list[Any] = list(session.run([*OUTPUTS], {INPUT: x}))
         except Exception as error:  # as above
-            raise unusable(path, error) from error
+            raise describe_unusable(path, error) from error
         for name, output in zip(OUTPUTS, outputs, strict=True):
             expected = (len(x), *shape)
             if not isinstance(output, np.ndarray) or output.dtype != np.float32 or output.shape != expected:
@@ -157,7 +157,7 @@ def _limit_memory() -> None:
     onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), limits)
 
 
-def unusable(path: Path, error: Exception) -> RunError:
+def describe_unusable(path: Path, error: Exception) -> RunError:
     """One sentence about a model file, from whatever its library raised."""
     reason = " ".join(str(error).split())[:200].rstrip(".")
     return RunError(f"{path} can't be used as a model: {reason or type(error).__name__}.")

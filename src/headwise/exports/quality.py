@@ -49,7 +49,7 @@ class Totals:
         self._sums = {m.name: self._sums.get(m.name, 0.0) + scores[m.name] * batch.n for m in means}
         self.tally.add(batch)
         if not self.kind.quantitative:
-            self.bins += count_in_bins(*certainty(self.task, prediction, y))
+            self.bins += count_in_bins(*measure_certainty(self.task, prediction, y))
         if self._keeps_scores:
             self._batches.append((prediction.scores, y))
 
@@ -104,13 +104,13 @@ class Residuals(NamedTuple):
     """true and predicted values of some samples"""
 
 
-def class_rows(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, Any]]:
+def make_class_rows(task: str, names: Sequence[str], hits: Hits) -> list[dict[str, Any]]:
     """A row for each class or label, by headings; None where a figure is not defined."""
     counts = zip(*(each.long().tolist() for each in hits), strict=True)
     return [_class_row(task, name, *count) for name, count in zip(names, counts, strict=True)]
 
 
-def quantity_rows(task: str, names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
+def make_quantity_rows(task: str, names: Sequence[str], z: Array, y: Array) -> list[dict[str, Any]]:
     """A row for each quantity."""
     return [_quantity_row(task, name, z[:, k : k + 1], y[:, k : k + 1]) for k, name in enumerate(names)]
 
@@ -137,7 +137,7 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def certainty(task: str, prediction: Prediction, y: Array) -> tuple[Array, Array]:
+def measure_certainty(task: str, prediction: Prediction, y: Array) -> tuple[Array, Array]:
     """The probability of each prediction, of a sample, label or pixel, and whether it is right."""
     z, probabilities = prediction
     if not kind_of(task).exclusive:
@@ -151,7 +151,7 @@ def count_in_bins(sure: Array, right: Array) -> Array:
     return np.stack([np.bincount(place, weights, BINS) for weights in (None, sure, right)])
 
 
-def reliability(sums: Array) -> list[Bin]:
+def list_bins(sums: Array) -> list[Bin]:
     """The intervals that hold predictions."""
     held = [(k, *column) for k, column in enumerate(sums.T.tolist()) if column[0]]
     return [Bin(k / BINS, (k + 1) / BINS, int(n), sure / n, right / n) for k, n, sure, right in held]
@@ -293,12 +293,12 @@ def measure_quality(
     who = sorted(clients)
     if kind_of(task).quantitative:
         z, y = totals.kept
-        return Quality(scores, who, quantity_rows(task, names, z, y), [], [], None, residuals(names, z, y))
+        return Quality(scores, who, make_quantity_rows(task, names, z, y), [], [], None, residuals(names, z, y))
     tally = totals.tally
-    bins = reliability(totals.bins)
+    bins = list_bins(totals.bins)
     confusion = tally.confusion.long().tolist() if kind_of(task).exclusive else []
     error = sum(b.n * abs(b.confidence - b.accuracy) for b in bins) / sum(b.n for b in bins)
-    return Quality(scores, who, class_rows(task, names, tally.hits), confusion, bins, error, [])
+    return Quality(scores, who, make_class_rows(task, names, tally.hits), confusion, bins, error, [])
 
 
 def score_targets(model: TrainedModel, z: Array, y: Array) -> Score:

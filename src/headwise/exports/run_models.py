@@ -26,9 +26,9 @@ from ..data.preprocessing import Fitted, fit, from_state, sums_from_json, to_sta
 from ..disk.files import read_json
 from ..engine.client.jobs import make_personal_model, restore_trained_model
 from ..engine.client.scoring import compute_outputs
-from ..engine.kernels.native.convolution import accelerate, without_acceleration
 from ..engine.host.devices import move_to
 from ..engine.host.process import one_thread
+from ..engine.kernels.native.convolution import accelerate, without_acceleration
 from ..engine.plan import Plan
 from ..engine.server_bench import ServerBench, broadcasts
 from ..errors import ConfigError, DataError, RunError, pluralize
@@ -43,10 +43,10 @@ from ..settings.experiment import Experiment, experiment_from
 from ..settings.fields import dump
 from ..tasks.base import DEFAULT
 from ..tasks.registry import kind_of, objective_of
-from .card import FILES, MOST, check_format, make_run_card, output_shape, write_folder
+from .card import FILES, MOST, check_format, make_run_card, output_shape
 from .inputs import Inputs
-from .loading import answer_with, load_weights
-from .model import Format, Prediction, TrainedModel, as_labels
+from .loading import load_weights, make_answer
+from .model import Format, PackedModel, Prediction, TrainedModel, cast_classes
 from .network import (
     InferenceModule,
     build_preprocessing,
@@ -209,7 +209,7 @@ class Models:
             own = np.searchsorted(np.flatnonzero(dataset.owner == owner), rows)
         y = dataset.y[rows]
         if kind_of(dataset.task).one_class:
-            y = as_labels(dataset.classes, dataset.label_type)[y]
+            y = cast_classes(dataset.classes, dataset.label_type)[y]
         return ClientRows(rows, own, y)
 
     def checkpoint(self, round: str) -> Checkpoint:
@@ -358,12 +358,12 @@ def make_model(
             ).cpu()
             return Prediction(*(t.numpy() for t in decode_outputs(scores, objective_of(plan.data.task))))
 
-    def write(folder: Path, format: Format) -> None:
+    def pack(format: Format) -> PackedModel:
         on_cpu = plain if plan.device == "cpu" else copy.deepcopy(plain).cpu()
-        _save(plan, InferenceModule(inputs, on_cpu, plan.data.task), card, samples, folder, format)
+        return _pack(plan, InferenceModule(inputs, on_cpu, plan.data.task), card, samples, format)
 
     plain = without_acceleration(network.eval())
-    return TrainedModel(card, inputs, answer, plain, write)
+    return TrainedModel(card, inputs, answer, pack, plain)
 
 
 def _inputs_and_samples(data: FederatedData, client: int, reading: dict[str, Any]) -> ClientInputs:
@@ -402,12 +402,12 @@ def encode_run_samples(data: FederatedData, inputs: Inputs, x: NDArray[Any]) -> 
     return x
 
 
-def _save(
-    plan: Plan, module: InferenceModule, card: dict[str, Any], samples: NDArray[Any], folder: Path, format: Format
-) -> None:
-    """Write a model's folder, but only if what will be loaded from it predicts these samples as the network does."""
+def _pack(
+    plan: Plan, module: InferenceModule, card: dict[str, Any], samples: NDArray[Any], format: Format
+) -> PackedModel:
+    """A model's file, but only if what will be loaded from it predicts these samples as the network does."""
     check_format(format)
-    path = folder / FILES[format]
+    path = Path(FILES[format])
     if format == "onnx":
         data = to_onnx(trace_program(module, samples), onnx_metadata(card))
         answer = load_program(path, data, output_shape(card))
@@ -416,7 +416,7 @@ def _save(
         data = pack_weights(module.network)
         card = {**card, "network": describe_network(choice, plan.data.task)}
         own = None if is_ours(choice) else choice
-        answer = answer_with(load_weights(path, card, module.inputs, data, own))
+        answer = make_answer(load_weights(path, card, module.inputs, data, own))
     if len(data) > MOST[path.name]:
         raise RunError(f"{path.name} would have {len(data):,} bytes, but must have at most {MOST[path.name]:,}.")
     with torch.no_grad():
@@ -424,7 +424,7 @@ def _save(
     off = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(answer(samples), expected, strict=True))
     if not off <= TOLERANCE:
         raise RunError(f"the exported {format} model differs from the network by {off:.2g} on this client's samples.")
-    write_folder(folder, card, {path.name: data})
+    return PackedModel(card, format, data)
 
 
 def _find_architecture(plan: Plan, network: nn.Module) -> Choice:

@@ -43,7 +43,8 @@ def log(x: Array) -> Array:
     """Of positive numbers m 2^k, with m around 1: log m = 2 artanh((m - 1) / (m + 1))."""
     m, k = np.frexp(x)
     small = m < math.sqrt(0.5)
-    m, k = np.where(small, 2 * m, m), k - small
+    m = np.where(small, 2 * m, m)
+    k = k - small
     s = (m - 1) / (m + 1)
     total = np.zeros_like(s)
     for power in range(23, 0, -2):
@@ -84,9 +85,11 @@ def log_loss(z: Array, y: Array) -> float | None:
 def ece(z: Array, y: Array) -> float | None:
     """The expected calibration error: by how much confidence and accuracy differ, averaged over bins of confidence."""
     if y.ndim == z.ndim:  # a label is a choice between two
-        hits, sure = ((z > 0) == (y > 0.5)).flatten(), exp(-softplus(-abs(z.astype(np.float64)))).flatten()
+        hits = ((z > 0) == (y > 0.5)).flatten()
+        sure = exp(-softplus(-abs(z.astype(np.float64)))).flatten()
     else:
-        hits, sure = z.argmax(1) == y, exp(log_softmax(z).max(1))
+        hits = z.argmax(1) == y
+        sure = exp(log_softmax(z).max(1))
     bins = np.nan_to_num(sure * BINS).astype(np.int64).clip(max=BINS - 1)
     gaps = [abs(int(hits[bins == b].sum()) - _sum(sure[bins == b])) for b in range(BINS)]
     return _sum(gaps) / len(hits)

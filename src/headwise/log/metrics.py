@@ -69,7 +69,8 @@ class Predictions:
     def hits(self) -> Hits:
         if self.kind.exclusive:
             return Hits(self.confusion.diag(), self.confusion.sum(1), self.confusion.sum(0))
-        true, predicted = self.targets > 0.5, self.scores > 0
+        true = self.targets > 0.5
+        predicted = self.scores > 0
         return Hits(*(each.sum(0).double() for each in (true & predicted, true, predicted)))
 
 
@@ -81,11 +82,10 @@ class Tally(Predictions):
         self.n = 0
 
     def add(self, batch: Predictions) -> None:
-        mine = vars(self)  # where cached properties look first
         if self.kind.exclusive:
-            mine["confusion"] = self.confusion + batch.confusion if self.n else batch.confusion
+            self.confusion = self.confusion + batch.confusion if self.n else batch.confusion
         elif not self.kind.quantitative:
-            mine["hits"] = Hits(*map(add, self.hits, batch.hits)) if self.n else batch.hits
+            self.hits = Hits(*map(add, self.hits, batch.hits)) if self.n else batch.hits
         self.n += batch.n
 
 

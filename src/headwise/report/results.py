@@ -17,7 +17,7 @@ from ..disk.jsontext import leaves, to_json
 from ..errors import RunError, pluralize
 from ..log.metrics import Metric
 from ..log.schema import Round
-from ..runs.manifest import portable
+from ..runs.manifest import with_relative_paths
 from ..runs.query import Run, client_label, find_runs, title_of
 from ..stats.paired import Cells
 
@@ -267,7 +267,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
 
 def _settings(run: Run) -> dict[str, Any]:
     """Without where the run's folder is: two runs on the same objects differ in nothing else."""
-    return portable(run.manifest["experiment"], run.path)
+    return with_relative_paths(run.manifest["experiment"], run.path)
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

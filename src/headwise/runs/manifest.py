@@ -47,7 +47,7 @@ def name_at_sites(folder: Path) -> str:
     return f"run-{digest(read_bytes(folder / 'manifest.json'))[:16]}"
 
 
-def guarantee(manifest: dict[str, Any], folder: Path) -> str:
+def describe_guarantee(manifest: dict[str, Any], folder: Path) -> str:
     """The privacy guarantee in words; empty if there is none."""
     spent = manifest.get("privacy")
     if spent is None:
@@ -62,17 +62,17 @@ def guarantee(manifest: dict[str, Any], folder: Path) -> str:
 
 def describe_move(manifest: dict[str, Any]) -> str | None:
     """Where the run began and where it is now, if the last bits of results may differ between the two."""
-    before = _describe_machine(manifest["hardware"], manifest["versions"]["torch"])
-    now = machine()
+    before = _name_machine(manifest["hardware"], manifest["versions"]["torch"])
+    now = describe_machine()
     return f"{before}, and is now on {now}" if before != now else None
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """This CPU, and what else determines the last bits of results."""
-    return _describe_machine(_kernels(), _versions("torch")["torch"])
+    return _name_machine(_kernels(), _versions("torch")["torch"])
 
 
-def _describe_machine(hardware: dict[str, Any], torch: str) -> str:
+def _name_machine(hardware: dict[str, Any], torch: str) -> str:
     return f"{hardware['cpu']} ({hardware['kernels']}, torch {torch})"
 
 
@@ -103,7 +103,7 @@ def _no_run(folder: Path) -> str:
     return f"{folder} is {what}: choose one of {', '.join(runs[:10])}{', ...' * (len(runs) > 10)}."
 
 
-def portable(experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
+def with_relative_paths(experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The experiment with relative paths of what is in the run's own folder."""
     home = folder.absolute()
     return _map_paths(

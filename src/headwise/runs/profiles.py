@@ -75,7 +75,7 @@ def sgemm_rate(size: int = 768, turns: int = 5) -> float:
     return 2e-9 * size**3 / min(times[1:])
 
 
-def in_words(lines: list[Section]) -> str:
+def format_profile(lines: list[Section]) -> str:
     """The profile as a table, and a sentence about the bottleneck."""
     if not lines:
         return "  no profile: no round has ended."

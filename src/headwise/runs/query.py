@@ -16,7 +16,7 @@ from ..errors import ConfigError, RunError, nearest
 from ..log.metrics import ACCURACY, Metric, is_majority, main_metric, metrics, metrics_over_clients
 from ..log.schema import ENDS, MOMENTS, UNFINISHED, ClientLine, Round, figures, was_evaluated
 from .files import JOINED, PARTITION, RESULT, Extent, check, parse
-from .manifest import guarantee, read_manifest
+from .manifest import describe_guarantee, read_manifest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ LISTED = 1000
 """names among which a similar one is looked for: with more, it takes seconds"""
 
 
-def names_in(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
+def read_names(partition: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The clients' names in the order of their numbers; empty if the data has none."""
     names = tuple(partition.get("names", ()))
     clients = len(partition["train"]) or len(names)  # a site may keep its counts to itself
@@ -43,7 +43,7 @@ def client_label(c: int, names: Sequence[str]) -> str:
     return f"{c} ({names[c]})" if names else str(c)
 
 
-def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
+def name_by_site(homes: Mapping[int, int], sites: Mapping[int, str], clients: int) -> tuple[str, ...]:
     """Each client's site, with the client's number where a site has several or is unknown; empty if names clash."""
     home_names = [sites.get(homes.get(c, -1), "client") for c in range(clients)]
     often = Counter([*home_names, "client"])
@@ -51,12 +51,12 @@ def site_names(homes: Mapping[int, int], sites: Mapping[int, str], clients: int)
     return names if len(set(names)) == clients and set(home_names) != {"client"} else ()
 
 
-def names_at_sites(path: Path, clients: int) -> tuple[str, ...]:
+def read_site_names(path: Path, clients: int) -> tuple[str, ...]:
     """The same from a run's sites.json, which also has the sites that came later; empty without one."""
     content = read_json(path, absent=b"{}")
     try:
         homes, sites = ({int(k): v for k, v in content.get(name, {}).items()} for name in ("homes", "names"))
-        return site_names(homes, sites, clients)
+        return name_by_site(homes, sites, clients)
     except (AttributeError, TypeError, ValueError):
         raise RunError(f"{path} is damaged: it does not name the clients' sites.") from None
 
@@ -92,7 +92,7 @@ def read_new_clients(folder: Path) -> dict[str, Any] | None:
     return content
 
 
-def by_epochs(measured: dict[str, Any], metric: Metric) -> dict[str, Any]:
+def group_by_epochs(measured: dict[str, Any], metric: Metric) -> dict[str, Any]:
     """This metric of each kind of model, by epochs on the clients' own samples."""
     rows = [row for row in measured["rows"] if isinstance(row.get(metric.name), float | int)]
     kinds = {m: {str(r["epochs"]): r[metric.name] for r in rows if r["model"] == m} for m in JOINED_AS}
@@ -129,7 +129,7 @@ def _best(curve: Mapping[int, float], main: Metric) -> int:
     return min(curve, key=lambda t: (-main.gain(curve[t], 0.0), t))
 
 
-def failures(rows: list[Round]) -> dict[str, int]:
+def count_failures(rows: list[Round]) -> dict[str, int]:
     """Number of client failures by reason."""
     counts = Counter[str]()
     for row in rows:
@@ -300,8 +300,8 @@ class Run:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The clients' names in the order of their numbers; empty if the data has none."""
-        late = names_at_sites(self.path / "sites.json", self.manifest["experiment"]["clients"])
-        return late or names_in(self.partition, self.path / "partition.json")
+        late = read_site_names(self.path / "sites.json", self.manifest["experiment"]["clients"])
+        return late or read_names(self.partition, self.path / "partition.json")
 
     def number_of(self, who: str | int) -> int:
         """The number of the client with this name or number, such as "va" or 2."""
@@ -415,8 +415,8 @@ class Run:
             "bytes_evaluation": sum(r.get("bytes_evaluation", 0) for r in rows),
             "seconds": round(sum(r["seconds"]["round"] for r in rows), 3),
             **({"privacy": self.manifest["privacy"]} if "privacy" in self.manifest else {}),
-            **({"new_clients": by_epochs(new, self.metric)} if (new := self.new_clients) else {}),
-            **({"failed": failed} if (failed := failures(rows)) else {}),
+            **({"new_clients": group_by_epochs(new, self.metric)} if (new := self.new_clients) else {}),
+            **({"failed": failed} if (failed := count_failures(rows)) else {}),
         }
 
     def model(
@@ -460,12 +460,12 @@ class Run:
     @property
     def privacy(self) -> str:
         """The privacy guarantee in words; empty if there is none."""
-        return guarantee(self.manifest, self.path)
+        return describe_guarantee(self.manifest, self.path)
 
     @property
     def failed(self) -> dict[str, int]:
         """Number of client failures by reason."""
-        return failures(self.rounds)
+        return count_failures(self.rounds)
 
 
 def find_runs(folder: Path) -> list[Run]:

@@ -28,11 +28,11 @@ def command(data_dir: Path | None) -> None:
 
     from ...app.launch import data_folder
     from ...engine.kernels.native.library import LIMIT, find
-    from ...runs.manifest import machine
+    from ...runs.manifest import describe_machine
 
     _say(True, "headwise", f"{__version__}, in {Path(__file__).parents[2]}")
     _say(True, "Python", f"{platform.python_version()}, {platform.platform()}")
-    _say(True, "torch", f"{torch.__version__}; {machine()}; {os.cpu_count()} cores")
+    _say(True, "torch", f"{torch.__version__}; {describe_machine()}; {os.cpu_count()} cores")
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     _say(True, "GPU", ", ".join(gpus) or "none: runs use the CPU")
     kernels = find(os.environ.get(LIMIT, ""), compiling=False)

@@ -62,7 +62,7 @@ def command(
     if profile:
         from ...runs import profiles
 
-        click.echo(profiles.in_words(profiles.profile(run.rounds)), err=as_json)
+        click.echo(profiles.format_profile(profiles.profile(run.rounds)), err=as_json)
         if rate := profiles.native_rate(run.rounds):
             most = profiles.sgemm_rate()
             share = f"{rate / most:.0%} of this machine's sgemm ({most:.1f})"

@@ -24,7 +24,7 @@ from ...errors import HeadwiseError, RunError
 from ...models.base import Task
 from ...records import Packed, from_bytes, to_bytes
 from ...runs.manifest import name_at_sites, read_manifest
-from ...runs.query import site_names
+from ...runs.query import name_by_site
 from ...settings.choices import OWN
 from ...settings.experiment import Experiment, experiment_from
 from ...settings.fields import build
@@ -149,7 +149,7 @@ def prepare_from(experiment: Experiment, roster: Roster) -> Prepared:
     trains = {c: each.labels[0] for c, each in facts.items() if each.labels is not None}
     labels = {c: tuple(k for k, n in enumerate(counts) if n) for c, counts in trains.items()}
     sizes = [facts[c].sizes if c in facts else (0, 0, 0) for c in range(count)]
-    names = site_names(roster.homes, roster.names, count)
+    names = name_by_site(roster.homes, roster.names, count)
     plan = plan_for(experiment, clients_at_sites(task, sizes, labels, names))
     counts = _histograms(facts, count)
     named = {"names": list(names)} if names else {}
