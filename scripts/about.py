@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import torch
 
-from headwise.runs.manifest import machine
+from headwise.runs.manifest import describe_machine
 
 
 def libraries() -> str:
@@ -23,7 +23,7 @@ def libraries() -> str:
 def main() -> None:
     """Say it in four lines."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    print(f"machine   {machine()}, {os.cpu_count()} cores, {memory:.1f} GiB of memory, {platform.platform()}")
+    print(f"machine   {describe_machine()}, {os.cpu_count()} cores, {memory:.1f} GiB of memory, {platform.platform()}")
     print(f"kernels   {libraries()}")
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "flwr"))
     print(f"versions  Python {platform.python_version()}, {versions}")
